@@ -1,0 +1,80 @@
+# Every target sets up what it needs: the virtualenv is rebuilt when a lock file changes, and only then.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench simulate promises lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+SEEDS ?= 2000
+START ?= 0
+QUICK ?=
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+demo: $(STAMP) ## run the page-view job, break it, and see that nothing is lost or doubled
+	@$(BIN)/python -m assets.pageviews.demo
+
+# Tests that start Spark run one at a time afterwards: two JVMs at once starve each other on a small machine.
+# Exit code 5 is pytest's "no tests were collected": not a failure of a folder that is still empty.
+test: $(STAMP) ## all tests: the quick ones in parallel, then those that start Spark
+	@run() { $(BIN)/python -m pytest -q "$$@"; local code=$$?; [ $$code -eq 5 ] || return $$code; }; \
+	status=0; \
+	run -n 2 --dist loadfile --ignore=tests/cluster tests || status=1; \
+	if [ -d tests/cluster ]; then run tests/cluster || status=1; fi; \
+	exit $$status
+
+lint: $(STAMP) ## ruff, mypy and the import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy engine
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(STAMP) ## benchmarks against peers (QUICK=1: a few minutes)
+	@$(BIN)/python -m benchmarks.run $(if $(filter 1,$(QUICK)),--quick)
+
+simulate: $(STAMP) ## simulated runs with faults, one per seed (SEEDS=2000 START=0)
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --start $(START)
+
+promises: $(STAMP) ## which tests show which promise of SEMANTICS.md
+	@$(BIN)/python -m tests.promises
+
+# uv keeps the pins that a lock already has: delete a lock, or add --upgrade-package by hand, to move them.
+lock: ## pin requirements*.in into requirements*.lock
+	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && \
+	python=$$($(FIND_PYTHON)) && "$$python" -m venv "$$work" && "$$work/bin/pip" -q install uv && \
+	for name in requirements requirements-dev; do \
+	  "$$work/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    --no-emit-index-url $$name.in -o $$name.lock || exit 1; \
+	done
+
+clean: ## delete the virtualenv, caches and build output (not .weir: it holds jobs)
+	@rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache benchmarks/work
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Prints the first Python of a supported version; a pyenv shim that answers "command not found" is skipped by running it.
+define FIND_PYTHON
+for candidate in python3.11 python3.12 python3; do \
+  if "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; then \
+    echo "$$candidate"; exit 0; \
+  fi; \
+done; \
+echo "Weir needs Python 3.11 or 3.12, and none is on PATH: install python3.11 (with its venv module) and try again." >&2; \
+exit 1
+endef
+
+$(STAMP): requirements.lock requirements-dev.lock
+	@echo "[1/3] virtualenv in $(VENV)"
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  python=$$($(FIND_PYTHON)) || exit 1; \
+	  "$$python" -m venv --clear $(VENV) || { echo "$$python has no working venv module (Debian: apt install python3-venv)." >&2; exit 1; }; \
+	fi
+	@echo "[2/3] libraries of requirements-dev.lock (about a minute; pyspark is the large one)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --use-pep517 \
+	  --require-hashes -r requirements-dev.lock | sed -un -E "s/ \(from .*//; /^(Collecting|Building|Installing|Successfully)/s/^/      /p" | cut -c1-110
+	@echo "[3/3] weir itself, editable"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --config-settings editable_mode=compat -e .
+	@touch $@

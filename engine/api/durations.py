@@ -1,0 +1,23 @@
+"""Durations: "10 s", "5 min", "250 ms", an int of milliseconds, or a timedelta."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+Duration = str | int | timedelta
+
+_UNITS_MS = {"ms": 1, "s": 1000, "sec": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def to_ms(duration: Duration) -> int:
+    if isinstance(duration, timedelta):
+        return round(duration.total_seconds() * 1000)
+    if isinstance(duration, int):
+        return duration
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", duration)
+    if match is None or match[2] not in _UNITS_MS:
+        raise ValueError(
+            f"{duration!r} is not a duration: write a number and one of {', '.join(_UNITS_MS)}, as in '10 s'"
+        )
+    return round(float(match[1]) * _UNITS_MS[match[2]])

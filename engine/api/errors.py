@@ -1,0 +1,9 @@
+"""What is wrong with a job as it was written: the author's to mend, before anything runs."""
+
+from __future__ import annotations
+
+from engine.runtime.errors import WeirError
+
+
+class JobError(WeirError):
+    """The job can't be built."""

@@ -1,0 +1,1 @@
+"""Spark slots, the JobMaster process, its supervisor, REST and CLI."""

@@ -1,0 +1,60 @@
+"""`SlotPool`: the tasks that have registered. Any of them can fill any slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.protocol.ids import AttemptId
+
+
+@dataclass
+class SlotInfo:
+    session: str
+    address: str
+    pid: int
+    task_attempt: int
+    heard_ms: float
+    index: int | None = None
+    deployed: AttemptId | None = None
+
+
+class SlotPool:
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+        self._slots: dict[str, SlotInfo] = {}
+
+    @property
+    def all(self) -> list[SlotInfo]:
+        return list(self._slots.values())
+
+    @property
+    def assigned(self) -> list[SlotInfo]:
+        return [slot for slot in self._slots.values() if slot.index is not None]
+
+    @property
+    def enough(self) -> bool:
+        return len(self._slots) >= self.needed
+
+    def get(self, session: str) -> SlotInfo | None:
+        return self._slots.get(session)
+
+    def add(self, slot: SlotInfo) -> None:
+        self._slots.setdefault(slot.session, slot)
+
+    def remove(self, session: str) -> None:
+        self._slots.pop(session, None)
+
+    def assign(self) -> list[SlotInfo]:
+        """Fill the slots in the order of registration."""
+        assert self.enough
+        chosen = self.all[: self.needed]
+        for index, slot in enumerate(chosen):
+            slot.index = index
+        return chosen
+
+    def release(self) -> None:
+        for slot in self._slots.values():
+            slot.index = None
+
+    def silent_since(self, limit_ms: float) -> list[SlotInfo]:
+        return [slot for slot in self._slots.values() if slot.heard_ms < limit_ms]

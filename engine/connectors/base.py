@@ -1,0 +1,128 @@
+"""What a connector is: a `Source` of splits with positions, a `Sink` with the four verbs.
+
+begin, pre_commit and abort of rows run in the sink's subtasks, commit in the JobMaster, and only with a `CommitPermit`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Committable
+from engine.runtime.ports import Clock
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import Store
+
+
+class SplitReader(ABC):
+    """Reads one split. Called on the task thread, so `poll` never blocks."""
+
+    @abstractmethod
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        """The next rows, at most `max_rows`; None: none now."""
+
+    @property
+    @abstractmethod
+    def position(self) -> Any:
+        """Where to go on after what was polled so far; JSON."""
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """Whether no row ever follows."""
+
+    @property
+    def wakeup_ms(self) -> float | None:
+        """On the monotonic clock: when it is worth polling again; None: at once."""
+        return None
+
+    def close(self) -> None:
+        """Release what it holds."""
+
+
+class Source(ABC):
+    """A resettable source: it can go on from any position that a reader of it reported."""
+
+    @abstractmethod
+    def splits(self) -> Sequence[str]:
+        """The ids of the splits, always in the same order."""
+
+    @abstractmethod
+    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
+        """Start at `position`; None: at the beginning."""
+
+
+class Guarantee(Enum):
+    """What a sink gives when its job restarts."""
+
+    EXACTLY_ONCE = "exactly once"
+    AT_LEAST_ONCE = "at least once"
+
+
+class Piece(ABC):
+    """Rows that a writer has let go of. Persisting again after a failure gives the same result."""
+
+    size: int
+
+    @abstractmethod
+    def persist(self) -> dict[str, Any]:
+        """Make it durable, invisible to readers; returns what `commit` needs to publish it. Off the task thread."""
+
+
+@dataclass(frozen=True)
+class WriterContext:
+    subtask: int
+    attempt: AttemptId
+    store: Store
+    paths: JobPaths
+    schema: pa.Schema
+
+
+class SinkWriter(ABC):
+    """One subtask's open transaction."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """A new transaction."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows to the transaction."""
+
+    @abstractmethod
+    def pre_commit(self) -> Piece | None:
+        """Let go of what was written since `begin`; None: nothing was."""
+
+    @property
+    @abstractmethod
+    def buffered_bytes(self) -> int:
+        """What the open transaction holds in memory."""
+
+
+class Committer(ABC):
+    """Publishes epochs, in the JobMaster."""
+
+    @abstractmethod
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        """Publish an epoch. Idempotent: the same epoch may be committed again, after any crash."""
+
+    @abstractmethod
+    def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
+        """On restore: remove what attempts before `attempt` wrote and no epoch up to the permit's published."""
+
+
+class Sink(ABC):
+    guarantee: Guarantee
+
+    @abstractmethod
+    def writer(self, context: WriterContext) -> SinkWriter: ...
+
+    @abstractmethod
+    def committer(self, store: Store, paths: JobPaths) -> Committer: ...

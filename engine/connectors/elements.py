@@ -1,0 +1,50 @@
+"""`from_elements`: a bounded source of given records, in one split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from engine.connectors.base import Source, SplitReader
+from engine.runtime.errors import SchemaMismatch
+from engine.runtime.ports import Clock
+
+
+class ElementsSource(Source):
+    def __init__(self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+        for position, row in enumerate(rows):
+            if set(row) != set(schema.names):
+                raise SchemaMismatch(f"element {position} has the fields {sorted(row)}, the schema {schema.names}")
+        try:
+            self._batch = pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise SchemaMismatch(f"the elements do not fit the schema: {error}") from error
+
+    def splits(self) -> Sequence[str]:
+        return ["0"]
+
+    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
+        return _Reader(self._batch, position or 0)
+
+
+class _Reader(SplitReader):
+    def __init__(self, batch: pa.RecordBatch, position: int) -> None:
+        self._batch = batch
+        self._position = position
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        if self.finished:
+            return None
+        rows = self._batch.slice(self._position, max_rows)
+        self._position += rows.num_rows
+        return rows
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def finished(self) -> bool:
+        return self._position >= self._batch.num_rows

@@ -1,0 +1,49 @@
+"""`print()`: records on standard output, at once. A restart prints again what was printed since the last checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from engine.connectors.base import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Committable
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import Store
+
+
+class PrintSink(Sink):
+    guarantee = Guarantee.AT_LEAST_ONCE
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        return _PrintWriter(context.subtask)
+
+    def committer(self, store: Store, paths: JobPaths) -> Committer:
+        return _NothingToCommit()
+
+
+class _PrintWriter(SinkWriter):
+    buffered_bytes = 0
+
+    def __init__(self, subtask: int) -> None:
+        self._subtask = subtask
+
+    def begin(self) -> None:
+        pass
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            print(f"{self._subtask}> {row}", flush=True)
+
+    def pre_commit(self) -> Piece | None:
+        return None
+
+
+class _NothingToCommit(Committer):
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        pass
+
+    def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
+        pass

@@ -1,0 +1,143 @@
+"""The Weir table: Parquet files, published by whole epochs; plain `spark.read.parquet(table)` sees nothing else.
+
+Subtasks write files. The JobMaster alone publishes an epoch, by one record that names all of its files, in the format of
+Spark's file-sink log (`_spark_metadata`). Invariant: record n exists before record n + 1 is made, each by
+create-if-absent with bytes that depend only on the epochs up to it; so whoever commits again makes the same record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.connectors.base import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.epochlog import Created
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Committable
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import Store, StoreError
+
+COMPACT_EVERY = 10
+"""Spark's own default: every tenth record repeats all before it, and readers begin at the last of these."""
+
+
+class TableSink(Sink):
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        return _TableWriter(context, context.paths.table(self.path))
+
+    def committer(self, store: Store, paths: JobPaths) -> Committer:
+        return TableCommitter(store, paths.table(self.path))
+
+
+class _TableWriter(SinkWriter):
+    def __init__(self, context: WriterContext, table: str) -> None:
+        self._context = context
+        self._table = table
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._files = 0
+
+    def begin(self) -> None:
+        self._batches = []
+        self._bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+
+    def pre_commit(self) -> Piece | None:
+        if not self._batches:
+            return None
+        self._files += 1
+        attempt = self._context.attempt
+        name = f"{attempt.generation:04d}-{attempt.attempt:04d}-{self._context.subtask:04d}-{self._files:06d}.parquet"
+        rows = pa.Table.from_batches(self._batches, self._context.schema)
+        return _ParquetFile(self._context.store, f"{self._table}/data/{name}", rows, self._bytes)
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._bytes
+
+
+@dataclass
+class _ParquetFile(Piece):
+    store: Store
+    path: str
+    rows: pa.Table
+    size: int
+
+    def persist(self) -> dict[str, Any]:
+        out = pa.BufferOutputStream()
+        pq.write_table(self.rows, out, compression="zstd")
+        data = out.getvalue().to_pybytes()
+        self.store.write(self.path, data)
+        self.store.sync([self.path])
+        return {"path": self.path, "size": len(data), "rows": self.rows.num_rows}
+
+
+class TableCommitter(Committer):
+    def __init__(self, store: Store, table: str) -> None:
+        self._store = store
+        self._table = table
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        number = permit.epoch - 1  # Spark counts from 0
+        lines = [self._line(c.payload) for c in committables]
+        if (number + 1) % COMPACT_EVERY == 0:
+            lines = self._all_lines(number) + lines
+        self._create(self._record(number), "\n".join(["v1", *lines]).encode())
+
+    def files(self, epoch: int) -> list[dict[str, Any]]:
+        """Every file published up to this epoch."""
+        return [json.loads(line) for line in self._all_lines(epoch)]
+
+    def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
+        known = {file["path"] for file in self.files(permit.epoch)} if permit else set()
+        for path in self._store.list(f"{self._table}/data"):
+            generation, number = path.rsplit("/", 1)[1].split("-")[:2]
+            if AttemptId(int(generation), int(number)) < attempt and self._store.uri(path) not in known:
+                self._store.delete(path)
+
+    def _all_lines(self, before: int) -> list[str]:
+        """The entries of all records below `before`: from the last one that repeats everything."""
+        lines: list[str] = []
+        first = max(0, before // COMPACT_EVERY * COMPACT_EVERY - 1)
+        for number in range(first, before):
+            text = self._store.read(self._record(number)).decode()
+            lines += text.split("\n")[1:]
+        return lines
+
+    def _record(self, number: int) -> str:
+        compact = ".compact" if (number + 1) % COMPACT_EVERY == 0 else ""
+        return f"{self._table}/_spark_metadata/{number}{compact}"
+
+    def _line(self, payload: dict[str, Any]) -> str:
+        entry = {
+            "path": self._store.uri(payload["path"]),
+            "size": payload["size"],
+            "isDir": False,
+            "modificationTime": 0,
+            "blockReplication": 1,
+            "blockSize": 33_554_432,
+            "action": "add",
+        }
+        return json.dumps(entry, separators=(",", ":"))
+
+    def _create(self, path: str, data: bytes) -> None:
+        outcome = self._store.create(path, data)
+        if outcome is Created.UNKNOWN:
+            raise StoreError(f"the store did not say whether {path} was created")  # committed again after a restart
+        if outcome is Created.EXISTS:
+            found = self._store.read(path)
+            assert found == data, f"{path} holds another epoch's files"

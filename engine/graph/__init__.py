@@ -1,0 +1,1 @@
+"""StreamGraph to JobGraph to ExecutionGraph."""

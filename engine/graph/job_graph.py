@@ -1,0 +1,90 @@
+"""`JobGraph`: operators chained into vertices, edges between them. What the JobMaster and every slot agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from engine.connectors.base import Sink, Source
+from engine.protocol.config import CheckpointConfig
+from engine.protocol.restart import RestartStrategy
+from engine.runtime.operators.base import Operator
+from engine.runtime.watermarks import WatermarkStrategy
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    uid: str
+    source: Source
+    schema: pa.Schema
+    strategy: WatermarkStrategy | None
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """`build` makes a fresh operator for each subtask. `row_lane`: it runs Python per record."""
+
+    uid: str
+    kind: str
+    build: Callable[[], Operator]
+    stateful: bool = False
+    row_lane: bool = False
+    sink: Sink | None = None
+
+
+@dataclass(frozen=True)
+class JobVertex:
+    id: str
+    parallelism: int
+    source: SourceSpec | None
+    operators: tuple[OperatorSpec, ...]
+
+    @property
+    def row_lane(self) -> bool:
+        return any(operator.row_lane for operator in self.operators)
+
+    @property
+    def label(self) -> str:
+        kinds = [f"source {self.source.uid}"] if self.source else []
+        return " → ".join(kinds + [f"{o.kind} {o.uid}" if o.uid != o.kind else o.kind for o in self.operators])
+
+
+@dataclass(frozen=True)
+class JobEdge:
+    """`keys`: a keyed exchange; otherwise whole batches go round (different parallelism) or straight on."""
+
+    id: str
+    source: str
+    target: str
+    schema: pa.Schema
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobGraph:
+    name: str
+    vertices: tuple[JobVertex, ...]
+    edges: tuple[JobEdge, ...]
+    max_parallelism: int
+    checkpoints: CheckpointConfig
+    restart: RestartStrategy
+    fingerprint: str
+    _by_id: dict[str, JobVertex] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_id", {vertex.id: vertex for vertex in self.vertices})
+
+    def vertex(self, vertex_id: str) -> JobVertex:
+        return self._by_id[vertex_id]
+
+    def inputs(self, vertex_id: str) -> list[JobEdge]:
+        return [edge for edge in self.edges if edge.target == vertex_id]
+
+    def outputs(self, vertex_id: str) -> list[JobEdge]:
+        return [edge for edge in self.edges if edge.source == vertex_id]
+
+    @property
+    def sinks(self) -> list[tuple[str, Sink]]:
+        return [(o.uid, o.sink) for vertex in self.vertices for o in vertex.operators if o.sink is not None]

@@ -1,0 +1,109 @@
+"""`StreamGraph`: the operators as the author wrote them; and its translation, by chaining, to a `JobGraph`.
+
+Neighbours with the same parallelism and no exchange between them become one vertex (A10).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from engine.api.errors import JobError
+from engine.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec, SourceSpec
+from engine.protocol.config import CheckpointConfig
+from engine.protocol.restart import RestartStrategy
+
+
+@dataclass
+class StreamNode:
+    """One operator. `keys`: the exchange before it; the schema is of what it emits."""
+
+    id: int
+    uid: str
+    schema: pa.Schema
+    parallelism: int
+    source: SourceSpec | None = None
+    operator: OperatorSpec | None = None
+    input: int | None = None
+    keys: tuple[str, ...] = ()
+
+
+@dataclass
+class StreamGraph:
+    nodes: list[StreamNode] = field(default_factory=list)
+
+    def add_source(self, spec: SourceSpec, parallelism: int) -> int:
+        return self._add(StreamNode(len(self.nodes), spec.uid, spec.schema, parallelism, source=spec))
+
+    def add_operator(
+        self, spec: OperatorSpec, schema: pa.Schema, parallelism: int, input_node: int, keys: tuple[str, ...] = ()
+    ) -> int:
+        node = StreamNode(len(self.nodes), spec.uid, schema, parallelism, operator=spec, input=input_node, keys=keys)
+        return self._add(node)
+
+    def next_uid(self, kind: str) -> str:
+        """For operators without state, whose name nobody has to find again."""
+        return f"{kind}-{len(self.nodes)}"
+
+    def _add(self, node: StreamNode) -> int:
+        if not node.uid:
+            raise JobError(f"{node.operator.kind if node.operator else 'a source'} needs a uid: state is found by it")
+        if any(other.uid == node.uid for other in self.nodes):
+            raise JobError(f"two operators have the uid {node.uid!r}; uids must be unique within a job")
+        self.nodes.append(node)
+        return node.id
+
+    def consumers(self, node: int) -> list[StreamNode]:
+        return [other for other in self.nodes if other.input == node]
+
+    def translate(
+        self, name: str, checkpoints: CheckpointConfig, restart: RestartStrategy, max_parallelism: int, code: str
+    ) -> JobGraph:
+        if not self.nodes:
+            raise JobError("the job has no source: begin with env.from_source(...) or env.from_elements(...)")
+        for node in self.nodes:
+            if not self.consumers(node.id) and not (node.operator and node.operator.sink):
+                raise JobError(f"nothing follows {node.uid!r}: end the stream with sink_to(...) or print()")
+        head_of: dict[int, int] = {}
+        members: dict[int, list[StreamNode]] = {}
+        for node in self.nodes:
+            head = node.id
+            if node.input is not None and self._chains(self.nodes[node.input], node):
+                head = head_of[node.input]
+            head_of[node.id] = head
+            members.setdefault(head, []).append(node)
+        vertices = tuple(
+            JobVertex(
+                nodes[0].uid,
+                nodes[0].parallelism,
+                nodes[0].source,
+                tuple(node.operator for node in nodes if node.operator),
+            )
+            for nodes in members.values()
+        )
+        edges = tuple(
+            JobEdge(
+                f"{self.nodes[head_of[node.input]].uid}->{node.uid}",
+                self.nodes[head_of[node.input]].uid,
+                node.uid,
+                self.nodes[node.input].schema,
+                node.keys,
+            )
+            for node in self.nodes
+            if node.input is not None and head_of[node.id] == node.id
+        )
+        graph = JobGraph(name, vertices, edges, max_parallelism, checkpoints, restart, "")
+        return replace(graph, fingerprint=_fingerprint(graph, code))
+
+    def _chains(self, before: StreamNode, after: StreamNode) -> bool:
+        same = before.parallelism == after.parallelism
+        return same and not after.keys and len(self.consumers(before.id)) == 1
+
+
+def _fingerprint(graph: JobGraph, code: str) -> str:
+    """Differs when a slot would run something else than the JobMaster believes."""
+    plan = [(v.id, v.parallelism, [o.uid for o in v.operators]) for v in graph.vertices]
+    edges = [(e.id, str(e.schema), e.keys) for e in graph.edges]
+    return hashlib.sha256(repr((plan, edges, graph.max_parallelism, graph.checkpoints, code)).encode()).hexdigest()[:16]

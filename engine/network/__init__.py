@@ -1,0 +1,1 @@
+"""Channels and control streams over Arrow Flight."""

@@ -1,0 +1,81 @@
+"""The life of a checkpoint: PendingCheckpoint → CompletedCheckpoint → (its epoch record exists) CommitPermit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.protocol.failures import AckOutcome
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.manifest import ManifestRef
+from engine.protocol.messages import Acknowledge
+
+
+@dataclass
+class PendingCheckpoint:
+    """Triggered; waits for every subtask. Acknowledgements may repeat, come late, or from subtasks it does not know."""
+
+    checkpoint: int
+    attempt: AttemptId
+    triggered_ms: float
+    expires_ms: float
+    expected: frozenset[SubtaskId]
+    final: bool = False
+    acks: dict[SubtaskId, Acknowledge] = field(default_factory=dict)
+
+    def acknowledge(self, ack: Acknowledge) -> AckOutcome:
+        if ack.subtask not in self.expected:
+            return AckOutcome.UNKNOWN
+        if ack.subtask in self.acks:
+            return AckOutcome.DUPLICATE
+        self.acks[ack.subtask] = ack
+        return AckOutcome.SUCCESS
+
+    @property
+    def complete(self) -> bool:
+        return len(self.acks) == len(self.expected)
+
+    @property
+    def missing(self) -> list[SubtaskId]:
+        return sorted(self.expected - self.acks.keys())
+
+
+@dataclass(frozen=True)
+class CompletedCheckpoint:
+    """Acknowledged by all; not yet published."""
+
+    checkpoint: int
+    attempt: AttemptId
+    triggered_ms: float
+    completed_ms: float
+    final: bool
+    acks: tuple[Acknowledge, ...]
+
+    @classmethod
+    def of(cls, pending: PendingCheckpoint, now_ms: float) -> CompletedCheckpoint:
+        assert pending.complete, f"checkpoint {pending.checkpoint} still waits for {pending.missing}"
+        acks = tuple(pending.acks[subtask] for subtask in sorted(pending.acks))
+        return cls(pending.checkpoint, pending.attempt, pending.triggered_ms, now_ms, pending.final, acks)
+
+
+_ISSUED = object()
+
+
+class CommitPermit:
+    """Proof that an epoch record exists in the log. Who has none cannot commit; only `issue` makes one."""
+
+    __slots__ = ("generation", "manifest")
+
+    def __init__(self, token: object, manifest: ManifestRef, generation: int) -> None:
+        if token is not _ISSUED:
+            raise TypeError("a CommitPermit is issued for a published epoch, never made by hand")
+        self.manifest = manifest
+        self.generation = generation
+
+    @classmethod
+    def issue(cls, published: ManifestRef, generation: int) -> CommitPermit:
+        """Call this only with the newest manifest of a log record that was read back or created."""
+        return cls(_ISSUED, published, generation)
+
+    @property
+    def epoch(self) -> int:
+        return self.manifest.epoch

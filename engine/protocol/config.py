@@ -1,0 +1,31 @@
+"""`CheckpointConfig`: Flink's names and meanings (SEMANTICS D3). Times in milliseconds."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class CheckpointingMode(Enum):
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+class CheckpointConfig(msgspec.Struct, frozen=True):
+    interval_ms: int | None = None
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    timeout_ms: int = 10 * 60 * 1000
+    min_pause_ms: int = 0
+    max_concurrent: int = 1
+    tolerable_failed: int = 0
+    retained: int = 3
+
+    def __post_init__(self) -> None:
+        if self.interval_ms is not None and self.interval_ms <= 0:
+            raise ValueError(f"the checkpoint interval must be positive, not {self.interval_ms} ms")
+        for name, least in (("timeout_ms", 1), ("min_pause_ms", 0), ("max_concurrent", 1), ("retained", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.tolerable_failed < 0:
+            raise ValueError(f"tolerable_failed must be at least 0, not {self.tolerable_failed}")

@@ -1,0 +1,190 @@
+"""`CheckpointCoordinator`: when to trigger, what completes, what is aborted. Pure: time and messages in, actions out.
+
+Invariants: at most `max_concurrent` periodic checkpoints are pending; an abort is announced exactly once; a completed
+checkpoint is handed out for publication in the order of ids; only published checkpoints reset the failure count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from engine.protocol.checkpoint import CompletedCheckpoint, PendingCheckpoint
+from engine.protocol.config import CheckpointConfig
+from engine.protocol.failures import AckOutcome, CheckpointFailure
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.messages import Acknowledge, Decline
+
+
+@dataclass(frozen=True)
+class TriggerSources:
+    checkpoint: int
+    triggered_ms: float
+
+
+@dataclass(frozen=True)
+class PublishCheckpoint:
+    completed: CompletedCheckpoint
+
+
+@dataclass(frozen=True)
+class AbortCheckpoint:
+    """Tell everyone, delete its state files, remember it in the history. Committables stay with their sinks."""
+
+    checkpoint: int
+    failure: CheckpointFailure
+    detail: str
+    triggered_ms: float
+
+
+@dataclass(frozen=True)
+class DiscardLateAck:
+    """An acknowledgement for a checkpoint that is over: its files belong to nobody."""
+
+    ack: Acknowledge
+
+
+@dataclass(frozen=True)
+class TooManyFailures:
+    detail: str
+
+
+CoordinatorAction = TriggerSources | PublishCheckpoint | AbortCheckpoint | DiscardLateAck | TooManyFailures
+
+
+class CheckpointCoordinator:
+    """Of one attempt. Ids continue where the last attempt ended."""
+
+    def __init__(
+        self,
+        config: CheckpointConfig,
+        attempt: AttemptId,
+        subtasks: Collection[SubtaskId],
+        next_checkpoint: int,
+        now_ms: float,
+        failures: int = 0,
+    ) -> None:
+        assert subtasks
+        self.config = config
+        self.attempt = attempt
+        self.next_checkpoint = next_checkpoint
+        self.consecutive_failures = failures
+        self._subtasks = frozenset(subtasks)
+        self._pending: dict[int, PendingCheckpoint] = {}
+        self._publishing: dict[int, CompletedCheckpoint] = {}
+        self._last_trigger_ms = now_ms
+        self._last_completion_ms: float | None = None
+        self._final_wanted = False
+
+    @property
+    def pending(self) -> list[PendingCheckpoint]:
+        return list(self._pending.values())
+
+    def wakeup_ms(self) -> float | None:
+        """When `on_tick` may have something to do."""
+        times = [p.expires_ms for p in self._pending.values()]
+        due = self._due_ms()
+        if due is not None:
+            times.append(due)
+        return min(times, default=None)
+
+    def on_tick(self, now_ms: float) -> list[CoordinatorAction]:
+        actions: list[CoordinatorAction] = []
+        for pending in [p for p in self._pending.values() if p.expires_ms <= now_ms]:
+            waits = ", ".join(map(str, pending.missing[:4]))
+            actions += self._fail(pending, CheckpointFailure.EXPIRED, f"no acknowledgement from {waits}")
+        due = self._due_ms()
+        if due is not None and due <= now_ms:
+            actions += self.trigger(now_ms)
+        return actions
+
+    def trigger(self, now_ms: float) -> list[CoordinatorAction]:
+        """Start a checkpoint now: by interval, by hand, or the final one."""
+        checkpoint = self.next_checkpoint
+        self.next_checkpoint += 1
+        self._last_trigger_ms = now_ms
+        self._pending[checkpoint] = PendingCheckpoint(
+            checkpoint,
+            self.attempt,
+            now_ms,
+            now_ms + self.config.timeout_ms,
+            self._subtasks,
+            final=self._final_wanted,
+        )
+        return [TriggerSources(checkpoint, now_ms)]
+
+    def want_final(self) -> None:
+        """Every subtask has finished: the next checkpoint triggered is the last one; repeated until it completes."""
+        self._final_wanted = True
+
+    def on_acknowledge(self, ack: Acknowledge, now_ms: float) -> tuple[AckOutcome, list[CoordinatorAction]]:
+        if ack.attempt != self.attempt:
+            return AckOutcome.UNKNOWN, []  # another attempt's files lie under another path
+        pending = self._pending.get(ack.checkpoint)
+        if pending is None:
+            if ack.checkpoint in self._publishing:
+                return AckOutcome.DUPLICATE, []
+            return AckOutcome.DISCARDED, [DiscardLateAck(ack)]
+        outcome = pending.acknowledge(ack)
+        if not pending.complete:
+            return outcome, []
+        del self._pending[ack.checkpoint]
+        completed = CompletedCheckpoint.of(pending, now_ms)
+        self._publishing[ack.checkpoint] = completed
+        actions: list[CoordinatorAction] = []
+        for older in [p for p in self._pending.values() if p.checkpoint < ack.checkpoint]:
+            actions += self._abort(older, CheckpointFailure.SUBSUMED, f"checkpoint {ack.checkpoint} completed first")
+        actions.append(PublishCheckpoint(completed))
+        return outcome, actions
+
+    def on_decline(self, decline: Decline) -> list[CoordinatorAction]:
+        pending = self._pending.get(decline.checkpoint)
+        if decline.attempt != self.attempt or pending is None:
+            return []
+        failure = CheckpointFailure.WRITE_FAILED if decline.written else CheckpointFailure.DECLINED
+        return self._fail(pending, failure, f"{decline.subtask}: {decline.detail}")
+
+    def on_published(self, checkpoint: int, now_ms: float) -> None:
+        self._publishing.pop(checkpoint)
+        self.consecutive_failures = 0
+        self._last_completion_ms = now_ms
+
+    def on_not_published(self, checkpoint: int, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
+        """The manifest could not be written, so no epoch record was tried: definite, and nothing was committed."""
+        completed = self._publishing.pop(checkpoint)
+        actions: list[CoordinatorAction] = [AbortCheckpoint(checkpoint, failure, detail, completed.triggered_ms)]
+        return actions + self._count(failure, detail)
+
+    def end_attempt(self, detail: str) -> list[CoordinatorAction]:
+        """Everything still pending is aborted. What is being published has an outcome of its own."""
+        actions: list[CoordinatorAction] = []
+        for pending in list(self._pending.values()):
+            actions += self._abort(pending, CheckpointFailure.ATTEMPT_ENDED, detail)
+        return actions
+
+    def _due_ms(self) -> float | None:
+        under_way = len(self._pending) + len(self._publishing)
+        if self._final_wanted:
+            settled = not under_way
+            return self._last_trigger_ms if settled else None
+        if self.config.interval_ms is None or under_way >= self.config.max_concurrent:
+            return None
+        due = self._last_trigger_ms + self.config.interval_ms
+        if self._last_completion_ms is not None:
+            due = max(due, self._last_completion_ms + self.config.min_pause_ms)
+        return due
+
+    def _abort(self, pending: PendingCheckpoint, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
+        del self._pending[pending.checkpoint]
+        return [AbortCheckpoint(pending.checkpoint, failure, detail, pending.triggered_ms)]
+
+    def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
+        return self._abort(pending, failure, detail) + self._count(failure, detail)
+
+    def _count(self, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
+        if not failure.counts:
+            return []
+        self.consecutive_failures += 1
+        if self.consecutive_failures > self.config.tolerable_failed:
+            return [TooManyFailures(f"{failure.text}: {detail}")]
+        return []

@@ -1,0 +1,74 @@
+"""Credit-based flow control: who may send how much.
+
+Invariant: bytes in flight and queued on a channel never exceed what its receiver granted; so the memory of a gate is
+bounded by `capacity`, however stuck what stands behind it is.
+"""
+
+from __future__ import annotations
+
+CHANNEL_BYTES = 4 << 20
+"""What a channel's receiver always takes; the floating share of a gate is of the same size per channel."""
+
+MAX_FRAME_BYTES = 2 << 20
+"""No batch on a channel is larger (senders slice), so one grant of a channel's own share always lets one through."""
+
+
+class SenderCredit:
+    """What one channel's sender may still send."""
+
+    def __init__(self) -> None:
+        self._granted = 0
+        self._used = 0
+
+    def grant(self, granted_total: int) -> None:
+        """Grants are running totals, so a repeated or late one does no harm."""
+        self._granted = max(self._granted, granted_total)
+
+    @property
+    def available(self) -> int:
+        return self._granted - self._used
+
+    def use(self, size: int) -> None:
+        assert size <= self.available, f"{size} bytes sent with a credit of {self.available}"
+        self._used += size
+
+
+class GateCredit:
+    """What a gate grants: each channel's own share, and a floating share by the backlog that senders report."""
+
+    def __init__(self, channels: int, own_bytes: int = CHANNEL_BYTES) -> None:
+        self._own = own_bytes
+        self._floating = own_bytes * channels
+        self._granted = [0] * channels  # running totals
+        self._consumed = [0] * channels
+        self._backlog = [0] * channels
+
+    @property
+    def capacity(self) -> int:
+        return self._own * len(self._granted) + self._floating
+
+    def on_frame(self, channel: int, backlog: int) -> None:
+        self._backlog[channel] = backlog
+
+    def on_consumed(self, channel: int, size: int) -> None:
+        self._consumed[channel] += size
+
+    def outstanding(self, channel: int) -> int:
+        """Granted and not yet consumed: in flight, queued here, or not yet used."""
+        return self._granted[channel] - self._consumed[channel]
+
+    def grants(self, hold: int) -> list[tuple[int, int]]:
+        """New running totals per channel that are worth a message: at least `hold` bytes more than before."""
+        lent = sum(max(0, self.outstanding(c) - self._own) for c in range(len(self._granted)))
+        free = max(0, self._floating - lent)
+        wanting = sum(self._backlog)
+        result = []
+        for channel, backlog in enumerate(self._backlog):
+            share = free * backlog // wanting if wanting else 0
+            target = self._own + max(min(share, backlog), max(0, self.outstanding(channel) - self._own))
+            more = target - self.outstanding(channel)
+            if more >= hold or (more > 0 and self.outstanding(channel) < MAX_FRAME_BYTES):
+                self._granted[channel] += more
+                result.append((channel, self._granted[channel]))
+        assert sum(self.outstanding(c) for c in range(len(self._granted))) <= self.capacity
+        return result

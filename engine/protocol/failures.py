@@ -1,0 +1,47 @@
+"""Why a checkpoint or an attempt failed: one enum each, every reason with its text."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class CheckpointFailure(Enum):
+    """Why a checkpoint did not complete. `counts`: whether it counts towards `tolerable_failed` (D4)."""
+
+    EXPIRED = ("expired", "not all subtasks acknowledged in time", True)
+    DECLINED = ("declined", "a subtask declined it", True)
+    WRITE_FAILED = ("write_failed", "a subtask could not write its state", True)
+    FINALIZE_FAILED = ("finalize_failed", "the manifest or the epoch record could not be written", True)
+    LEDGER_MISMATCH = ("ledger_mismatch", "the ledger's equations do not hold", True)
+    SUBSUMED = ("subsumed", "a newer checkpoint completed first", False)
+    ATTEMPT_ENDED = ("attempt_ended", "the job's attempt ended before it was complete", False)
+
+    def __init__(self, code: str, text: str, counts: bool) -> None:
+        self.code = code
+        self.text = text
+        self.counts = counts
+
+
+class AckOutcome(Enum):
+    """What an acknowledgement did. Races are expected, so they are outcomes, not exceptions."""
+
+    SUCCESS = "success"
+    DUPLICATE = "duplicate"
+    UNKNOWN = "unknown"
+    DISCARDED = "discarded"
+
+
+class AttemptFailure(Enum):
+    """Why an attempt of the job ended."""
+
+    SLOT_LOST = ("slot_lost", "a slot's process ended or its connection broke")
+    SLOT_SILENT = ("slot_silent", "a slot sent no heartbeat in time")
+    USER_CODE = ("user_code", "a function of the job raised")
+    RUNTIME = ("runtime", "a subtask failed")
+    DEPLOY_TIMEOUT = ("deploy_timeout", "not all slots were deployed in time")
+    CHECKPOINTS_FAILED = ("checkpoints_failed", "more checkpoints failed than `tolerable_failed` allows")
+    COMMIT_FAILED = ("commit_failed", "a sink could not commit a completed epoch")
+
+    def __init__(self, code: str, text: str) -> None:
+        self.code = code
+        self.text = text

@@ -1,0 +1,81 @@
+"""The ledger: counters per edge, source and sink, and the equations each checkpoint must satisfy.
+
+Subtasks count from the start of their attempt; the JobMaster adds the totals of the epoch that the attempt was restored
+from. So totals are of the committed history only, and an epoch's own value is the difference of two manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from engine.protocol.config import CheckpointingMode
+
+Counters = dict[str, int]
+
+_DIGEST_MODULUS = 1 << 64
+
+
+def sent(edge: str) -> str:
+    return f"sent:{edge}"
+
+
+def received(edge: str) -> str:
+    return f"received:{edge}"
+
+
+def source_rows(uid: str) -> str:
+    return f"source:{uid}"
+
+
+def sink_rows(uid: str) -> str:
+    return f"sink:{uid}"
+
+
+def sink_digest(uid: str) -> str:
+    return f"digest:{uid}"
+
+
+def late_rows(uid: str) -> str:
+    return f"late:{uid}"
+
+
+def add(totals: Counters, more: Mapping[str, int]) -> None:
+    for name, value in more.items():
+        result = totals.get(name, 0) + value
+        totals[name] = result % _DIGEST_MODULUS if name.startswith("digest:") else result
+
+
+def total(base: Mapping[str, int], parts: Iterable[Mapping[str, int]]) -> Counters:
+    result = dict(base)
+    for part in parts:
+        add(result, part)
+    return result
+
+
+def difference(newer: Mapping[str, int], older: Mapping[str, int]) -> Counters:
+    """What one epoch added."""
+    return {
+        name: (value - older.get(name, 0)) % _DIGEST_MODULUS
+        if name.startswith("digest:")
+        else value - older.get(name, 0)
+        for name, value in newer.items()
+    }
+
+
+def violations(totals: Mapping[str, int], base: Mapping[str, int], mode: CheckpointingMode) -> list[str]:
+    """The equations that do not hold for what this attempt added to `base`, as sentences; empty if it proves itself.
+
+    Aligned: what was sent was received. At-least-once: received at least what was sent (a channel that is not held
+    back hands out records behind its barrier).
+    """
+    found = []
+    for name in totals:
+        if not name.startswith("sent:"):
+            continue
+        edge = name.removeprefix("sent:")
+        out = totals[name] - base.get(name, 0)
+        got = totals.get(received(edge), 0) - base.get(received(edge), 0)
+        holds = got == out if mode is CheckpointingMode.EXACTLY_ONCE else got >= out
+        if not holds:
+            found.append(f"edge {edge}: {out} rows sent, {got} received")
+    return found

@@ -1,0 +1,90 @@
+"""What a completed checkpoint consists of. The manifest names every file and carries everything small inline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.protocol.ids import AttemptId, SubtaskId
+
+
+class StateFile(msgspec.Struct, frozen=True):
+    """One file of state. `group_start`/`group_end`: the key groups in it, sorted and indexed inside the file."""
+
+    uid: str
+    name: str
+    path: str
+    size: int
+    checksum: str
+    rows: int
+    group_start: int = 0
+    group_end: int = 0
+
+
+class Committable(msgspec.Struct, frozen=True):
+    """What a sink subtask pre-committed. Its birth identity never changes, whoever replays it."""
+
+    uid: str
+    subtask: int
+    attempt: AttemptId
+    checkpoint: int
+    sequence: int
+    payload: dict[str, Any]
+
+    @property
+    def identity(self) -> tuple[str, int, AttemptId, int, int]:
+        return (self.uid, self.subtask, self.attempt, self.checkpoint, self.sequence)
+
+
+class SubtaskState(msgspec.Struct, frozen=True):
+    """The state of one subtask at a barrier. `inline` holds the small part per operator uid (positions, watermarks)."""
+
+    subtask: SubtaskId
+    files: list[StateFile]
+    inline: dict[str, dict[str, Any]]
+
+
+class Timings(msgspec.Struct, frozen=True):
+    start_delay_ms: float = 0.0
+    alignment_ms: float = 0.0
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One epoch. `commits` is what it publishes; `carried` every committable some sink still held at the barrier.
+
+    A committable that this epoch's snapshots still hold but an earlier epoch published is in `carried` only, so
+    nothing is published twice.
+    """
+
+    job: str
+    epoch: int
+    checkpoint: int
+    attempt: AttemptId
+    created_ms: int
+    max_parallelism: int
+    subtasks: list[SubtaskState]
+    commits: list[Committable]
+    carried: list[Committable]
+    ledger: dict[str, int]
+    final: bool = False
+    format: int = 1
+
+    @property
+    def paths(self) -> list[str]:
+        return [file.path for subtask in self.subtasks for file in subtask.files]
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(file.size for subtask in self.subtasks for file in subtask.files)
+
+
+class ManifestRef(msgspec.Struct, frozen=True):
+    """Where a manifest is and what it must hash to. This is what the epoch log commits."""
+
+    path: str
+    checksum: str
+    epoch: int
+    checkpoint: int

@@ -1,0 +1,143 @@
+"""Everything the JobMaster and its slots say to each other. Each message of an attempt names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Timings
+
+# --- slot to JobMaster ---
+
+
+class Register(msgspec.Struct, frozen=True, tag=True):
+    """A task is there and can be deployed to. `nonce` proves that it sees the store, `plan` that it runs the same code."""
+
+    session: str
+    address: str
+    pid: int
+    task_attempt: int
+    nonce: str
+    plan: str
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    metrics: dict[str, Any]
+
+
+class Deployed(msgspec.Struct, frozen=True, tag=True):
+    attempt: AttemptId
+
+
+class Acknowledge(msgspec.Struct, frozen=True, tag=True):
+    attempt: AttemptId
+    checkpoint: int
+    state: SubtaskState
+    committables: list[Committable]
+    ledger: dict[str, int]
+    timings: Timings
+
+    @property
+    def subtask(self) -> SubtaskId:
+        return self.state.subtask
+
+
+class Decline(msgspec.Struct, frozen=True, tag=True):
+    attempt: AttemptId
+    checkpoint: int
+    subtask: SubtaskId
+    written: bool
+    detail: str
+
+
+class SubtaskFinished(msgspec.Struct, frozen=True, tag=True):
+    attempt: AttemptId
+    subtask: SubtaskId
+
+
+class TaskFailed(msgspec.Struct, frozen=True, tag=True):
+    """A subtask can't go on. `user`: a function of the job raised; `corrupt`: a snapshot file is not what was written."""
+
+    attempt: AttemptId
+    subtask: SubtaskId | None
+    uid: str
+    error: str
+    detail: str
+    user: bool
+    corrupt: bool = False
+
+
+SlotMessage = Register | Heartbeat | Deployed | Acknowledge | Decline | SubtaskFinished | TaskFailed
+
+# --- JobMaster to slot ---
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    generation: int
+
+
+class Deploy(msgspec.Struct, frozen=True, tag=True):
+    """Build the subtasks of slot `slot`, restore them from `restore`, say Deployed. Ends any earlier attempt."""
+
+    attempt: AttemptId
+    slot: int
+    addresses: list[str]
+    restore: ManifestRef | None
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """Every slot is deployed: open the channels and run."""
+
+    attempt: AttemptId
+
+
+class Trigger(msgspec.Struct, frozen=True, tag=True):
+    attempt: AttemptId
+    checkpoint: int
+    triggered_ms: int
+
+
+class NotifyComplete(msgspec.Struct, frozen=True, tag=True):
+    attempt: AttemptId
+    checkpoint: int
+
+
+class NotifyAbort(msgspec.Struct, frozen=True, tag=True):
+    attempt: AttemptId
+    checkpoint: int
+
+
+class Rollback(msgspec.Struct, frozen=True, tag=True):
+    """Leave this attempt and every earlier one; stay registered."""
+
+    attempt: AttemptId
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    reason: str
+
+
+class MasterHeartbeat(msgspec.Struct, frozen=True, tag=True):
+    """Renews the slot's lease."""
+
+
+MasterMessage = (
+    Welcome | Deploy | Start | Trigger | NotifyComplete | NotifyAbort | Rollback | Shutdown | MasterHeartbeat
+)
+
+_slot_decoder = msgspec.json.Decoder(SlotMessage)
+_master_decoder = msgspec.json.Decoder(MasterMessage)
+
+
+def encode(message: SlotMessage | MasterMessage) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def decode_slot_message(data: bytes) -> SlotMessage:
+    return _slot_decoder.decode(data)
+
+
+def decode_master_message(data: bytes) -> MasterMessage:
+    return _master_decoder.decode(data)

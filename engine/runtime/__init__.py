@@ -1,0 +1,1 @@
+"""What runs inside a slot: task loop, gates, ports, operators."""

@@ -1,0 +1,62 @@
+"""Operators chained in one task: a batch goes from one to the next by a plain call, without serialisation (A10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from engine.protocol.signals import Signal, Watermark
+from engine.runtime.channels import OutputPort
+from engine.runtime.operators.base import Operator, Output
+
+
+class PortsOutput:
+    """The end of the chain: everything goes to the output ports."""
+
+    def __init__(self, ports: Sequence[OutputPort]) -> None:
+        self._ports = ports
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        for port in self._ports:
+            port.emit(batch)
+
+    def watermark(self, timestamp_ms: int) -> None:
+        self.signal(Watermark(timestamp_ms))
+
+    def signal(self, signal: Signal) -> None:
+        for port in self._ports:
+            port.broadcast(signal)
+
+
+class _Link:
+    def __init__(self, operator: Operator, after: Output) -> None:
+        self._operator = operator
+        self._after = after
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        self._operator.process(batch, self._after)
+
+    def watermark(self, timestamp_ms: int) -> None:
+        self._operator.on_watermark(timestamp_ms, self._after)
+
+
+class OperatorChain:
+    """`input` takes what arrives; `end` tells each operator, first to last, that nothing follows."""
+
+    def __init__(self, operators: Sequence[Operator], tail: PortsOutput) -> None:
+        self.operators = list(operators)
+        self.tail = tail
+        outputs: list[Output] = [tail]
+        for operator in reversed(self.operators):
+            outputs.insert(0, _Link(operator, outputs[0]))
+        self.input = outputs[0]
+        self._outputs = outputs[1:]
+
+    def end(self) -> None:
+        for operator, after in zip(self.operators, self._outputs, strict=True):
+            operator.on_end(after)
+
+    @property
+    def blocked(self) -> bool:
+        return any(operator.blocked for operator in self.operators)

@@ -1,0 +1,136 @@
+"""Builds the subtasks of one slot for one attempt, from the graph and from what was restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.graph.execution_graph import ExecutionGraph
+from engine.graph.job_graph import JobVertex
+from engine.protocol.aligner import AlignedBarriers, BarrierAligner, TrackedBarriers
+from engine.protocol.config import CheckpointingMode
+from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
+from engine.protocol.ledger import Counters
+from engine.protocol.messages import SlotMessage
+from engine.runtime.chain import OperatorChain, PortsOutput
+from engine.runtime.channels import OutputChannel, OutputPort
+from engine.runtime.gate import InputGate
+from engine.runtime.operators.base import OperatorContext, RestoredState
+from engine.runtime.ports import Clock, Offload, Transport
+from engine.runtime.source import SourceHead
+from engine.runtime.subtask import Subtask, TakenSnapshot
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.restore import Restored
+from engine.snapshot.store import Store
+
+
+@dataclass
+class Deployment:
+    """What one slot runs in one attempt."""
+
+    attempt: AttemptId
+    subtasks: list[Subtask]
+    gates: dict[ChannelId, InputGate]
+    outputs: dict[ChannelId, OutputChannel]
+
+    def close(self) -> None:
+        for subtask in self.subtasks:
+            subtask.close()
+
+
+@dataclass(frozen=True)
+class Deployer:
+    """Everything a deployment needs that does not change between attempts."""
+
+    execution: ExecutionGraph
+    paths: JobPaths
+    clock: Clock
+    transport: Transport
+    offload: Offload
+    store: Store
+    upload: Callable[[AttemptId, SubtaskId, TakenSnapshot], None]
+    report: Callable[[SlotMessage], None]
+
+    def deploy(self, attempt: AttemptId, slot: int, restored: Restored | None) -> Deployment:
+        deployment = Deployment(attempt, [], {}, {})
+        for subtask in self.execution.in_slot(slot):
+            deployment.subtasks.append(self._subtask(deployment, subtask, restored))
+        return deployment
+
+    def _subtask(self, deployment: Deployment, subtask: SubtaskId, restored: Restored | None) -> Subtask:
+        attempt, graph = deployment.attempt, self.execution.graph
+        vertex = graph.vertex(subtask.vertex)
+        counters: Counters = {}
+        ports = self._ports(deployment, subtask)
+        operators = [spec.build() for spec in vertex.operators]
+        chain = OperatorChain(operators, PortsOutput(ports))
+        head = self._head(deployment, subtask, vertex)
+        contexts = {
+            uid: self._context(uid, subtask, vertex, attempt, counters)
+            for uid in [*(o.uid for o in vertex.operators), *([vertex.source.uid] if vertex.source else [])]
+        }
+        if vertex.source is not None and isinstance(head, SourceHead):
+            head.open(contexts[vertex.source.uid], self._restored(restored, subtask, vertex.source.uid))
+        for spec, operator in zip(vertex.operators, operators, strict=True):
+            operator.open(contexts[spec.uid], self._restored(restored, subtask, spec.uid))
+        return Subtask(
+            subtask,
+            attempt,
+            head,
+            vertex.source.uid if vertex.source else "",
+            chain,
+            [spec.uid for spec in vertex.operators],
+            ports,
+            counters,
+            self.clock,
+            vertex.row_lane,
+            lambda taken: self.upload(attempt, subtask, taken),
+            self.report,
+        )
+
+    def _head(self, deployment: Deployment, subtask: SubtaskId, vertex: JobVertex) -> SourceHead | InputGate:
+        if vertex.source is not None:
+            return SourceHead(vertex.source.source, vertex.source.schema, vertex.source.strategy)
+        channels = self.execution.inputs(subtask)
+        gate = InputGate(deployment.attempt, channels, self._aligner(len(channels)), self.transport)
+        deployment.gates.update(dict.fromkeys(channels, gate))
+        return gate
+
+    def _aligner(self, channels: int) -> BarrierAligner:
+        if self.execution.graph.checkpoints.mode is CheckpointingMode.AT_LEAST_ONCE:
+            return TrackedBarriers(channels)
+        return AlignedBarriers(channels)
+
+    def _ports(self, deployment: Deployment, subtask: SubtaskId) -> list[OutputPort]:
+        ports = []
+        for edge in self.execution.graph.outputs(subtask.vertex):
+            channels = [
+                OutputChannel(deployment.attempt, channel, self.transport)
+                for channel in self.execution.outputs(edge, subtask.index)
+            ]
+            deployment.outputs.update({channel.id: channel for channel in channels})
+            ports.append(OutputPort(edge.id, channels, self.execution.partitioner(edge, subtask.index)))
+        return ports
+
+    def _context(
+        self, uid: str, subtask: SubtaskId, vertex: JobVertex, attempt: AttemptId, counters: Counters
+    ) -> OperatorContext:
+        return OperatorContext(
+            uid,
+            subtask,
+            vertex.parallelism,
+            self.execution.graph.max_parallelism,
+            self.execution.key_groups(subtask),
+            attempt,
+            self.clock,
+            self.offload,
+            self.store,
+            self.paths,
+            counters,
+        )
+
+    @staticmethod
+    def _restored(restored: Restored | None, subtask: SubtaskId, uid: str) -> RestoredState | None:
+        if restored is None:
+            return None
+        return RestoredState(restored.inline.get(uid, []), restored.tables.get((subtask, uid), []))

@@ -1,0 +1,111 @@
+"""`InputGate`: the inputs of one subtask. Decides what is taken next, keeps barriers and watermarks in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from engine.protocol.aligner import BarrierAligner, Outcome
+from engine.protocol.credits import CHANNEL_BYTES, GateCredit
+from engine.protocol.ids import AttemptId, ChannelId
+from engine.protocol.signals import MIN_WATERMARK, Barrier, EndOfData, Watermark
+from engine.runtime.channels import InputChannel
+from engine.runtime.ports import Frame, Transport
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Every channel has said EndOfData."""
+
+
+Taken = pa.RecordBatch | Watermark | Ended | Outcome
+
+
+class InputGate:
+    def __init__(
+        self,
+        attempt: AttemptId,
+        channels: Sequence[ChannelId],
+        aligner: BarrierAligner,
+        transport: Transport,
+    ) -> None:
+        self.rows_received: dict[str, int] = {channel.edge: 0 for channel in channels}
+        self._attempt = attempt
+        self._transport = transport
+        self._channels = [InputChannel(channel) for channel in channels]
+        self._index = {channel: position for position, channel in enumerate(channels)}
+        self._aligner = aligner
+        self._credit = GateCredit(len(channels))
+        self._hold = CHANNEL_BYTES // 4
+        self._watermarks = [MIN_WATERMARK] * len(channels)
+        self._watermark = MIN_WATERMARK
+        self._ended = 0
+        self._next = 0
+        self._ready: list[Taken] = []
+        self._triggered_ms: dict[int, int] = {}
+
+    def start(self) -> None:
+        self._grant(1)
+
+    def receive(self, channel: ChannelId, frame: Frame) -> None:
+        position = self._index[channel]
+        self._channels[position].receive(frame)
+        self._credit.on_frame(position, frame.backlog)
+
+    def on_abort(self, checkpoint: int) -> None:
+        self._aligner.on_abort(checkpoint)
+
+    def triggered_ms(self, checkpoint: int) -> int:
+        """When the aligned checkpoint was triggered; forgets all up to it."""
+        result = self._triggered_ms[checkpoint]
+        self._triggered_ms = {c: at for c, at in self._triggered_ms.items() if c > checkpoint}
+        return result
+
+    def poll(self, max_rows: int, now_ms: float) -> Taken | None:
+        """The next thing to do: rows, a watermark that advanced, a barrier that has come everywhere, the end."""
+        while not self._ready:
+            position = self._pick()
+            if position is None:
+                return None
+            channel = self._channels[position]
+            element, freed = channel.take(max_rows)
+            if freed:
+                self._credit.on_consumed(position, freed)
+                self._grant(self._hold)
+            if isinstance(element, pa.RecordBatch):
+                self.rows_received[channel.id.edge] += element.num_rows
+                return element
+            if isinstance(element, Watermark):
+                self._on_watermark(position, element.timestamp_ms)
+            elif isinstance(element, Barrier):
+                self._triggered_ms[element.checkpoint] = element.triggered_ms
+                self._ready.extend(self._aligner.on_barrier(position, element.checkpoint, now_ms))
+            else:
+                assert isinstance(element, EndOfData)
+                self._ended += 1
+                if self._ended == len(self._channels):
+                    self._ready.append(Ended())
+        return self._ready.pop(0)
+
+    def _pick(self) -> int | None:
+        """Channels in turn, so that none starves; never one that waits for the barriers of the others (D2)."""
+        count = len(self._channels)
+        for step in range(count):
+            position = (self._next + step) % count
+            if len(self._channels[position]) and not self._aligner.blocked(position):
+                self._next = (position + 1) % count
+                return position
+        return None
+
+    def _on_watermark(self, position: int, timestamp_ms: int) -> None:
+        self._watermarks[position] = max(self._watermarks[position], timestamp_ms)
+        lowest = min(self._watermarks)
+        if lowest > self._watermark:
+            self._watermark = lowest
+            self._ready.append(Watermark(lowest))
+
+    def _grant(self, hold: int) -> None:
+        for position, granted_total in self._credit.grants(hold):
+            self._transport.grant(self._attempt, self._channels[position].id, granted_total)

@@ -1,0 +1,1 @@
+"""The operators of a chain, one concept a file."""

@@ -1,0 +1,74 @@
+"""The columnar lane: whole batches through compiled kernels; Python runs once per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
+from engine.runtime.errors import SchemaMismatch, UserFunctionError
+from engine.runtime.operators.base import EVENT_TIME, Operator, Output
+from engine.runtime.watermarks import WatermarkStrategy, event_times, with_event_times
+
+
+class MapBatches(Operator):
+    """A function from batch to batch. Event times go along where the number of rows stays."""
+
+    def __init__(self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema) -> None:
+        self._function = function
+        self._schema = schema
+        self._batches = 0
+
+    def process(self, batch: pa.RecordBatch, out: Output) -> None:
+        self._batches += 1
+        try:
+            result = self._function(batch)
+        except Exception as error:
+            where = f"batch {self._batches} ({batch.num_rows} records)"
+            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error) from error
+        if result.num_rows:
+            out.emit(self._conform(result, batch))
+
+    def _conform(self, result: pa.RecordBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
+        carries_time = EVENT_TIME in self._schema.names
+        if carries_time and EVENT_TIME not in result.schema.names:
+            if result.num_rows != batch.num_rows:
+                raise SchemaMismatch(
+                    f"operator {self.context.uid!r}: the function returned {result.num_rows} records for "
+                    f"{batch.num_rows}, so it has to keep the column {EVENT_TIME!r} itself"
+                )
+            result = result.append_column(EVENT_TIME, batch.column(EVENT_TIME))
+        try:
+            return result.select(self._schema.names).cast(self._schema)
+        except (KeyError, ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise SchemaMismatch(
+                f"operator {self.context.uid!r} declares the schema ({_plain(self._schema)}), "
+                f"but its function returned ({_plain(result.schema)}): {error}"
+            ) from error
+
+
+def _plain(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+class AssignTimestamps(Operator):
+    """Event times and watermarks where they are not assigned at the source: per subtask, over all that arrives."""
+
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self._strategy = strategy
+        self._emitted_ms = MIN_WATERMARK
+
+    def process(self, batch: pa.RecordBatch, out: Output) -> None:
+        if not batch.num_rows:
+            return
+        times = event_times(batch, self._strategy.column, self.context.uid)
+        out.emit(with_event_times(batch, times))
+        watermark = self._strategy.watermark(int(times.max()))
+        if watermark > self._emitted_ms:
+            self._emitted_ms = watermark
+            out.watermark(watermark)
+
+    def on_watermark(self, timestamp_ms: int, out: Output) -> None:
+        if timestamp_ms == MAX_WATERMARK:  # the end of a bounded input ends event time, whoever assigns it
+            out.watermark(timestamp_ms)

@@ -1,0 +1,59 @@
+"""The ports of what runs in a slot: the same code runs on Spark and in the simulator, only these differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from engine.protocol.ids import AttemptId, ChannelId
+from engine.protocol.messages import SlotMessage
+from engine.protocol.signals import Signal
+
+Element = pa.RecordBatch | Signal
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One element on a channel. `backlog`: bytes that still wait at the sender; receivers grant by it."""
+
+    sequence: int
+    element: Element
+    size: int
+    backlog: int
+
+
+class Clock(Protocol):
+    def now_ms(self) -> float:
+        """Monotonic."""
+
+    def wall_ms(self) -> int:
+        """Unix time."""
+
+
+class Transport(Protocol):
+    """Data channels of one attempt. Nothing here blocks."""
+
+    def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None:
+        """Connect to the receiver of this channel."""
+
+    def send(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
+        """Only with credit: what is handed over here is in flight."""
+
+    def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
+        """Tell the sender of this channel what it may have sent in all."""
+
+    def close(self, attempt: AttemptId) -> None:
+        """Forget every channel of this attempt; late frames and grants of it are dropped."""
+
+
+class Offload(Protocol):
+    def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        """Run `work` off the task thread, one after the other within a lane; then `done` on the task thread."""
+
+
+class Control(Protocol):
+    def send(self, message: SlotMessage) -> None:
+        """To the JobMaster; never blocks."""

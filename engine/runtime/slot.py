@@ -1,0 +1,315 @@
+"""`SlotRuntime`: what one slot does. Messages, frames and results of offloaded work in; one `step` at a time out.
+
+Invariant: at most one attempt is deployed; whatever arrives for another is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from engine.graph.execution_graph import ExecutionGraph
+from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
+from engine.protocol.manifest import Committable, SubtaskState, Timings
+from engine.protocol.messages import (
+    Acknowledge,
+    Decline,
+    Deploy,
+    Deployed,
+    MasterHeartbeat,
+    MasterMessage,
+    NotifyAbort,
+    NotifyComplete,
+    Rollback,
+    Shutdown,
+    SlotMessage,
+    Start,
+    TaskFailed,
+    Trigger,
+    Welcome,
+)
+from engine.runtime.deployment import Deployer, Deployment
+from engine.runtime.errors import UserFunctionError, WeirError
+from engine.runtime.ports import Clock, Control, Frame, Offload, Transport
+from engine.runtime.subtask import Activity, Subtask, TakenSnapshot
+from engine.snapshot.log import EpochLog
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.restore import Restored, Wanted, restore
+from engine.snapshot.statefile import CorruptSnapshot
+from engine.snapshot.store import Store, SyncFailed
+from engine.snapshot.upload import upload
+
+
+@dataclass
+class _Visit:
+    """When the task thread last left a subtask, and how: the time until it returns is spent that way."""
+
+    left_ms: float
+    activity: Activity
+
+
+class SlotRuntime:
+    def __init__(
+        self,
+        execution: ExecutionGraph,
+        paths: JobPaths,
+        clock: Clock,
+        transport: Transport,
+        offload: Offload,
+        store: Store,
+        control: Control,
+    ) -> None:
+        self.refused = 0
+        self.shutdown: str | None = None
+        self._execution = execution
+        self._clock = clock
+        self._transport = transport
+        self._offload = offload
+        self._store = store
+        self._paths = paths
+        self._control = control
+        self._log = EpochLog(store, paths)
+        self._deployer = Deployer(
+            execution, paths, clock, transport, offload, store, self._upload, self._report_of_subtask
+        )
+        self._attempt: AttemptId | None = None
+        self._left = AttemptId(0, 0)  # this attempt and all before it are over for this slot
+        self._deploy: Deploy | None = None
+        self._deployment: Deployment | None = None
+        self._started = False
+        self._visits: dict[SubtaskId, _Visit] = {}
+
+    # --- what arrives ---
+
+    def on_control(self, message: MasterMessage) -> None:
+        match message:
+            case Welcome() | MasterHeartbeat():
+                return
+            case Shutdown(reason):
+                self._leave()
+                self.shutdown = reason
+            case Rollback(attempt):
+                if attempt > self._left:
+                    self._left = attempt
+                    if self._attempt is not None and self._attempt <= attempt:
+                        self._leave()
+            case Deploy():
+                self._on_deploy(message)
+            case Start(attempt):
+                if self._current(attempt) and self._deployment is not None and not self._started:
+                    self._guarded(None, self._start)
+            case Trigger(attempt, checkpoint, triggered_ms):
+                if self._current(attempt) and self._started:
+                    for subtask in self._subtasks:
+                        subtask.trigger(checkpoint, triggered_ms)
+            case NotifyComplete(attempt, checkpoint):
+                if self._current(attempt):
+                    for subtask in self._subtasks:
+                        subtask.on_complete(checkpoint)
+            case NotifyAbort(attempt, checkpoint):
+                if self._current(attempt):
+                    for subtask in self._subtasks:
+                        subtask.on_abort(checkpoint)
+
+    def on_frame(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
+        if self._current(attempt) and self._deployment is not None:
+            gate = self._deployment.gates[channel]
+            self._guarded(self._execution.receiver(channel), lambda: gate.receive(channel, frame))
+
+    def on_grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
+        if self._current(attempt) and self._deployment is not None:
+            self._deployment.outputs[channel].on_grant(granted_total)
+
+    def on_channel_broken(self, attempt: AttemptId, channel: ChannelId, why: str) -> None:
+        if self._current(attempt):
+            self._fail(None, WeirError(f"channel {channel} broke: {why}"))
+
+    # --- the task loop ---
+
+    def step(self) -> bool:
+        """Give every subtask one step; whether any of them was busy."""
+        if not self._started:
+            return False
+        busy = False
+        for subtask in self._subtasks:
+            if not self._started:
+                break  # an earlier one failed: the attempt is over
+            busy = self._guarded(subtask.id, partial(self._visit, subtask)) is Activity.BUSY or busy
+        return busy
+
+    def wakeup_ms(self) -> float | None:
+        """When an idle slot has to look again by itself."""
+        times = [subtask.wakeup_ms for subtask in self._subtasks if self._started]
+        return min((time for time in times if time is not None), default=None)
+
+    def _visit(self, subtask: Subtask) -> Activity:
+        now = self._clock.now_ms()
+        visit = self._visits.setdefault(subtask.id, _Visit(now, Activity.IDLE))
+        spent = subtask.meter.spent_ms
+        spent[visit.activity] += now - visit.left_ms
+        activity = subtask.step()
+        after = self._clock.now_ms()
+        spent[activity] += after - now
+        visit.left_ms = after
+        visit.activity = Activity.IDLE if activity is Activity.BUSY else activity
+        return activity
+
+    def metrics(self) -> dict[str, Any]:
+        """For heartbeats: running totals per subtask."""
+        return {
+            str(subtask.id): {
+                "rows_in": subtask.meter.rows_in,
+                "rows_out": sum(port.rows_sent for port in subtask.ports),
+                "watermark_ms": subtask.meter.watermark_ms,
+                "finished": subtask.finished,
+                **{f"{activity.value}_ms": spent for activity, spent in subtask.meter.spent_ms.items()},
+            }
+            for subtask in self._subtasks
+        }
+
+    # --- attempts ---
+
+    @property
+    def _subtasks(self) -> list[Subtask]:
+        return self._deployment.subtasks if self._deployment is not None else []
+
+    def _current(self, attempt: AttemptId) -> bool:
+        if attempt == self._attempt:
+            return True
+        self.refused += 1
+        return False
+
+    def _on_deploy(self, deploy: Deploy) -> None:
+        if deploy.attempt <= self._left or (self._attempt is not None and deploy.attempt <= self._attempt):
+            if deploy == self._deploy and self._deployment is not None:
+                self._control.send(Deployed(deploy.attempt))  # asked again: the answer was lost
+            self.refused += 1
+            return
+        self._leave()
+        self._attempt = deploy.attempt
+        self._deploy = deploy
+        if deploy.restore is None:
+            self._build(deploy, None)
+            return
+        ref, wanted = deploy.restore, self._wanted(deploy.slot)
+        self._offload.submit(
+            "restore",
+            lambda: restore(self._log, ref, wanted),
+            lambda restored, error: self._restored(deploy, restored, error),
+        )
+
+    def _restored(self, deploy: Deploy, restored: Restored | None, error: BaseException | None) -> None:
+        if self._attempt != deploy.attempt:
+            return
+        if error is not None:
+            self._fail(None, error)
+        else:
+            self._build(deploy, restored)
+
+    def _wanted(self, slot: int) -> list[Wanted]:
+        return [
+            Wanted(subtask, spec.uid, self._execution.key_groups(subtask))
+            for subtask in self._execution.in_slot(slot)
+            for spec in self._execution.graph.vertex(subtask.vertex).operators
+        ]
+
+    def _build(self, deploy: Deploy, restored: Restored | None) -> None:
+        def build() -> None:
+            self._deployment = self._deployer.deploy(deploy.attempt, deploy.slot, restored)
+            self._control.send(Deployed(deploy.attempt))
+
+        self._guarded(None, build)
+
+    def _start(self) -> None:
+        deploy, deployment = self._deploy, self._deployment
+        assert deploy is not None and deployment is not None
+        schemas = {edge.id: edge.schema for edge in self._execution.graph.edges}
+        for channel in deployment.outputs:
+            slot = self._execution.slot_of(self._execution.receiver(channel))
+            self._transport.open(deploy.attempt, channel, deploy.addresses[slot], schemas[channel.edge])
+        for gate in dict.fromkeys(deployment.gates.values()):
+            gate.start()
+        self._started = True
+
+    def _leave(self) -> None:
+        """Forget the attempt. Uploads under way may finish; nobody waits for them."""
+        deployment, attempt = self._deployment, self._attempt
+        self._attempt = self._deploy = self._deployment = None
+        self._started = False
+        self._visits.clear()
+        if attempt is not None:
+            self._left = max(self._left, attempt)
+            self._transport.close(attempt)
+        if deployment is not None:
+            deployment.close()
+
+    def _guarded(self, subtask: SubtaskId | None, work: Callable[[], Any]) -> Any:
+        """Run a step; whatever it raises ends the attempt here and is told to the JobMaster."""
+        try:
+            return work()
+        except Exception as error:
+            self._fail(subtask, error)
+            return None
+
+    def _fail(self, subtask: SubtaskId | None, error: BaseException) -> None:
+        if isinstance(error, SyncFailed):
+            raise error  # what is durable is unknown now: this process must not go on
+        attempt = self._attempt
+        if attempt is None:
+            return
+        detail = "".join(traceback.format_exception(error))
+        uid = error.uid if isinstance(error, UserFunctionError) else ""
+        text = str(error) if isinstance(error, WeirError | CorruptSnapshot) else f"{type(error).__name__}: {error}"
+        message = TaskFailed(
+            attempt,
+            subtask,
+            uid,
+            text,
+            detail,
+            user=isinstance(error, WeirError) and bool(uid or not text.startswith("channel ")),
+            corrupt=isinstance(error, CorruptSnapshot),
+        )
+        self._control.send(message)
+        try:
+            self._leave()
+        except Exception as second:  # a user's close() may raise too; the first error is the one to report
+            self._attempt = self._deployment = None
+            self._control.send(TaskFailed(attempt, subtask, uid, f"while closing: {second}", detail, user=True))
+
+    def _report_of_subtask(self, message: SlotMessage) -> None:
+        self._control.send(message)
+
+    # --- snapshots ---
+
+    def _upload(self, attempt: AttemptId, subtask: SubtaskId, taken: TakenSnapshot) -> None:
+        started = self._clock.now_ms()
+
+        def work() -> tuple[SubtaskState, list[Committable]]:
+            return upload(
+                self._store,
+                self._paths,
+                attempt,
+                taken.checkpoint,
+                subtask,
+                self._execution.key_groups(subtask),
+                self._execution.graph.max_parallelism,
+                taken.operators,
+            )
+
+        def done(result: tuple[SubtaskState, list[Committable]] | None, error: BaseException | None) -> None:
+            if attempt != self._attempt:
+                return
+            if isinstance(error, SyncFailed):
+                raise error
+            if result is None:
+                self._control.send(Decline(attempt, taken.checkpoint, subtask, True, str(error)))
+                return
+            state, committables = result
+            async_ms = self._clock.now_ms() - started
+            timings = Timings(taken.start_delay_ms, taken.alignment_ms, taken.sync_ms, async_ms)
+            self._control.send(Acknowledge(attempt, taken.checkpoint, state, committables, taken.ledger, timings))
+
+        self._offload.submit(str(subtask), work, done)

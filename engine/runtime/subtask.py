@@ -1,0 +1,221 @@
+"""`Subtask`: one parallel instance of a vertex. `step` takes one batch, signal or barrier, never blocks, never sleeps.
+
+Invariant: a snapshot contains exactly the effects of what was handed out before its barrier: it is taken between two
+elements, after the barrier has gone downstream and before anything else is processed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import pyarrow as pa
+
+from engine.protocol import ledger
+from engine.protocol.aligner import Aligned, Superseded
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.ledger import Counters
+from engine.protocol.messages import Decline, SlotMessage, SubtaskFinished
+from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, Watermark
+from engine.runtime.chain import OperatorChain
+from engine.runtime.channels import OutputPort
+from engine.runtime.gate import Ended, InputGate
+from engine.runtime.operators.base import OperatorSnapshot
+from engine.runtime.ports import Clock
+from engine.runtime.source import SourceHead
+
+BATCH_ROWS = 65_536
+YIELD_MS = 10.0
+"""A row operator gives the task thread back after about this long; the rest of its batch waits as channel data."""
+
+
+class Activity(Enum):
+    BUSY = "busy"
+    IDLE = "idle"
+    BACK_PRESSURED = "back_pressured"
+
+
+@dataclass(frozen=True)
+class TakenSnapshot:
+    """The synchronous part, ready for the upload."""
+
+    checkpoint: int
+    operators: dict[str, OperatorSnapshot]
+    ledger: Counters
+    start_delay_ms: float
+    alignment_ms: float
+    sync_ms: float
+
+
+@dataclass
+class Meter:
+    """Shares of time (E2), for the live view; the slot's loop adds to it."""
+
+    spent_ms: dict[Activity, float] = field(default_factory=lambda: dict.fromkeys(Activity, 0.0))
+    rows_in: int = 0
+    watermark_ms: int | None = None
+
+
+class Subtask:
+    def __init__(
+        self,
+        subtask: SubtaskId,
+        attempt: AttemptId,
+        head: SourceHead | InputGate,
+        head_uid: str,
+        chain: OperatorChain,
+        uids: Sequence[str],
+        ports: Sequence[OutputPort],
+        counters: Counters,
+        clock: Clock,
+        row_lane: bool,
+        upload: Callable[[TakenSnapshot], None],
+        report: Callable[[SlotMessage], None],
+    ) -> None:
+        self.id = subtask
+        self.meter = Meter()
+        self.finished = False
+        self._attempt = attempt
+        self._head = head
+        self._head_uid = head_uid
+        self._chain = chain
+        self._uids = list(uids)
+        self._ports = list(ports)
+        self._counters = counters
+        self._clock = clock
+        self._row_lane = row_lane
+        self._max_rows = 1024 if row_lane else BATCH_ROWS
+        self._upload = upload
+        self._report = report
+        self._triggers: deque[tuple[int, int]] = deque()
+        self._aborted: set[int] = set()
+
+    # --- told by the slot ---
+
+    def trigger(self, checkpoint: int, triggered_ms: int) -> None:
+        if isinstance(self._head, SourceHead):
+            self._triggers.append((checkpoint, triggered_ms))
+
+    def on_complete(self, checkpoint: int) -> None:
+        for operator in self._chain.operators:
+            operator.on_complete(checkpoint)
+        self._aborted = {c for c in self._aborted if c > checkpoint}
+
+    def on_abort(self, checkpoint: int) -> None:
+        if checkpoint in self._aborted:
+            return
+        self._aborted.add(checkpoint)
+        self._triggers = deque(t for t in self._triggers if t[0] != checkpoint)
+        if isinstance(self._head, InputGate):
+            self._head.on_abort(checkpoint)
+
+    # --- work ---
+
+    def step(self) -> Activity:
+        for port in self._ports:
+            port.flush()
+        if self._triggers:
+            self._take_snapshot(*self._triggers.popleft(), alignment_ms=0.0)
+            return Activity.BUSY
+        if self._chain.blocked or any(port.blocked for port in self._ports):
+            return Activity.BACK_PRESSURED
+        busy = self._step_source(self._head) if isinstance(self._head, SourceHead) else self._step_gate(self._head)
+        return Activity.BUSY if busy else Activity.IDLE
+
+    def _step_source(self, head: SourceHead) -> bool:
+        if self.finished:
+            return False
+        batch = head.poll(self._max_rows)
+        if batch is not None:
+            self._process(batch)
+        watermark = head.watermark()
+        if watermark is not None:
+            self._advance(watermark)
+        if head.finished:
+            self._advance(MAX_WATERMARK)
+            self._end()
+        return batch is not None or self.finished
+
+    def _step_gate(self, gate: InputGate) -> bool:
+        taken = gate.poll(self._max_rows, self._clock.now_ms())
+        match taken:
+            case None:
+                return False
+            case pa.RecordBatch():
+                self._process(taken)
+            case Watermark(timestamp_ms):
+                self._advance(timestamp_ms)
+            case Aligned(checkpoint, alignment_ms):
+                self._take_snapshot(checkpoint, gate.triggered_ms(checkpoint), alignment_ms)
+            case Superseded(checkpoint):
+                detail = "a barrier of a newer checkpoint came first"
+                self._report(Decline(self._attempt, checkpoint, self.id, False, detail))
+            case Ended():
+                self._end()
+        return True
+
+    def _process(self, batch: pa.RecordBatch) -> None:
+        self.meter.rows_in += batch.num_rows
+        if not self._row_lane:
+            self._chain.input.emit(batch)
+            return
+        before = self._clock.now_ms()
+        self._chain.input.emit(batch)
+        spent = self._clock.now_ms() - before
+        if spent > YIELD_MS and self._max_rows > 16:
+            self._max_rows //= 2
+        elif spent < YIELD_MS / 4 and batch.num_rows == self._max_rows and self._max_rows < BATCH_ROWS:
+            self._max_rows *= 2
+
+    def _advance(self, timestamp_ms: int) -> None:
+        self.meter.watermark_ms = timestamp_ms
+        self._chain.input.watermark(timestamp_ms)
+
+    def _end(self) -> None:
+        self._chain.end()
+        self._chain.tail.signal(EndOfData())
+        self.finished = True
+        self._report(SubtaskFinished(self._attempt, self.id))
+
+    def _take_snapshot(self, checkpoint: int, triggered_ms: int, alignment_ms: float) -> None:
+        before = self._clock.now_ms()
+        self._chain.tail.signal(Barrier(checkpoint, triggered_ms))
+        operators: dict[str, OperatorSnapshot] = {}
+        if isinstance(self._head, SourceHead):
+            operators[self._head_uid] = self._head.snapshot()
+        for uid, operator in zip(self._uids, self._chain.operators, strict=True):
+            taken = operator.snapshot(checkpoint)
+            if taken is not None:
+                operators[uid] = taken
+        after = self._clock.now_ms()
+        start_delay_ms = max(0.0, self._clock.wall_ms() - triggered_ms - alignment_ms)
+        self._upload(TakenSnapshot(checkpoint, operators, self._ledger(), start_delay_ms, alignment_ms, after - before))
+
+    def _ledger(self) -> Counters:
+        counters = dict(self._counters)
+        for port in self._ports:
+            ledger.add(counters, {ledger.sent(port.edge): port.rows_sent})
+        if isinstance(self._head, InputGate):
+            ledger.add(counters, {ledger.received(e): rows for e, rows in self._head.rows_received.items()})
+        return counters
+
+    @property
+    def wakeup_ms(self) -> float | None:
+        """For an idle source: when to poll again."""
+        return self._head.wakeup_ms if isinstance(self._head, SourceHead) and not self.finished else None
+
+    @property
+    def is_source(self) -> bool:
+        return isinstance(self._head, SourceHead)
+
+    @property
+    def ports(self) -> Sequence[OutputPort]:
+        return self._ports
+
+    def close(self) -> None:
+        if isinstance(self._head, SourceHead):
+            self._head.close()
+        for operator in self._chain.operators:
+            operator.close()

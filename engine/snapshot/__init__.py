@@ -1,0 +1,1 @@
+"""Paths, manifests, the epoch log, publication and retention."""

@@ -1,0 +1,52 @@
+"""One class formats every path in the store. All paths of an attempt carry generation and attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.protocol.ids import AttemptId, SubtaskId
+
+
+@dataclass(frozen=True)
+class JobPaths:
+    job: str
+
+    def log_directory(self) -> str:
+        return f"{self.job}/log"
+
+    def log_record(self, number: int) -> str:
+        return f"{self.job}/log/{number:010d}.json"
+
+    def checkpoint(self, generation: int, checkpoint: int) -> str:
+        return f"{self.job}/gen-{generation:04d}/chk-{checkpoint:07d}"
+
+    def attempt(self, attempt: AttemptId, checkpoint: int) -> str:
+        return f"{self.checkpoint(attempt.generation, checkpoint)}/{attempt.attempt}"
+
+    def state_file(self, attempt: AttemptId, checkpoint: int, uid: str, subtask: SubtaskId, name: str) -> str:
+        return f"{self.attempt(attempt, checkpoint)}/{_safe(uid)}.{subtask.index}.{_safe(name)}.arrow"
+
+    def manifest(self, attempt: AttemptId, checkpoint: int) -> str:
+        return f"{self.attempt(attempt, checkpoint)}/manifest.json"
+
+    def nonce(self, generation: int) -> str:
+        return f"{self.job}/nonce-{generation:04d}"
+
+    def history(self, name: str) -> str:
+        return f"{self.job}/history/{name}"
+
+    def table(self, path: str) -> str:
+        """Relative sink paths are under the job's own directory."""
+        return f"{self.job}/tables/{path}"
+
+    @staticmethod
+    def parse_checkpoint(path: str) -> tuple[int, int] | None:
+        """(generation, checkpoint) of a path below `checkpoint()`."""
+        parts = path.split("/")
+        if len(parts) < 3 or not parts[1].startswith("gen-") or not parts[2].startswith("chk-"):
+            return None
+        return int(parts[1][4:]), int(parts[2][4:])
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):02x}" for c in name)

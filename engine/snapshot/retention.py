@@ -1,0 +1,28 @@
+"""Which checkpoint directories may go. Pure decision here; the caller deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.protocol.manifest import ManifestRef
+from engine.snapshot.paths import JobPaths
+
+
+def keep(retained: Sequence[ManifestRef], newest: ManifestRef, count: int) -> list[ManifestRef]:
+    """The epochs to keep after `newest` was published, oldest first."""
+    return [*retained, newest][-count:]
+
+
+def disposable(paths: JobPaths, files: Iterable[str], kept: Sequence[ManifestRef], generation: int) -> list[str]:
+    """Checkpoint directories that no kept epoch needs: older than the oldest one kept, or left by an older generation.
+
+    Directories of this generation above the oldest kept epoch may belong to checkpoints under way.
+    """
+    needed = {found for ref in kept if (found := paths.parse_checkpoint(ref.path))}
+    oldest = min((ref.checkpoint for ref in kept), default=0)
+    found = {parsed for path in files if (parsed := paths.parse_checkpoint(path))}
+    return [
+        paths.checkpoint(gen, checkpoint)
+        for gen, checkpoint in sorted(found - needed)
+        if gen < generation or checkpoint < oldest
+    ]

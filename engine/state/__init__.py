@@ -1,0 +1,1 @@
+"""Key groups and the key hash; heap, columnar and RocksDB backends; TTL."""

@@ -1,0 +1,1 @@
+"""Weir's tests: one folder per package, plus simulation, cluster and browser."""
