@@ -1,0 +1,1 @@
+"""Streaming jobs, one folder each."""

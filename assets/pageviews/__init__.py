@@ -1,0 +1,1 @@
+"""Page views per app in tumbling windows: the job of the seeds."""

@@ -1,0 +1,42 @@
+"""Page views that can be replayed: record n is a pure function of n."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from engine.connectors.generator import Columns, GeneratorSource
+
+START_US = 1_700_000_000_000_000
+APPS = 20
+_NAMES = pa.array([f"app{n + 1}" for n in range(APPS)])
+
+
+class PageViews(GeneratorSource):
+    """`event_rate`: page views per second of event time, whatever the speed they are read at.
+
+    Every thirteenth view is up to two seconds older than its place in the stream.
+    """
+
+    def __init__(
+        self,
+        splits: int = 2,
+        rows: int | None = None,
+        rate: float | None = None,
+        event_rate: int = 10_000,
+        live_since_ms: int | None = None,
+    ) -> None:
+        super().__init__(lambda n: page_views(n, event_rate), splits, rows, rate, live_since_ms)
+
+
+def page_views(n: np.ndarray, event_rate: int) -> Columns:
+    mixed = (n * 2654435761) & 0x7FFFFFFF
+    late_us = np.where(n % 13 == 0, mixed % 2_000_000, 0)
+    # Views are not spread evenly: low-numbered apps get more.
+    app = np.minimum(mixed % APPS, (mixed >> 8) % APPS)
+    return {
+        "app_id": _NAMES.take(pa.array(app)),
+        "user_id": mixed % 100_003,
+        "bytes": mixed % 1500 + 40,
+        "ts": START_US + n * 1_000_000 // event_rate - late_us,
+    }

@@ -1,0 +1,106 @@
+"""From an import path such as `assets.pageviews.job:job` to a JobGraph. Job code travels as this path."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.api.environment import StreamEnvironment
+from engine.api.errors import JobError
+from engine.api.params import Param
+from engine.graph.job_graph import JobGraph
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """How a job is started: the same in the JobMaster and in every slot."""
+
+    path: str
+    name: str
+    params: dict[str, str]
+    parallelism: int | None
+
+
+def default_name(path: str) -> str:
+    """`assets.pageviews.job:job` → `pageviews`."""
+    module = path.partition(":")[0].split(".")
+    return module[-2] if len(module) > 1 and module[-1] == "job" else module[-1]
+
+
+def load(spec: JobSpec) -> JobGraph:
+    graph, _ = load_with_params(spec)
+    return graph
+
+
+def load_with_params(spec: JobSpec) -> tuple[JobGraph, list[Param]]:
+    function = _function(spec.path)
+    env = StreamEnvironment(spec.params, spec.parallelism)
+    try:
+        function(env)
+    except JobError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        at = frames[-1]
+        raise JobError(
+            f"the job {spec.path} raised while it was being built: {type(error).__name__}: {error} "
+            f"({Path(at.filename).name}, line {at.lineno})"
+        ) from error
+    env.params.check_all_known()
+    graph = env.graph.translate(spec.name, env.checkpoints, env.restart, env.max_parallelism, _code_hash(function))
+    return graph, list(env.params.declared.values())
+
+
+def _function(path: str) -> Callable[[StreamEnvironment], None]:
+    module_name, colon, name = path.partition(":")
+    if not colon or not module_name or not name:
+        raise JobError(f"{path!r} is not a job: write MODULE:FUNCTION, as in assets.pageviews.job:job")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise JobError(
+                f"there is no module {module_name!r} (looked from {Path.cwd()}): is the path right, are you in the "
+                "project's folder?"
+            ) from error
+        raise JobError(f"{module_name} can't be imported: it needs the module {error.name!r}") from error
+    except Exception as error:
+        raise JobError(f"{module_name} can't be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if function is None:
+        found = [n for n, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module_name]
+        raise JobError(f"{module_name} has no {name!r}; it has the functions: {', '.join(found) or 'none'}")
+    if not callable(function):
+        raise JobError(f"{path} is not a function")
+    return function  # type: ignore[no-any-return]
+
+
+def _code_hash(function: Callable[[StreamEnvironment], None]) -> str:
+    """Over the source of the job's own package folder: what a slot would import."""
+    digest = hashlib.sha256()
+    source = inspect.getsourcefile(function)
+    if source is None:
+        return "no source"
+    for file in sorted(Path(source).parent.glob("*.py")):
+        digest.update(file.name.encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def as_params(pairs: list[str]) -> Mapping[str, str]:
+    """`--param name=value` from a command line."""
+    result = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise JobError(f"--param {pair!r}: write NAME=VALUE")
+        result[name] = value
+    return result

@@ -1,0 +1,132 @@
+"""A slot: one long-running Spark task. Registers, is deployed to, runs, and ends when it is told or has lost its JobMaster.
+
+The thread of the Spark task is the task thread. Heartbeats have a thread of their own, so that a long step is not taken
+for death, while a stopped process is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.cluster.loading import JobSpec, load
+from engine.cluster.system import LaneOffload, SystemClock
+from engine.graph.execution_graph import ExecutionGraph
+from engine.network.control import ControlClient
+from engine.network.mailbox import Mailbox
+from engine.network.transport import FlightTransport
+from engine.protocol.messages import Heartbeat, MasterMessage, Register
+from engine.runtime.slot import SlotRuntime
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import DirectoryStore
+
+HEARTBEAT_S = 0.25
+IDLE_WAIT_S = 0.05
+MESSAGES_PER_STEP = 256
+
+
+@dataclass(frozen=True)
+class SlotLaunch:
+    """What the JobMaster gives every slot, inside Spark's task closure."""
+
+    job: JobSpec
+    store: str
+    nonce_path: str
+    master: str
+    token: str
+    host: str
+    lease_s: float
+    path: tuple[str, ...]
+
+
+def run_slot(launch: SlotLaunch, task_attempt: int) -> None:
+    """Returns when the JobMaster says so; whatever else ends it ends the process, and Spark starts another."""
+    sys.setswitchinterval(0.0005)  # an I/O thread that wakes gets the interpreter soon
+    for entry in launch.path:
+        if entry not in sys.path:
+            sys.path.append(entry)
+    _Slot(launch, task_attempt).run()
+
+
+class _Slot:
+    def __init__(self, launch: SlotLaunch, task_attempt: int) -> None:
+        self._lease_s = launch.lease_s
+        self._heard_s = time.monotonic()
+        self._ended = threading.Event()
+        self._clock = SystemClock()
+        self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
+        put = self._mailbox.put
+        store = DirectoryStore(launch.store)
+        nonce = store.read(launch.nonce_path).decode()
+        graph = load(launch.job)
+        session = uuid.uuid4().hex
+        transport = FlightTransport(
+            launch.job.name,
+            launch.host,
+            launch.token,
+            lambda *frame: put(lambda: self._runtime.on_frame(*frame)),
+            lambda *grant: put(lambda: self._runtime.on_grant(*grant)),
+            lambda *broken: put(lambda: self._runtime.on_channel_broken(*broken)),
+        )
+        self._control = ControlClient(
+            launch.job.name, session, launch.master, launch.token, self._on_message, self._on_lost
+        )
+        self._runtime = SlotRuntime(
+            ExecutionGraph(graph),
+            JobPaths(launch.job.name),
+            self._clock,
+            transport,
+            LaneOffload(put, threads=4),
+            store,
+            self._control,
+        )
+        self._control.send(
+            Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint)
+        )
+
+    def run(self) -> None:
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        runtime, mailbox = self._runtime, self._mailbox
+        try:
+            while runtime.shutdown is None:
+                for _ in range(MESSAGES_PER_STEP):
+                    work = mailbox.take()
+                    if work is None:
+                        break
+                    work()
+                if not runtime.step():
+                    mailbox.wait(self._patience_s())
+        finally:
+            self._ended.set()
+
+    def _patience_s(self) -> float:
+        wakeup = self._runtime.wakeup_ms()
+        if wakeup is None:
+            return IDLE_WAIT_S
+        return min(IDLE_WAIT_S, max(0.0, (wakeup - self._clock.now_ms()) / 1000))
+
+    def _on_message(self, message: MasterMessage) -> None:
+        self._heard_s = time.monotonic()
+        self._mailbox.put(lambda: self._runtime.on_control(message))
+
+    def _on_lost(self, why: str) -> None:
+        """Without a JobMaster nothing this slot does can ever be published."""
+        if not self._ended.wait(0.5):  # a shutdown that was sent just before is still on its way to the task thread
+            _end_process(f"lost the JobMaster: {why}")
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            if time.monotonic() - self._heard_s > self._lease_s:
+                _end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
+            self._control.send(Heartbeat(self._runtime.metrics()))
+
+
+def _end_process(why: str) -> None:
+    """At once, also when the task thread hangs or a stream can't be closed."""
+    print(f"weir slot {os.getpid()} ends itself: {why}", file=sys.stderr, flush=True)
+    os._exit(1)

@@ -1,0 +1,58 @@
+"""The ports in the real world: the machine's clock, threads for what must not block."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class SystemClock:
+    def now_ms(self) -> float:
+        return time.monotonic() * 1000
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+class LaneOffload:
+    """Threads; work of one lane runs in order. `deliver` brings the result back to the deciding thread."""
+
+    def __init__(self, deliver: Callable[[Callable[[], None]], None], threads: int) -> None:
+        self._deliver = deliver
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="offload")
+        self._lanes: dict[str, deque[tuple[Callable[[], Any], Done]]] = {}
+        self._lock = threading.Lock()
+
+    def submit(self, lane: str, work: Callable[[], Any], done: Done) -> None:
+        with self._lock:
+            queue = self._lanes.get(lane)
+            if queue is not None:
+                queue.append((work, done))
+                return
+            self._lanes[lane] = deque([(work, done)])
+        self._pool.submit(self._run, lane)
+
+    def _run(self, lane: str) -> None:
+        while True:
+            with self._lock:
+                queue = self._lanes[lane]
+                if not queue:
+                    del self._lanes[lane]
+                    return
+                work, done = queue.popleft()
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as raised:
+                error = raised
+            self._deliver(_bind(done, result, error))
+
+
+def _bind(done: Done, result: Any, error: BaseException | None) -> Callable[[], None]:
+    return lambda: done(result, error)

@@ -1,0 +1,122 @@
+"""Control streams: one per slot, opened by the slot, messages both ways. Nothing here blocks its caller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import pyarrow as pa
+from pyarrow import flight
+
+from engine.network.auth import RequireToken, call_options
+from engine.network.wire import ControlStream, descriptor, parse_descriptor
+from engine.protocol.messages import (
+    MasterMessage,
+    SlotMessage,
+    decode_master_message,
+    decode_slot_message,
+    encode,
+)
+
+_BROKEN = (flight.FlightError, pa.ArrowException, OSError)
+
+
+class ControlClient:
+    """The slot's end."""
+
+    def __init__(
+        self,
+        job: str,
+        session: str,
+        address: str,
+        token: str,
+        on_message: Callable[[MasterMessage], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._queue: SimpleQueue[SlotMessage] = SimpleQueue()
+        self._client = flight.FlightClient(address)
+        self._writer, self._reader = self._client.do_exchange(
+            descriptor(ControlStream(job, session)), call_options(token)
+        )
+        threading.Thread(target=self._write, name="control out", daemon=True).start()
+        threading.Thread(target=self._read, name="control in", daemon=True).start()
+
+    def send(self, message: SlotMessage) -> None:
+        self._queue.put(message)
+
+    def _write(self) -> None:
+        try:
+            while True:
+                self._writer.write_metadata(pa.py_buffer(encode(self._queue.get())))
+        except _BROKEN as error:
+            self._on_lost(str(error).split("\n")[0])
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._on_message(decode_master_message(self._reader.read_chunk().app_metadata.to_pybytes()))
+        except StopIteration:
+            self._on_lost("the JobMaster closed the control stream")
+        except _BROKEN as error:
+            self._on_lost(str(error).split("\n")[0])
+
+
+class ControlServer(flight.FlightServerBase):
+    """The JobMaster's end. The callbacks are called from any thread: they put into its mailbox."""
+
+    def __init__(
+        self,
+        job: str,
+        host: str,
+        token: str,
+        on_message: Callable[[str, SlotMessage], None],
+        on_gone: Callable[[str, str], None],
+    ) -> None:
+        self._job = job
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._queues: dict[str, SimpleQueue[MasterMessage | None]] = {}
+        super().__init__(f"grpc://{host}:0", middleware={"token": RequireToken(token)})
+        self.address = f"grpc://{host}:{self.port}"
+
+    def send(self, session: str, message: MasterMessage) -> None:
+        queue = self._queues.get(session)
+        if queue is not None:
+            queue.put(message)
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        given: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        stream = parse_descriptor(given)
+        if not isinstance(stream, ControlStream) or stream.job != self._job:
+            raise flight.FlightServerError(f"refused: this is the JobMaster of {self._job!r}, not for {stream}")
+        queue: SimpleQueue[MasterMessage | None] = SimpleQueue()
+        self._queues[stream.session] = queue
+        threading.Thread(target=_write, args=(queue, writer), name=f"to {stream.session}", daemon=True).start()
+        why = "the slot closed its control stream"
+        try:
+            while True:
+                self._on_message(stream.session, decode_slot_message(reader.read_chunk().app_metadata.to_pybytes()))
+        except StopIteration:
+            pass
+        except _BROKEN as error:
+            why = str(error).split("\n")[0]
+        finally:
+            del self._queues[stream.session]
+            queue.put(None)
+            self._on_gone(stream.session, why)
+
+
+def _write(queue: SimpleQueue[MasterMessage | None], writer: flight.MetadataRecordBatchWriter) -> None:
+    try:
+        while (message := queue.get()) is not None:
+            writer.write_metadata(pa.py_buffer(encode(message)))
+    except _BROKEN:
+        pass  # the reading side reports it

@@ -1,0 +1,196 @@
+"""`FlightTransport`: data channels between slots, one `DoExchange` stream each.
+
+Records go one way, grants the other. A channel inside one slot takes the mailbox and no socket. Every stream names its
+attempt; what belongs to an attempt that this slot has left, or not yet reached, is refused. Rollback cancels streams and
+never shuts the server down (with an open stream that would hang).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import pyarrow as pa
+from pyarrow import flight
+
+from engine.network.auth import RequireToken, call_options
+from engine.network.wire import ChannelStream, descriptor, parse_descriptor, read_frame, write_frame
+from engine.protocol.ids import AttemptId, ChannelId
+from engine.runtime.ports import Frame
+
+# gRPC pings a silent peer, so that a connection whose other machine vanished ends within seconds.
+_OPTIONS = [("grpc.keepalive_time_ms", 5000), ("grpc.keepalive_timeout_ms", 5000), ("grpc.http2.max_pings_without_data", 0)]
+
+OnFrame = Callable[[AttemptId, ChannelId, Frame], None]
+OnGrant = Callable[[AttemptId, ChannelId, int], None]
+OnBroken = Callable[[AttemptId, ChannelId, str], None]
+
+
+class FlightTransport:
+    """The callbacks are called from any thread: they put into the slot's mailbox."""
+
+    def __init__(
+        self, job: str, host: str, token: str, on_frame: OnFrame, on_grant: OnGrant, on_broken: OnBroken
+    ) -> None:
+        self._job = job
+        self._token = token
+        self._on_frame = on_frame
+        self._on_grant = on_grant
+        self._on_broken = on_broken
+        self._left = AttemptId(0, 0)
+        self._outgoing: dict[tuple[AttemptId, ChannelId], _Outgoing] = {}
+        self._local: set[tuple[AttemptId, ChannelId]] = set()
+        self._incoming: dict[tuple[AttemptId, ChannelId], SimpleQueue[int | None]] = {}
+        self._clients: dict[str, flight.FlightClient] = {}
+        self._lock = threading.Lock()
+        self._server = _ChannelServer(self, host, token)
+        self.address = f"grpc://{host}:{self._server.port}"
+
+    # --- the port; called on the task thread ---
+
+    def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None:
+        if address == self.address:
+            self._local.add((attempt, channel))
+            return
+        self._outgoing[attempt, channel] = _Outgoing(self, attempt, channel, self._client(address), schema)
+
+    def send(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
+        if (attempt, channel) in self._local:
+            self._on_frame(attempt, channel, frame)
+        else:
+            self._outgoing[attempt, channel].queue.put(frame)
+
+    def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
+        if (attempt, channel) in self._local:
+            self._on_grant(attempt, channel, granted_total)
+        else:
+            self._grants(attempt, channel).put(granted_total)
+
+    def close(self, attempt: AttemptId) -> None:
+        with self._lock:
+            self._left = max(self._left, attempt)
+            gone = [key for key in self._incoming if key[0] <= attempt]
+            queues = [self._incoming.pop(key) for key in gone]
+        for queue in queues:
+            queue.put(None)
+        self._local = {key for key in self._local if key[0] > attempt}
+        for key in [key for key in self._outgoing if key[0] <= attempt]:
+            self._outgoing.pop(key).cancel()
+
+    # --- streams ---
+
+    def _client(self, address: str) -> flight.FlightClient:
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients[address] = flight.FlightClient(address, generic_options=_OPTIONS)
+        return client
+
+    def _grants(self, attempt: AttemptId, channel: ChannelId) -> SimpleQueue[int | None]:
+        """The queue of grants for a channel that comes in here; the gate may grant before the sender connects."""
+        with self._lock:
+            return self._incoming.setdefault((attempt, channel), SimpleQueue())
+
+    def accepts(self, stream: ChannelStream) -> bool:
+        return stream.job == self._job and stream.attempt > self._left
+
+    def serve(
+        self, stream: ChannelStream, reader: flight.MetadataRecordBatchReader, writer: flight.MetadataRecordBatchWriter
+    ) -> None:
+        """Runs in a thread of the server, as long as the channel lives."""
+        attempt, channel = stream.attempt, stream.channel
+        grants = self._grants(attempt, channel)
+        threading.Thread(target=_write_grants, args=(grants, writer), name=f"grants {channel}", daemon=True).start()
+        try:
+            while True:
+                frame = read_frame(reader.read_chunk())
+                if attempt <= self._left:
+                    return
+                self._on_frame(attempt, channel, frame)
+        except StopIteration:
+            pass
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            if attempt > self._left:
+                self._on_broken(attempt, channel, str(error).split("\n")[0])
+        finally:
+            grants.put(None)
+
+
+def _write_grants(grants: SimpleQueue[int | None], writer: flight.MetadataRecordBatchWriter) -> None:
+    try:
+        while (granted := grants.get()) is not None:
+            while not grants.empty():  # totals: only the newest matters
+                newer = grants.get()
+                if newer is None:
+                    return
+                granted = newer
+            writer.write_metadata(pa.py_buffer(granted.to_bytes(8, "little")))
+    except (flight.FlightError, pa.ArrowException, OSError):
+        pass  # the reading side reports the broken stream
+
+
+class _ChannelServer(flight.FlightServerBase):
+    def __init__(self, transport: FlightTransport, host: str, token: str) -> None:
+        self._transport = transport
+        super().__init__(f"grpc://{host}:0", middleware={"token": RequireToken(token)})
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        given: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        stream = parse_descriptor(given)
+        if not isinstance(stream, ChannelStream) or not self._transport.accepts(stream):
+            raise flight.FlightServerError(f"refused: {stream} is not of a current attempt of this slot")
+        self._transport.serve(stream, reader, writer)
+
+
+class _Outgoing:
+    """The sender's end: a thread that writes what has credit, a thread that reads grants."""
+
+    def __init__(
+        self,
+        transport: FlightTransport,
+        attempt: AttemptId,
+        channel: ChannelId,
+        client: flight.FlightClient,
+        schema: pa.Schema,
+    ) -> None:
+        self.queue: SimpleQueue[Frame | None] = SimpleQueue()
+        self._transport = transport
+        self._attempt = attempt
+        self._channel = channel
+        self._cancelled = False
+        stream = ChannelStream(transport._job, attempt, channel)
+        self._writer, self._reader = client.do_exchange(descriptor(stream), call_options(transport._token))
+        self._writer.begin(schema)
+        threading.Thread(target=self._write, name=f"send {channel}", daemon=True).start()
+        threading.Thread(target=self._read, name=f"credit {channel}", daemon=True).start()
+
+    def _write(self) -> None:
+        try:
+            while (frame := self.queue.get()) is not None and not self._cancelled:
+                write_frame(self._writer, frame)
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            self._broken(error)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                granted = int.from_bytes(self._reader.read_chunk().app_metadata.to_pybytes(), "little")
+                self._transport._on_grant(self._attempt, self._channel, granted)
+        except StopIteration:
+            self._broken(ConnectionError("the receiver closed it"))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            self._broken(error)
+
+    def _broken(self, error: BaseException) -> None:
+        if not self._cancelled:
+            self._transport._on_broken(self._attempt, self._channel, str(error).split("\n")[0])
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self.queue.put(None)
+        self._reader.cancel()

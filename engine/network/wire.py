@@ -1,0 +1,68 @@
+"""The form of things on Flight streams: descriptors that name what a stream is, metadata beside batches."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from engine.protocol.ids import AttemptId, ChannelId
+from engine.protocol.signals import Signal
+from engine.runtime.ports import Frame
+
+
+class ChannelStream(msgspec.Struct, frozen=True, tag="channel"):
+    """Records and signals of one channel of one attempt; grants come back on it."""
+
+    job: str
+    attempt: AttemptId
+    channel: ChannelId
+
+
+class ControlStream(msgspec.Struct, frozen=True, tag="control"):
+    """A slot's messages to the JobMaster; its messages come back on it."""
+
+    job: str
+    session: str
+
+
+Stream = ChannelStream | ControlStream
+_streams = msgspec.json.Decoder(Stream)
+
+
+class _Header(msgspec.Struct, frozen=True, array_like=True):
+    sequence: int
+    size: int
+    backlog: int
+    signal: Signal | None
+
+
+_headers = msgspec.msgpack.Decoder(_Header)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def descriptor(stream: Stream) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor.for_command(msgspec.json.encode(stream))
+
+
+def parse_descriptor(given: flight.FlightDescriptor) -> Stream:
+    try:
+        return _streams.decode(given.command)
+    except msgspec.DecodeError as error:
+        raise flight.FlightServerError(f"this is not a Weir stream: {error}") from error
+
+
+def write_frame(writer: flight.FlightStreamWriter, frame: Frame) -> None:
+    """Blocks while the peer takes nothing: only for sender threads."""
+    if isinstance(frame.element, pa.RecordBatch):
+        header = _encoder.encode(_Header(frame.sequence, frame.size, frame.backlog, None))
+        writer.write_with_metadata(frame.element, pa.py_buffer(header))
+    else:
+        header = _encoder.encode(_Header(frame.sequence, frame.size, frame.backlog, frame.element))
+        writer.write_metadata(pa.py_buffer(header))
+
+
+def read_frame(chunk: flight.FlightStreamChunk) -> Frame:
+    header = _headers.decode(chunk.app_metadata.to_pybytes())
+    element = chunk.data if header.signal is None else header.signal
+    return Frame(header.sequence, element, header.size, header.backlog)
