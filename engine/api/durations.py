@@ -5,19 +5,28 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from engine.api.errors import JobError
+
 Duration = str | int | timedelta
 
 _UNITS_MS = {"ms": 1, "s": 1000, "sec": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def to_ms(duration: Duration) -> int:
+    """Whole milliseconds; never negative."""
     if isinstance(duration, timedelta):
-        return round(duration.total_seconds() * 1000)
-    if isinstance(duration, int):
-        return duration
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", duration)
+        return _positive(round(duration.total_seconds() * 1000), duration)
+    if isinstance(duration, int) and not isinstance(duration, bool):
+        return _positive(duration, duration)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", duration) if isinstance(duration, str) else None
     if match is None or match[2] not in _UNITS_MS:
-        raise ValueError(
+        raise JobError(
             f"{duration!r} is not a duration: write a number and one of {', '.join(_UNITS_MS)}, as in '10 s'"
         )
     return round(float(match[1]) * _UNITS_MS[match[2]])
+
+
+def _positive(milliseconds: int, duration: Duration) -> int:
+    if milliseconds < 0:
+        raise JobError(f"{duration!r} is negative: a duration is not")
+    return milliseconds

@@ -27,7 +27,7 @@ class StreamEnvironment:
         self.graph = StreamGraph()
         self.checkpoints = CheckpointConfig()
         self.max_parallelism = DEFAULT_MAX_PARALLELISM
-        self._submitted_parallelism = parallelism
+        self._submitted_parallelism = None if parallelism is None else _checked(parallelism)
         self._own_parallelism: int | None = None
         self._restart: RestartStrategy | None = None
 
@@ -43,21 +43,22 @@ class StreamEnvironment:
         retained: int = 3,
     ) -> None:
         """Checkpoint every `interval`; None: only by hand, and at the end of a bounded job."""
-        self.checkpoints = CheckpointConfig(
-            interval_ms=None if interval is None else to_ms(interval),
-            mode=mode,
-            timeout_ms=to_ms(timeout),
-            min_pause_ms=to_ms(min_pause),
-            max_concurrent=max_concurrent,
-            tolerable_failed=tolerable_failed,
-            retained=retained,
-        )
+        try:
+            self.checkpoints = CheckpointConfig(
+                interval_ms=None if interval is None else to_ms(interval),
+                mode=mode,
+                timeout_ms=to_ms(timeout),
+                min_pause_ms=to_ms(min_pause),
+                max_concurrent=max_concurrent,
+                tolerable_failed=tolerable_failed,
+                retained=retained,
+            )
+        except ValueError as error:
+            raise JobError(f"enable_checkpointing: {error}") from error
 
     def set_parallelism(self, parallelism: int) -> None:
         """The job's own choice; it goes before what the job is submitted with."""
-        if parallelism < 1:
-            raise JobError(f"the parallelism must be at least 1, not {parallelism}")
-        self._own_parallelism = parallelism
+        self._own_parallelism = _checked(parallelism)
 
     @property
     def parallelism(self) -> int:
@@ -89,3 +90,9 @@ class StreamEnvironment:
         """A bounded stream of these records."""
         parsed = parse_schema(schema)
         return self.from_source(ElementsSource(rows, parsed), parsed, uid)
+
+
+def _checked(parallelism: int) -> int:
+    if parallelism < 1:
+        raise JobError(f"the parallelism must be at least 1, not {parallelism}")
+    return parallelism

@@ -2,8 +2,4 @@
 
 from __future__ import annotations
 
-from engine.runtime.errors import WeirError
-
-
-class JobError(WeirError):
-    """The job can't be built."""
+from engine.graph.errors import JobError as JobError

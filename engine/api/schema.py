@@ -15,6 +15,8 @@ from typing import NoReturn
 
 import pyarrow as pa
 
+from engine.api.errors import JobError
+
 RESERVED_PREFIX = "_event_time"  # the engine's own column, which goes with each record
 
 _PLAIN_TYPES: dict[str, pa.DataType] = {
@@ -53,7 +55,7 @@ _TOKEN = re.compile(
 )
 
 
-class SchemaError(ValueError):
+class SchemaError(JobError, ValueError):
     """A schema that cannot be the schema of a stream; the message says where and what is allowed."""
 
 

@@ -33,13 +33,15 @@ from engine.runtime.operators.columnar import AssignTimestamps, MapBatches
 from engine.runtime.operators.rows import KeyedProcess, KeyedReduce, RowFilter, RowFlatMap, RowMap
 from engine.runtime.operators.sink import SinkOperator
 from engine.runtime.operators.window import WindowCombine, WindowMerge
-from engine.state.aggregates import Aggregate, AggregatePlan
+from engine.state.aggregates import ROWS, WINDOW, Aggregate, AggregatePlan
 from engine.state.keyhash import hash_columns
 
 if TYPE_CHECKING:
     from engine.api.environment import StreamEnvironment
 
 _EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())
+_MASK = f"{EVENT_TIME}.mask"  # names that no column can have
+_LENGTH = f"{EVENT_TIME}.length"
 
 
 class DataStream:
@@ -51,34 +53,61 @@ class DataStream:
     # --- columnar lane ---
 
     def select(self, *columns: str | pl.Expr, **named: pl.Expr) -> DataStream:
-        """Columns by name, or polars expressions: `select("app_id", kib=pl.col("bytes") / 1024)`."""
+        """Columns by name, or polars expressions of one record: `select("app_id", kib=pl.col("bytes") / 1024)`.
+
+        Columns given by name keep their type; what expressions make gets the type that Spark would give it.
+        """
+        if not columns and not named:
+            raise JobError("select needs at least one column or expression")
+        kept = [column for column in columns if isinstance(column, str)]
+        self._require(kept, "select")
         expressions = [pl.col(c) if isinstance(c, str) else c for c in columns]
-        expressions += [expression.alias(name) for name, expression in named.items()]
+        expressions += [_expression("select", e).alias(name) for name, e in named.items()]
+        for expression in expressions:
+            _check_per_record("select", expression)
+        made = self._try("select", expressions)
+        if EVENT_TIME in made.names:
+            raise JobError(f"select: the name {EVENT_TIME!r} is the engine's own; event time goes along by itself")
+        fields = [self.schema.field(f.name) if f.name in kept else f for f in made]
         if EVENT_TIME in self.schema.names:
-            expressions.append(pl.col(EVENT_TIME))
-        return self._frames("select", lambda frame: frame.select(expressions))
-
-    def where(self, condition: pl.Expr) -> DataStream:
-        """The records for which a polars expression is true."""
-        return self._frames("where", lambda frame: frame.filter(condition))
-
-    def _frames(self, kind: str, change: Callable[[pl.DataFrame], pl.DataFrame]) -> DataStream:
-        schema = self._try_on_empty(kind, change)
+            fields.append(_EVENT_TIME_FIELD)
+        schema = pa.schema(fields)
 
         def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
-            table = change(_frame(batch)).to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
-            return table.to_batches()[0] if table.num_rows else schema.empty_table().to_batches()[0]
+            frame = _frame(batch).select(*expressions, _whole_length(batch))
+            table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+            arrays = [
+                batch.column(field.name)
+                if field.name in kept or field.name == EVENT_TIME
+                else table.column(field.name).combine_chunks().cast(field.type)
+                for field in schema
+            ]
+            return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-        return self._add(kind, lambda: MapBatches(apply, schema), schema)
+        return self._add("select", lambda: MapBatches(apply, schema), schema)
 
-    def _try_on_empty(self, kind: str, change: Callable[[pl.DataFrame], pl.DataFrame]) -> pa.Schema:
-        """The resulting schema, as Spark would name the types: strings stay strings."""
+    def where(self, condition: pl.Expr) -> DataStream:
+        """The records for which a polars expression of one record is true."""
+        expression = _expression("where", condition)
+        _check_per_record("where", expression)
+        made = self._try("where", [expression])
+        if len(made) != 1 or not pa.types.is_boolean(made.field(0).type):
+            raise JobError(f"where needs one condition that is true or false; this one gives ({_plain(made)})")
+
+        def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
+            frame = _frame(batch).select(expression.alias(_MASK), _whole_length(batch))
+            return batch.filter(frame.get_column(_MASK).to_arrow())
+
+        return self._add("where", lambda: MapBatches(apply, self.schema), self.schema)
+
+    def _try(self, kind: str, expressions: list[pl.Expr]) -> pa.Schema:
+        """What the expressions make of an empty batch."""
         try:
-            empty = change(_frame(self.schema.empty_table()))
-        except pl.exceptions.PolarsError as error:
+            made = _frame(self.schema.empty_table()).select(expressions)
+        except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
             raise JobError(f"{kind} on a stream of ({_plain(self.schema)}): {error}") from error
-        made = empty.to_arrow(compat_level=pl.CompatLevel.oldest()).schema
-        return pa.schema([pa.field(field.name, _spark_type(field.type, self.schema, field.name)) for field in made])
+        fields = made.to_arrow(compat_level=pl.CompatLevel.oldest()).schema
+        return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in fields])
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema | str | None = None
@@ -111,10 +140,16 @@ class DataStream:
         """Event time from a column. Right behind a source, watermarks are made per split."""
         compiled = strategy.compiled()
         self._require([compiled.column], "assign_timestamps_and_watermarks")
+        kind = self.schema.field(compiled.column).type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
+            raise JobError(
+                f"the event time {compiled.column!r} is a {kind}: it has to be a timestamp, or integers in milliseconds"
+            )
         kept = [field for field in self.schema if field.name != EVENT_TIME]
         schema = pa.schema([*kept, _EVENT_TIME_FIELD])
         node = self._env.graph.nodes[self._node]
-        if node.source is not None and not self._env.graph.consumers(node.id):
+        untouched = node.source is not None and node.source.strategy is None
+        if node.source is not None and untouched and not self._env.graph.consumers(node.id):
             node.source = replace(node.source, strategy=compiled)
             node.schema = schema
             return DataStream(self._env, self._node, schema)
@@ -125,6 +160,8 @@ class DataStream:
         if not columns:
             raise JobError("key_by needs at least one column")
         self._require(columns, "key_by")
+        if len(set(columns)) < len(columns):
+            raise JobError(f"key_by{columns!r}: a column is named twice")
         for column in columns:
             try:
                 hash_columns([pa.array([], self.schema.field(column).type)])
@@ -160,7 +197,7 @@ class DataStream:
 
     def _require(self, columns: Iterable[str], what: str) -> None:
         for column in columns:
-            if column not in self.schema.names:
+            if column not in self.schema.names or column == EVENT_TIME:
                 raise JobError(f"{what}: there is no column {column!r}; the stream has ({_plain(self.schema)})")
 
 
@@ -229,18 +266,25 @@ class WindowedStream:
         """Built-in aggregates by name: `aggregate(pv=count(), bytes=total("bytes"), uid="pv")`."""
         if not aggregates:
             raise JobError(f"window {uid!r} aggregates nothing: name at least one, as in pv=count()")
+        taken = {*self._keys, "window_start", "window_end", EVENT_TIME}
+        for key in self._keys:
+            if key in ("window_start", "window_end", ROWS, WINDOW):
+                raise JobError(f"the key {key!r} has the name of another column of windows: rename it with select(...)")
         for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise JobError(f"{name}={aggregate!r} is no aggregate: write one such as count() or total('bytes')")
             if aggregate.column is not None and aggregate.column not in self._schema.names:
                 columns = _plain(self._schema)
                 raise JobError(
                     f"{name}={aggregate}: there is no column {aggregate.column!r}; the stream has ({columns})"
                 )
-            if name in self._keys or name in ("window_start", "window_end"):
+            if name in taken:
                 raise JobError(f"the aggregate {name!r} has the name of another result column")
         try:
             plan = AggregatePlan(self._keys, aggregates, self._schema)
         except pa.ArrowNotImplementedError as error:
-            raise JobError(f"window {uid!r}: {error}") from error
+            given = ", ".join(f"{name}={aggregate}" for name, aggregate in aggregates.items())
+            raise JobError(f"window {uid!r}, {given} of ({_plain(self._schema)}): {error}") from error
         size_ms = self._assigner.size_ms
         stamp = pa.timestamp("us", tz="UTC")
         results = {field.name: field.type for field in plan.result_schema}
@@ -268,13 +312,52 @@ def _frame(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
     return frame
 
 
-def _spark_type(made: pa.DataType, before: pa.Schema, name: str) -> pa.DataType:
-    if name in before.names and pa.types.is_timestamp(before.field(name).type) and pa.types.is_timestamp(made):
-        return before.field(name).type
-    if pa.types.is_large_string(made):
+def _whole_length(batch: pa.RecordBatch) -> pl.Expr:
+    """Beside a column of the batch's length a constant gets that length too, and any other length is an error."""
+    return pl.col(batch.schema.names[0]).alias(_LENGTH)
+
+
+def _expression(kind: str, given: Any) -> pl.Expr:
+    if not isinstance(given, pl.Expr):
+        raise JobError(f"{kind} takes polars expressions such as pl.col('a') > 1, not {given!r}")
+    return given
+
+
+def _check_per_record(kind: str, given: Any) -> None:
+    """Batches are as large as what has arrived, so an expression over all rows of one would give a different result
+    after each replay."""
+    todo = [_expression(kind, given)]
+    while todo:
+        expression = todo.pop()
+        try:
+            per_record = expression.meta.is_row_separable()
+            one_to_one = expression.meta.is_length_preserving() or expression.meta.is_scalar()
+        except pl.exceptions.PolarsError:  # selectors and Python functions: polars can't tell without the columns
+            per_record = one_to_one = True
+        if not per_record or not one_to_one:
+            raise JobError(
+                f"{kind}: {expression} is not an expression of one record, so its result would depend on how records "
+                "happen to be batched; use key_by(...) with window(...).aggregate(...), reduce or process"
+            )
+        todo += expression.meta.pop()
+
+
+def _spark_type(made: pa.DataType) -> pa.DataType:
+    """Strings stay strings, also inside lists and structs; polars makes the 64-bit variants."""
+    types = pa.types
+    if types.is_large_string(made) or types.is_string_view(made):
         return pa.string()
-    if pa.types.is_large_binary(made):
+    if types.is_large_binary(made) or types.is_binary_view(made):
         return pa.binary()
+    if types.is_dictionary(made):
+        return _spark_type(made.value_type)
+    if types.is_large_list(made) or types.is_list(made):
+        return pa.list_(pa.field("element", _spark_type(made.value_type)))
+    if types.is_map(made):
+        key = pa.field("key", _spark_type(made.key_type), nullable=False)
+        return pa.map_(key, pa.field("value", _spark_type(made.item_type)))
+    if types.is_struct(made):
+        return pa.struct([pa.field(field.name, _spark_type(field.type)) for field in made])
     return made
 
 

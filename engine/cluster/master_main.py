@@ -21,7 +21,18 @@ from typing import Any
 
 import msgspec
 
-from engine.cluster.jobmaster import Action, JobMaster, KillSlot, MasterConfig, Note, Outcome, Phase, RunOffLoop, Send, Stop
+from engine.cluster.jobmaster import (
+    Action,
+    JobMaster,
+    KillSlot,
+    MasterConfig,
+    Note,
+    Outcome,
+    Phase,
+    RunOffLoop,
+    Send,
+    Stop,
+)
 from engine.cluster.launch import MasterAddress, MasterExit, MasterLaunch, RunFolder
 from engine.cluster.loading import JobSpec, load
 from engine.cluster.rest import RestServer

@@ -85,9 +85,7 @@ class _Slot:
             store,
             self._control,
         )
-        self._control.send(
-            Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint)
-        )
+        self._control.send(Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint))
 
     def run(self) -> None:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()

@@ -54,6 +54,8 @@ def start_session(job: str, max_slots: int, parallelism: int) -> SparkSession:
     paths = dict.fromkeys([os.getcwd(), *(p for p in sys.path if p), *(p for p in inherited if p)])
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Batches come from the network unaligned; the kernels used here do not mind.
+    os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "ignore")
     # Arrow frees and takes buffers of the same size again and again: keep them instead of asking the kernel each time.
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(256 << 20))
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(256 << 20))

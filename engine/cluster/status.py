@@ -50,7 +50,7 @@ def guarantee(master: JobMaster) -> str:
         return "at most once between checkpoints made by hand"
     sinks = [sink.guarantee for _, sink in graph.sinks]
     weakest = graph.checkpoints.mode is CheckpointingMode.AT_LEAST_ONCE or Guarantee.AT_LEAST_ONCE in sinks
-    return (Guarantee.AT_LEAST_ONCE if weakest else Guarantee.EXACTLY_ONCE).value
+    return str((Guarantee.AT_LEAST_ONCE if weakest else Guarantee.EXACTLY_ONCE).value)
 
 
 def _vertex(master: JobMaster, vertex: str, label: str, parallelism: int, wall_ms: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class SplitReader(ABC):
         """On the monotonic clock: when it is worth polling again; None: at once."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (few have something to release)
         """Release what it holds."""
 
 
@@ -120,6 +120,11 @@ class Committer(ABC):
 
 class Sink(ABC):
     guarantee: Guarantee
+
+    @property
+    def target(self) -> str | None:
+        """What no other sink of the job may write to; None: it does not mind."""
+        return None
 
     @abstractmethod
     def writer(self, context: WriterContext) -> SinkWriter: ...

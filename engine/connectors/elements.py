@@ -19,14 +19,14 @@ class ElementsSource(Source):
                 raise SchemaMismatch(f"element {position} has the fields {sorted(row)}, the schema {schema.names}")
         try:
             self._batch = pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatch(f"the elements do not fit the schema: {error}") from error
 
     def splits(self) -> Sequence[str]:
         return ["0"]
 
     def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
-        return _Reader(self._batch, position or 0)
+        return _Reader(self._batch, int(position or 0))
 
 
 class _Reader(SplitReader):
@@ -47,4 +47,4 @@ class _Reader(SplitReader):
 
     @property
     def finished(self) -> bool:
-        return self._position >= self._batch.num_rows
+        return self._position >= int(self._batch.num_rows)

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from engine.api.errors import JobError
+from engine.graph.errors import JobError
 from engine.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec, SourceSpec
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
+from engine.state.keygroups import check_parallelism
 
 
 @dataclass
@@ -66,6 +67,12 @@ class StreamGraph:
         for node in self.nodes:
             if not self.consumers(node.id) and not (node.operator and node.operator.sink):
                 raise JobError(f"nothing follows {node.uid!r}: end the stream with sink_to(...) or print()")
+        self._check_sinks()
+        for node in self.nodes:
+            try:
+                check_parallelism(node.parallelism, max_parallelism)
+            except ValueError as error:
+                raise JobError(f"{node.uid!r}: {error}") from error
         head_of: dict[int, int] = {}
         members: dict[int, list[StreamNode]] = {}
         for node in self.nodes:
@@ -96,6 +103,16 @@ class StreamGraph:
         )
         graph = JobGraph(name, vertices, edges, max_parallelism, checkpoints, restart, "")
         return replace(graph, fingerprint=_fingerprint(graph, code))
+
+    def _check_sinks(self) -> None:
+        """Two sinks that write to one place would overwrite each other's files."""
+        owner: dict[str, str] = {}
+        for node in self.nodes:
+            target = node.operator.sink.target if node.operator and node.operator.sink else None
+            if target is not None and owner.setdefault(target, node.uid) != node.uid:
+                raise JobError(
+                    f"the sinks {owner[target]!r} and {node.uid!r} both write to {target}: give each its own"
+                )
 
     def _chains(self, before: StreamNode, after: StreamNode) -> bool:
         same = before.parallelism == after.parallelism

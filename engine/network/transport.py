@@ -20,7 +20,11 @@ from engine.protocol.ids import AttemptId, ChannelId
 from engine.runtime.ports import Frame
 
 # gRPC pings a silent peer, so that a connection whose other machine vanished ends within seconds.
-_OPTIONS = [("grpc.keepalive_time_ms", 5000), ("grpc.keepalive_timeout_ms", 5000), ("grpc.http2.max_pings_without_data", 0)]
+_OPTIONS = [
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
 
 OnFrame = Callable[[AttemptId, ChannelId, Frame], None]
 OnGrant = Callable[[AttemptId, ChannelId, int], None]

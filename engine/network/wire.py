@@ -47,9 +47,10 @@ def descriptor(stream: Stream) -> flight.FlightDescriptor:
 
 def parse_descriptor(given: flight.FlightDescriptor) -> Stream:
     try:
-        return _streams.decode(given.command)
+        stream: Stream = _streams.decode(given.command)
     except msgspec.DecodeError as error:
         raise flight.FlightServerError(f"this is not a Weir stream: {error}") from error
+    return stream
 
 
 def write_frame(writer: flight.FlightStreamWriter, frame: Frame) -> None:

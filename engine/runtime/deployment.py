@@ -18,7 +18,7 @@ from engine.runtime.gate import InputGate
 from engine.runtime.operators.base import OperatorContext, RestoredState
 from engine.runtime.ports import Clock, Offload, Transport
 from engine.runtime.source import SourceHead
-from engine.runtime.subtask import Subtask, TakenSnapshot
+from engine.runtime.subtask import BATCH_ROWS, Subtask, TakenSnapshot
 from engine.snapshot.paths import JobPaths
 from engine.snapshot.restore import Restored
 from engine.snapshot.store import Store
@@ -50,6 +50,7 @@ class Deployer:
     store: Store
     upload: Callable[[AttemptId, SubtaskId, TakenSnapshot], None]
     report: Callable[[SlotMessage], None]
+    batch_rows: int = BATCH_ROWS
 
     def deploy(self, attempt: AttemptId, slot: int, restored: Restored | None) -> Deployment:
         deployment = Deployment(attempt, [], {}, {})
@@ -84,6 +85,7 @@ class Deployer:
             counters,
             self.clock,
             vertex.row_lane,
+            self.batch_rows,
             lambda taken: self.upload(attempt, subtask, taken),
             self.report,
         )

@@ -34,7 +34,7 @@ from engine.protocol.messages import (
 from engine.runtime.deployment import Deployer, Deployment
 from engine.runtime.errors import UserFunctionError, WeirError
 from engine.runtime.ports import Clock, Control, Frame, Offload, Transport
-from engine.runtime.subtask import Activity, Subtask, TakenSnapshot
+from engine.runtime.subtask import BATCH_ROWS, Activity, Subtask, TakenSnapshot
 from engine.snapshot.log import EpochLog
 from engine.snapshot.paths import JobPaths
 from engine.snapshot.restore import Restored, Wanted, restore
@@ -61,6 +61,7 @@ class SlotRuntime:
         offload: Offload,
         store: Store,
         control: Control,
+        batch_rows: int = BATCH_ROWS,
     ) -> None:
         self.refused = 0
         self.shutdown: str | None = None
@@ -73,7 +74,7 @@ class SlotRuntime:
         self._control = control
         self._log = EpochLog(store, paths)
         self._deployer = Deployer(
-            execution, paths, clock, transport, offload, store, self._upload, self._report_of_subtask
+            execution, paths, clock, transport, offload, store, self._upload, self._report_of_subtask, batch_rows
         )
         self._attempt: AttemptId | None = None
         self._left = AttemptId(0, 0)  # this attempt and all before it are over for this slot

@@ -71,6 +71,7 @@ class Subtask:
         counters: Counters,
         clock: Clock,
         row_lane: bool,
+        batch_rows: int,
         upload: Callable[[TakenSnapshot], None],
         report: Callable[[SlotMessage], None],
     ) -> None:
@@ -86,7 +87,9 @@ class Subtask:
         self._counters = counters
         self._clock = clock
         self._row_lane = row_lane
-        self._max_rows = 1024 if row_lane else BATCH_ROWS
+        self._batch_rows = batch_rows
+        self._max_rows = min(1024, batch_rows) if row_lane else batch_rows
+        self._last_trigger = 0
         self._upload = upload
         self._report = report
         self._triggers: deque[tuple[int, int]] = deque()
@@ -95,7 +98,9 @@ class Subtask:
     # --- told by the slot ---
 
     def trigger(self, checkpoint: int, triggered_ms: int) -> None:
-        if isinstance(self._head, SourceHead):
+        # A repeated trigger must not make a second snapshot: it would replace the files and committables of the first.
+        if isinstance(self._head, SourceHead) and checkpoint > self._last_trigger:
+            self._last_trigger = checkpoint
             self._triggers.append((checkpoint, triggered_ms))
 
     def on_complete(self, checkpoint: int) -> None:
@@ -166,8 +171,8 @@ class Subtask:
         spent = self._clock.now_ms() - before
         if spent > YIELD_MS and self._max_rows > 16:
             self._max_rows //= 2
-        elif spent < YIELD_MS / 4 and batch.num_rows == self._max_rows and self._max_rows < BATCH_ROWS:
-            self._max_rows *= 2
+        elif spent < YIELD_MS / 4 and batch.num_rows == self._max_rows and self._max_rows < self._batch_rows:
+            self._max_rows = min(2 * self._max_rows, self._batch_rows)
 
     def _advance(self, timestamp_ms: int) -> None:
         self.meter.watermark_ms = timestamp_ms

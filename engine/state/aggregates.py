@@ -1,13 +1,14 @@
 """Built-in aggregates as Arrow kernels: partial per batch, merge of partials, finish. No Python per row.
 
 Invariant: merging is associative and commutative, so partials may be merged in any grouping (before the exchange, in a
-run of a pane, at restore) and give the same result.
+run of a pane, at restore) and give the same result; for sums of floats, up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,8 @@ ROWS = "_rows"
 WINDOW = "_window"
 
 _MERGE = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
+
+Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ def count() -> Aggregate:
 
 
 def total(column: str) -> Aggregate:
-    """The sum of a column; null if all values are null."""
+    """The sum of a column; null if all values are null. Integers add up in 64 bits and wrap round, as in Java."""
     return Aggregate("total", column, ("sum",))
 
 
@@ -54,7 +57,11 @@ def mean(column: str) -> Aggregate:
 
 
 class AggregatePlan:
-    """How the named aggregates of one window operator are computed from an input schema."""
+    """How the named aggregates of one window operator are computed from an input schema.
+
+    Kernels run over columns that are named by position, so no name of a user's column can be mistaken for a result of
+    theirs. Dictionaries are decoded first: two batches with different ones could not be grouped together.
+    """
 
     def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> None:
         self.keys = list(keys)
@@ -63,28 +70,30 @@ class AggregatePlan:
         for aggregate in self.aggregates.values():
             for part in aggregate.parts:
                 assert aggregate.column is not None
-                self._partial_of.setdefault((aggregate.column, part), f"{aggregate.column}${part}")
-        self._first = [(column, part) for column, part in self._partial_of]
-        self._merge = [(name, _MERGE[part]) for (_, part), name in self._partial_of.items()]
-        empty = pa.Table.from_batches([], schema)
-        self.partial_schema = self._with_window(self._group_rows(empty, self.keys), 0).schema
+                self._partial_of.setdefault((aggregate.column, part), self._free_name(f"{aggregate.column}${part}"))
+        self._names = [*self.keys, WINDOW, ROWS, *self._partial_of.values()]
+        assert len(set(self._names)) == len(self._names), f"a key has a name of the engine's own: {self.keys}"
+        self.partial_schema = self.partial(schema.empty_table(), 0).schema
         self.result_schema = self.finish(self.partial_schema.empty_table()).schema
 
-    def partial(self, batch: pa.RecordBatch, windows: pa.Array | int) -> pa.Table:
-        """Group a batch's rows by key and window; `windows` is one start for all rows, or one per row."""
-        table = pa.Table.from_batches([batch])
-        if isinstance(windows, int):
-            return self._with_window(self._group_rows(table, self.keys), windows)
-        grouped = self._group_rows(table.append_column(WINDOW, windows), [*self.keys, WINDOW])
-        return grouped.select(self.partial_schema.names)
+    def partial(self, rows: pa.RecordBatch | pa.Table, windows: pa.Array | int) -> pa.Table:
+        """Group rows by key and window; `windows` is one start for all rows, or one per row."""
+        keys = [_canonical(_plain(rows.column(key))) for key in self.keys]
+        per_row = not isinstance(windows, int)
+        if per_row:
+            keys.append(windows)
+        values = [(_plain(rows.column(column)), part) for column, part in self._partial_of]
+        grouped, (counts, *partials) = _group(keys, [(None, "count_all"), *values])
+        starts = grouped.pop() if per_row else _repeat(windows, len(counts))
+        return pa.table([*grouped, starts, counts, *partials], names=self._names)
 
     def merge(self, partials: Sequence[pa.Table]) -> pa.Table:
         """Partials of one window into one, a row per key."""
         joined = pa.concat_tables(partials)
         start = joined.column(WINDOW)[0].as_py() if joined.num_rows else 0
-        grouped = joined.group_by(self.keys, use_threads=False).aggregate([(ROWS, "sum"), *self._merge])
-        grouped = self._named(grouped, [(ROWS, "sum"), *self._merge], [ROWS, *self._partial_of.values()])
-        return self._with_window(grouped, start)
+        values = [(joined.column(name), _MERGE[part]) for (_, part), name in self._partial_of.items()]
+        keys, merged = _group([joined.column(key) for key in self.keys], [(joined.column(ROWS), "sum"), *values])
+        return pa.table([*keys, _repeat(start, len(merged[0])), *merged], names=self._names)
 
     def finish(self, merged: pa.Table) -> pa.Table:
         columns = {name: merged.column(name) for name in self.keys}
@@ -95,20 +104,51 @@ class AggregatePlan:
     def _partials(self, aggregate: Aggregate) -> list[str]:
         return [self._partial_of[aggregate.column, part] for part in aggregate.parts if aggregate.column is not None]
 
-    def _group_rows(self, table: pa.Table, keys: list[str]) -> pa.Table:
-        grouped = table.group_by(keys, use_threads=False).aggregate([([], "count_all"), *self._first])
-        return self._named(grouped, [("", "count_all"), *self._first], [ROWS, *self._partial_of.values()])
+    def _free_name(self, name: str) -> str:
+        while name in self.keys or name in self._partial_of.values():
+            name += "$"
+        return name
 
-    def _named(self, grouped: pa.Table, kernels: list[tuple[str, str]], names: list[str]) -> pa.Table:
-        made = {
-            f"{column}_{kernel}" if column else kernel: name
-            for (column, kernel), name in zip(kernels, names, strict=True)
-        }
-        return grouped.rename_columns([made.get(name, name) for name in grouped.column_names])
 
-    def _with_window(self, grouped: pa.Table, start_ms: int) -> pa.Table:
-        windows = pa.repeat(pa.scalar(start_ms, pa.int64()), grouped.num_rows)
-        return grouped.append_column(WINDOW, windows).select([*self.keys, WINDOW, ROWS, *self._partial_of.values()])
+def _group(
+    keys: Sequence[Column], kernels: Sequence[tuple[Column | None, str]]
+) -> tuple[list[pa.ChunkedArray], list[pa.ChunkedArray]]:
+    """The distinct keys, and per kernel its value for each of them. A kernel without a column counts rows."""
+    key_names = [f"k{position}" for position in range(len(keys))]
+    columns = dict(zip(key_names, keys, strict=True))
+    wanted: list[tuple[str | list[str], str]] = []
+    made: list[str] = []
+    for position, (column, kernel) in enumerate(kernels):
+        if column is None:
+            wanted.append(([], kernel))
+            made.append(kernel)
+        else:
+            columns[f"v{position}"] = column
+            wanted.append((f"v{position}", kernel))
+            made.append(f"v{position}_{kernel}")
+    grouped = pa.table(columns).group_by(key_names, use_threads=False).aggregate(wanted)
+    return [grouped.column(name) for name in key_names], [grouped.column(name) for name in made]
+
+
+def _plain(column: Column) -> Column:
+    if pa.types.is_dictionary(column.type):
+        return _plain(column.cast(column.type.value_type))
+    if pa.types.is_string_view(column.type):
+        return column.cast(pa.string())
+    if pa.types.is_binary_view(column.type):
+        return column.cast(pa.binary())
+    return column
+
+
+def _canonical(key: Column) -> Column:
+    """As the key hash: -0.0 is 0.0 and every NaN is one; Arrow groups by their bits."""
+    if not (pa.types.is_float32(key.type) or pa.types.is_float64(key.type)):
+        return key
+    return pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), pc.add(key, pa.scalar(0.0, key.type)))
+
+
+def _repeat(start_ms: int, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(start_ms, pa.int64()), rows)
 
 
 def _mean(merged: pa.Table, names: list[str]) -> pa.ChunkedArray:

@@ -1,13 +1,15 @@
 """Heap state: objects in memory, one dict per state name, snapshotted as Arrow.
 
 The synchronous part of a snapshot copies the dict's references; values of nested types, which a user may change in
-place, are turned into Arrow there and then.
+place, are turned into Arrow there and then. A restored value is what Arrow makes of it: a struct or a map is a dict, a
+list or a tuple is a list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -16,6 +18,8 @@ VALUE = "_value"
 
 Key = tuple[Any, ...]
 T = TypeVar("T")
+
+_NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,22 @@ class HeapBackend:
     """The keyed state of one operator subtask. `key` is the current key; the operator sets it for each record."""
 
     def __init__(self, key_fields: Sequence[pa.Field]) -> None:
-        self.key: Key = ()
         self._fields = list(key_fields)
+        self._float_keys = any(pa.types.is_floating(field.type) for field in self._fields)
+        self._key: Key = ()
+        self._value_name = VALUE
+        while self._value_name in [field.name for field in self._fields]:
+            self._value_name += "_"
         self._states: dict[str, tuple[ValueStateDescriptor, dict[Key, Any]]] = {}
         self._restored: dict[str, list[pa.Table]] = {}
+
+    @property
+    def key(self) -> Key:
+        return self._key
+
+    @key.setter
+    def key(self, key: Key) -> None:
+        self._key = _canonical(key) if self._float_keys else key
 
     def value_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
         known = self._states.get(descriptor.name)
@@ -67,33 +83,47 @@ class HeapBackend:
 
     def snapshot(self) -> list[tuple[str, Callable[[], pa.Table]]]:
         """Per state name, how to make its table later. Later updates do not show in it."""
-        parts = []
+        parts: list[tuple[str, Callable[[], pa.Table]]] = []
         for name, (descriptor, values) in self._states.items():
             keys, held = list(values.keys()), list(values.values())
             if pa.types.is_nested(descriptor.type):
-                array = pa.array(held, descriptor.type)
-                parts.append((name, lambda keys=keys, array=array: self._table(keys, array)))
+                parts.append((name, partial(self._table, keys, _array(descriptor, held))))
             else:
-                of = descriptor.type
-                parts.append((name, lambda keys=keys, held=held, of=of: self._table(keys, pa.array(held, of))))
+                parts.append((name, partial(self._table_of, keys, descriptor, held)))
         for name, tables in self._restored.items():
-            parts.append((name, lambda tables=tables: pa.concat_tables(tables)))  # not opened yet: still ours to keep
+            parts.append((name, partial(pa.concat_tables, list(tables))))  # not opened yet: still ours to keep
         return parts
 
     def _load(self, descriptor: ValueStateDescriptor) -> dict[Key, Any]:
         values: dict[Key, Any] = {}
         for table in self._restored.pop(descriptor.name, []):
-            held = table.column(VALUE).to_pylist()
-            if held and table.schema.field(VALUE).type != descriptor.type:
+            saved = table.column(self._value_name)
+            if saved.type != descriptor.type:
                 raise ValueError(
-                    f"state {descriptor.name!r} was saved as {table.schema.field(VALUE).type}, "
-                    f"but the job now declares {descriptor.type}"
+                    f"state {descriptor.name!r} was saved as {saved.type}, but the job now declares {descriptor.type}: "
+                    "declare the type it had, or a new state under another name"
                 )
             keys = zip(*(table.column(field.name).to_pylist() for field in self._fields), strict=True)
-            values.update(zip(keys, held, strict=True))
+            held = saved.to_pylist(maps_as_pydicts="lossy")
+            values.update(zip(map(_canonical, keys) if self._float_keys else keys, held, strict=True))
         return values
+
+    def _table_of(self, keys: list[Key], descriptor: ValueStateDescriptor, held: list[Any]) -> pa.Table:
+        return self._table(keys, _array(descriptor, held))
 
     def _table(self, keys: list[Key], values: pa.Array) -> pa.Table:
         columns = list(zip(*keys, strict=True)) if keys else [()] * len(self._fields)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._fields, strict=True)]
-        return pa.table([*arrays, values], names=[*(field.name for field in self._fields), VALUE])
+        return pa.table([*arrays, values], names=[*(field.name for field in self._fields), self._value_name])
+
+
+def _canonical(key: Key) -> Key:
+    """Every NaN is one key: Python finds it again only if it is the same object."""
+    return tuple([_NAN if part != part else part for part in key])
+
+
+def _array(descriptor: ValueStateDescriptor, held: list[Any]) -> pa.Array:
+    try:
+        return pa.array(held, descriptor.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"state {descriptor.name!r} is declared as {descriptor.type}, but holds: {error}") from error

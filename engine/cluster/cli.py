@@ -1,0 +1,319 @@
+"""`weir`: start, watch and manage jobs from a terminal. Everything but `run` and `submit` goes through HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from engine.cluster.client import JobClient, NotRunning, known_jobs
+from engine.cluster.doctor import render as render_doctor
+from engine.cluster.doctor import run_doctor
+from engine.cluster.launch import MasterExit, MasterLaunch, RunFolder
+from engine.cluster.liveview import Rates, plain_line, render
+from engine.cluster.loading import JobSpec, as_params, default_name, load_with_params
+from engine.cluster.spark import default_max_slots
+from engine.cluster.supervisor import Supervisor
+from engine.graph.execution_graph import ExecutionGraph
+from engine.runtime.errors import WeirError
+
+app = typer.Typer(
+    help="Exactly-once streaming jobs on Spark. A JOB is an import path such as assets.pageviews.job:job.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+console = Console()
+errors = Console(stderr=True, soft_wrap=True)
+
+JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
+JobName = Annotated[str, typer.Argument(help="name of the job (weir jobs), or its import path", metavar="JOB")]
+Store = Annotated[str, typer.Option(help="directory for snapshots and tables", envvar="WEIR_STORE")]
+Param = Annotated[list[str] | None, typer.Option(help="a parameter of the job, NAME=VALUE (see weir describe)")]
+Parallelism = Annotated[int | None, typer.Option(min=1, help="slots to run on, unless the job sets it  [default: 2]")]
+Name = Annotated[str | None, typer.Option(help="name of the job  [default: from its import path]")]
+MaxSlots = Annotated[int | None, typer.Option(min=1, help="task slots Spark is given  [default: max(4, cores)]")]
+SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
+
+
+def main() -> None:
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
+    except typer.Abort:
+        sys.exit(130)
+    except WeirError as error:
+        errors.print(f"[bold red]error:[/] {_escape(str(error))}")
+        sys.exit(1)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a wrong option or argument
+            errors.print(f"[bold red]error:[/] {_escape(error.format_message())}")
+            sys.exit(2)
+        raise
+
+
+@app.command()
+def run(
+    job: JobPath,
+    store: Store = ".weir",
+    param: Param = None,
+    parallelism: Parallelism = None,
+    name: Name = None,
+    max_slots: MaxSlots = None,
+    slots_timeout: SlotsTimeout = 60.0,
+) -> None:
+    """Run a job in the foreground, with a live view. Ctrl-C cancels it; the next run goes on from its last epoch."""
+    launch = _launch(job, store, param, parallelism, name, max_slots, slots_timeout)
+    supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
+    supervisor.start()
+    try:
+        ended = _watch(JobClient(launch.store, launch.name), supervisor.poll)
+    except KeyboardInterrupt:
+        console.print("cancelling …")
+        supervisor.stop()
+        ended = RunFolder(launch.store, launch.name).read_exit() or MasterExit("cancelled", "cancelled")
+    finally:
+        supervisor.stop()
+    _finish(ended, launch)
+
+
+@app.command()
+def submit(
+    job: JobPath,
+    store: Store = ".weir",
+    param: Param = None,
+    parallelism: Parallelism = None,
+    name: Name = None,
+    max_slots: MaxSlots = None,
+    slots_timeout: SlotsTimeout = 60.0,
+) -> None:
+    """Start a job in the background and return when it runs. It outlives this terminal; `weir cancel` ends it."""
+    launch = _launch(job, store, param, parallelism, name, max_slots, slots_timeout)
+    folder = RunFolder(launch.store, launch.name)
+    folder.prepare()
+    folder.clear()
+    path = folder.write_launch(launch)
+    with folder.log.open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "engine.cluster.supervisor", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    client = JobClient(launch.store, launch.name)
+    with console.status(f"starting {launch.name}: Spark, then {launch.parallelism or 'its'} slots …"):
+        while True:
+            ended = client.ended()
+            if ended is not None:
+                _finish(ended, launch)
+                return
+            try:
+                if client.status()["phase"] == "running":
+                    break
+            except NotRunning:
+                pass
+            time.sleep(0.2)
+    console.print(f"[green]{launch.name} is running.[/] Watch it with: weir status {launch.name}{_store_hint(store)}")
+
+
+@app.command()
+def jobs(store: Store = ".weir") -> None:
+    """List the jobs of a store."""
+    table = Table("job", "state", "epoch", "restarts", "guarantee", box=None, pad_edge=False)
+    for name in known_jobs(store):
+        client = JobClient(store, name)
+        try:
+            status = client.status()
+            table.add_row(name, status["phase"], str(status["epoch"]), str(status["restarts"]), status["guarantee"])
+        except NotRunning:
+            ended = client.ended()
+            table.add_row(name, ended.outcome if ended else "not running", "", "", "")
+    if not table.row_count:
+        console.print(f"no jobs in {Path(store).absolute()}; start one with: weir run assets.pageviews.job:job")
+        return
+    console.print(table)
+
+
+@app.command()
+def status(
+    job: JobName, store: Store = ".weir", as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False
+) -> None:
+    """Show what a running job does."""
+    client = JobClient(store, _name(job))
+    first = client.status()
+    if as_json:
+        print(json.dumps(first, indent=2))
+        return
+    rates = Rates()
+    rates.update(first, time.monotonic())
+    time.sleep(1)
+    second = client.status()
+    rates.update(second, time.monotonic())
+    console.print(render(second, rates))
+
+
+@app.command()
+def checkpoint(
+    job: JobName, store: Store = ".weir", timeout: Annotated[float, typer.Option(help="seconds to wait")] = 60.0
+) -> None:
+    """Trigger a checkpoint now and wait until it is published and committed."""
+    client = JobClient(store, _name(job))
+    event = client.wait_for_checkpoint(client.trigger_checkpoint(), timeout)
+    if event["kind"] == "aborted":
+        raise WeirError(f"checkpoint {event['checkpoint']} was aborted: {event['why']}: {event['detail']}")
+    console.print(
+        f"[green]checkpoint {event['checkpoint']} is epoch {event['epoch']}[/], {event['duration_ms']:.0f} ms"
+    )
+
+
+@app.command()
+def cancel(job: JobName, store: Store = ".weir") -> None:
+    """End a job. Its last epoch stays; the next start goes on from there."""
+    client = JobClient(store, _name(job))
+    client.cancel()
+    with console.status("cancelling …"):
+        while client.ended() is None and client.alive():
+            time.sleep(0.1)
+    console.print(f"{_name(job)} is cancelled")
+
+
+@app.command()
+def describe(job: JobPath, param: Param = None, parallelism: Parallelism = None) -> None:
+    """Show a job's parameters and its graph, without running it."""
+    graph, params = load_with_params(JobSpec(job, default_name(job), dict(as_params(param or [])), parallelism))
+    table = Table("parameter", "default", "meaning", box=None, pad_edge=False)
+    for declared in params:
+        table.add_row(declared.name, repr(declared.default), declared.help)
+    if params:
+        console.print(table, "")
+    execution = ExecutionGraph(graph)
+    for vertex in graph.vertices:
+        console.print(f"{vertex.id}  ×{vertex.parallelism}  {vertex.label}", highlight=False)
+        for edge in graph.outputs(vertex.id):
+            how = f"hash({', '.join(edge.keys)})" if edge.keys else "forward or rebalance"
+            console.print(f"   └─ {how} → {edge.target}", highlight=False)
+    console.print(f"{len(execution.subtasks)} subtasks in {execution.slots} slots", highlight=False)
+
+
+@app.command()
+def doctor(
+    store: Store = ".weir", deep: Annotated[bool, typer.Option(help="also start Spark and run a task on it")] = False
+) -> None:
+    """Check this machine, and say what to do where something is missing."""
+    checks = run_doctor(store, deep=deep)
+    print(render_doctor(checks))
+    if not all(check.ok for check in checks):
+        raise typer.Exit(1)
+
+
+def _launch(
+    job: str,
+    store: str,
+    param: list[str] | None,
+    parallelism: int | None,
+    name: str | None,
+    max_slots: int | None,
+    slots_timeout: float,
+) -> MasterLaunch:
+    """Everything that can be wrong is found here, before a process is started."""
+    params = dict(as_params(param or []))
+    spec = JobSpec(job, name or default_name(job), params, parallelism)
+    graph, _ = load_with_params(spec)
+    slots = max_slots or default_max_slots()
+    needed = ExecutionGraph(graph).slots
+    if needed > slots:
+        raise WeirError(
+            f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a lower "
+            "--parallelism"
+        )
+    _check_store(store)
+    client = JobClient(store, spec.name)
+    if client.alive():
+        raise WeirError(f"job {spec.name!r} is running already: weir status {spec.name}, or choose another --name")
+    return MasterLaunch(job, spec.name, params, parallelism, str(Path(store).absolute()), slots, slots_timeout)
+
+
+def _check_store(store: str) -> None:
+    folder = Path(store).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"weir")
+        probe.unlink()
+    except OSError as error:
+        raise WeirError(
+            f"the store {folder} can't be written: {error.strerror}; choose another with --store"
+        ) from error
+
+
+def _watch(client: JobClient, poll: Callable[[], MasterExit | None]) -> MasterExit:
+    """The live view, until the job ends."""
+    rates = Rates()
+    interactive = console.is_terminal
+    last_line = 0.0
+    with Live(console=console, auto_refresh=False, transient=False) if interactive else _NoLive() as live:
+        if interactive:
+            live.update("starting Spark …", refresh=True)
+        else:
+            console.print("starting Spark …")
+        while True:
+            ended = poll()
+            if ended is not None:
+                return ended
+            try:
+                current = client.status()
+            except WeirError:
+                time.sleep(0.2)
+                continue
+            now = time.monotonic()
+            rates.update(current, now)
+            if interactive:
+                live.update(render(current, rates), refresh=True)
+            elif now - last_line >= 2:
+                last_line = now
+                console.print(plain_line(current, rates), highlight=False, soft_wrap=True)
+            time.sleep(0.5)
+
+
+class _NoLive:
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _finish(ended: MasterExit, launch: MasterLaunch) -> None:
+    folder = RunFolder(launch.store, launch.name)
+    if ended.outcome == "failed" or ended.outcome == "fenced":
+        errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {_escape(ended.reason)}")
+        errors.print(f"log: {folder.log}", highlight=False)
+        raise typer.Exit(1)
+    console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)
+    tables = sorted(Path(launch.store, launch.name, "tables").glob("*/_spark_metadata"))
+    for table in tables:
+        console.print(f"  spark.read.parquet({str(table.parent)!r})", highlight=False, soft_wrap=True)
+
+
+def _name(job: str) -> str:
+    return default_name(job) if ":" in job else job
+
+
+def _store_hint(store: str) -> str:
+    return "" if store == ".weir" else f" --store {store}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")

@@ -1,0 +1,89 @@
+"""Talks to a running JobMaster over HTTP; finds it by its folder in the store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from engine.cluster.launch import MasterExit, RunFolder
+from engine.runtime.errors import WeirError
+
+
+class NotRunning(WeirError):
+    """No JobMaster answers for this job."""
+
+
+@dataclass(frozen=True)
+class JobClient:
+    store: str
+    name: str
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.store, self.name)
+
+    def status(self) -> dict[str, Any]:
+        result = self._call("GET", "/job").json()
+        assert isinstance(result, dict)
+        return result
+
+    def events(self) -> list[dict[str, Any]]:
+        result = self._call("GET", "/events").json()
+        assert isinstance(result, list)
+        return result
+
+    def trigger_checkpoint(self) -> int:
+        return int(self._call("POST", "/checkpoints").json()["checkpoint"])
+
+    def wait_for_checkpoint(self, checkpoint: int, timeout_s: float) -> dict[str, Any]:
+        """The event that tells how it ended: `completed` or `aborted`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for event in self.events():
+                if event["kind"] in ("completed", "aborted") and event.get("checkpoint") == checkpoint:
+                    return event
+            time.sleep(0.1)
+        raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still be")
+
+    def cancel(self) -> None:
+        self._call("POST", "/cancel")
+
+    def alive(self) -> bool:
+        try:
+            self.status()
+        except NotRunning:
+            return False
+        return True
+
+    def ended(self) -> MasterExit | None:
+        return self.folder.read_exit()
+
+    def _call(self, method: str, path: str) -> httpx.Response:
+        address = self.folder.read_address()
+        if address is None:
+            raise NotRunning(self._why_not())
+        headers = {"authorization": f"Bearer {self.folder.token()}"}
+        try:
+            response = httpx.request(method, address.url + path, headers=headers, timeout=15)
+        except httpx.TransportError as error:
+            raise NotRunning(self._why_not()) from error
+        if response.status_code >= 400:
+            raise WeirError(response.json().get("error", f"HTTP {response.status_code}"))
+        return response
+
+    def _why_not(self) -> str:
+        ended = self.folder.read_exit()
+        if ended is not None:
+            return f"job {self.name!r} is not running: it is {ended.outcome} ({ended.reason})"
+        known = known_jobs(self.store)
+        if self.name not in known:
+            return f"there is no job {self.name!r} in the store {self.store}; it has: {', '.join(known) or 'none'}"
+        return f"job {self.name!r} is not running; its last log is {self.folder.log}"
+
+
+def known_jobs(store: str) -> list[str]:
+    return sorted(path.parent.parent.name for path in Path(store).glob("*/run/launch.json"))

@@ -1,0 +1,124 @@
+"""The live view of a job: rates, watermarks, lag, back pressure per operator, the last checkpoint."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+_SHARES = (("busy_ms", "green"), ("back_pressured_ms", "red"), ("idle_ms", "bright_black"))
+_BAR = 20
+
+
+class Rates:
+    """Rates from two readings of running totals."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, dict[str, Any]]] = {}
+        self.latest: dict[str, dict[str, float]] = {}
+
+    def update(self, status: dict[str, Any], now_s: float) -> None:
+        for vertex in status["vertices"]:
+            before = self._last.get(vertex["id"])
+            self._last[vertex["id"]] = (now_s, vertex)
+            if before is None or now_s <= before[0]:
+                continue
+            passed = now_s - before[0]
+            names = ("rows_in", "rows_out", "busy_ms", "idle_ms", "back_pressured_ms")
+            self.latest[vertex["id"]] = {n: max(0.0, (vertex[n] - before[1][n]) / passed) for n in names}
+
+
+def render(status: dict[str, Any], rates: Rates, note: str = "") -> RenderableType:
+    head = Text.assemble(
+        (status["job"], "bold"),
+        "  ",
+        (status["phase"], "green" if status["phase"] == "running" else "yellow"),
+        f"  generation {status['generation']}, attempt {status['attempt']}, restarts {status['restarts']}"
+        f"  ·  {status['guarantee']}",
+    )
+    table = Table(box=None, pad_edge=False, header_style="bright_black")
+    for name in ("operator", "slots", "rows/s in", "rows/s out", "watermark", "lag", "busy · back-pressured · idle"):
+        table.add_column(name, justify="right" if "rows/s" in name or name in ("slots", "lag") else "left")
+    for vertex in status["vertices"]:
+        rate = rates.latest.get(vertex["id"], {})
+        table.add_row(
+            vertex["label"],
+            str(vertex["parallelism"]),
+            count(rate.get("rows_in", 0)),
+            count(rate.get("rows_out", 0)),
+            instant(vertex["watermark_ms"]),
+            span(vertex["lag_ms"]),
+            _shares(rate),
+        )
+    parts: list[RenderableType] = [head, table, Text(checkpoint_line(status), style="cyan")]
+    if status["last_failure"]:
+        failure = status["last_failure"]
+        parts.append(Text(f"last failure: {failure['cause']}: {failure['detail']}", style="yellow"))
+    if note:
+        parts.append(Text(note, style="bold magenta"))
+    return Panel(Group(*parts), title="weir", title_align="left", border_style="blue")
+
+
+def checkpoint_line(status: dict[str, Any]) -> str:
+    last = status["checkpoints"]["last"]
+    if not last:
+        return "no checkpoint yet"
+    rows = ", ".join(f"{uid} {count(n)}" for uid, n in status["committed_rows"].items())
+    return (
+        f"checkpoint {last['checkpoint']} → epoch {last['epoch']} in {last['duration_ms']:.0f} ms (alignment "
+        f"{last['alignment_ms']:.0f}, sync {last['sync_ms']:.0f}, async {last['async_ms']:.0f}), "
+        f"{size(last['state_bytes'])}; {status['checkpoints']['completed']} completed, "
+        f"{status['checkpoints']['failed']} failed; rows committed: {rows}"
+    )
+
+
+def plain_line(status: dict[str, Any], rates: Rates) -> str:
+    """For a terminal that is none: a line a reading."""
+    first = status["vertices"][0]
+    rate = rates.latest.get(first["id"], {})
+    return f"{status['phase']}  {count(rate.get('rows_in', 0))} rows/s in  {checkpoint_line(status)}"
+
+
+def _shares(rate: dict[str, float]) -> Text:
+    """Of a second of all subtasks together."""
+    whole = sum(rate.get(name, 0.0) for name, _ in _SHARES)
+    if whole <= 0:
+        return Text("")
+    bar = Text()
+    for name, colour in _SHARES:
+        bar.append("█" * round(_BAR * rate[name] / whole), style=colour)
+    bar.append(" " + " · ".join(f"{100 * rate[name] / whole:.0f}%" for name, _ in _SHARES))
+    return bar
+
+
+def count(value: float) -> str:
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= limit:
+            return f"{value / (1000 if unit == 'k' else limit):.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def size(value: float) -> str:
+    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if value >= limit:
+            return f"{value / limit:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def span(value_ms: float | None) -> str:
+    if value_ms is None:
+        return "–"
+    for limit, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if abs(value_ms) >= limit:
+            return f"{value_ms / limit:.1f} {unit}"
+    return f"{value_ms:.0f} ms"
+
+
+def instant(value_ms: int | None) -> str:
+    if value_ms is None:
+        return "–"
+    return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,275 @@
+"""The ports of a simulated slot: an offload whose lanes the scheduler runs, data channels, and the control link."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from engine.protocol.ids import AttemptId, ChannelId
+from engine.runtime.ports import Frame
+from engine.snapshot.statefile import CorruptSnapshot
+from engine.snapshot.store import StoreError, SyncFailed
+from tests.simulation.world import Process, Violation, World
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import MasterProcess, SlotProcess
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+def attempt_work(process: Process, name: str, work: Callable[[], Any], expected: tuple[type, ...]) -> tuple[Any, Any]:
+    """Run offloaded work as a thread would. An error that no fault explains is a bug, not a race."""
+    try:
+        return work(), None
+    except SyncFailed as error:
+        return None, error
+    except expected as error:
+        return None, error
+    except Violation:
+        raise
+    except Exception as error:
+        raise Violation("internal_error", f"{process.name}, {name}: {type(error).__name__}: {error}") from error
+
+
+class SimOffload:
+    """One after the other within a lane; when work starts, and when its result comes back, is chance."""
+
+    def __init__(self, process: SlotProcess, typical_ms: float) -> None:
+        self._process = process
+        self._typical_ms = typical_ms
+        self._lanes: dict[str, deque[tuple[Callable[[], Any], Done]]] = {}
+
+    def submit(self, lane: str, work: Callable[[], Any], done: Done) -> None:
+        queue = self._lanes.setdefault(lane, deque())
+        queue.append((work, done))
+        if len(queue) == 1:
+            self._schedule(lane)
+
+    def _schedule(self, lane: str) -> None:
+        world = self._process.world
+        world.after(world.delay(self._typical_ms), self._process, f"runs {lane}", lambda: self._run(lane))
+
+    def _run(self, lane: str) -> None:
+        world, queue = self._process.world, self._lanes[lane]
+        work, done = queue[0]
+        result, error = attempt_work(self._process, lane, work, (StoreError, CorruptSnapshot))
+
+        def finish() -> None:
+            done(result, error)
+            self._process.poke()
+
+        world.after(world.delay(self._typical_ms), self._process, f"done {lane}", finish)
+        queue.popleft()
+        if queue:
+            self._schedule(lane)
+
+
+@dataclass(frozen=True)
+class NetworkFaults:
+    """Per frame: its connection breaks, it is lost (and the connection then breaks), it comes twice."""
+
+    frame_break: float = 0.0
+    frame_lost: float = 0.0
+    frame_repeated: float = 0.0
+    message_lost: float = 0.0
+    message_repeated: float = 0.0
+
+
+@dataclass
+class Connection:
+    """One data channel of one attempt: frames one way, grants the other, each in order."""
+
+    schema: pa.Schema | None = None
+    sender: SlotProcess | None = None
+    receiver: SlotProcess | None = None
+    granted: int = 0
+    sent_bytes: int = 0
+    grant_total: int = 0
+    broken: bool = False
+    frames_until_ms: float = 0.0
+    grants_until_ms: float = 0.0
+    early_grants: list[int] = field(default_factory=list)
+
+
+class Network:
+    """All addresses and data connections."""
+
+    def __init__(self, world: World, faults: NetworkFaults, typical_ms: float) -> None:
+        self.world = world
+        self.faults = faults
+        self.typical_ms = typical_ms
+        self.addresses: dict[str, SlotProcess] = {}
+        self._connections: dict[tuple[AttemptId, ChannelId], Connection] = {}
+
+    def connection(self, attempt: AttemptId, channel: ChannelId) -> Connection:
+        return self._connections.setdefault((attempt, channel), Connection())
+
+    def break_connection(self, attempt: AttemptId, channel: ChannelId, after_ms: float) -> None:
+        connection = self.connection(attempt, channel)
+
+        def broken() -> None:
+            connection.broken = True
+            for end in (connection.sender, connection.receiver):
+                if end is not None and end.alive:
+                    self.world.after(
+                        self.world.delay(2 * self.typical_ms), end, f"channel {channel} of {attempt} broke", _told(end, attempt, channel)
+                    )
+
+        self.world.hits.add("channel: broken")
+        self.world.after(after_ms, None, f"channel {channel} of {attempt} breaks", broken)
+
+
+def _told(end: SlotProcess, attempt: AttemptId, channel: ChannelId) -> Callable[[], None]:
+    def tell() -> None:
+        end.runtime.on_channel_broken(attempt, channel, "simulated reset")
+        end.poke()
+
+    return tell
+
+
+class SimTransport:
+    """The data channels as one slot sees them. What is in flight when an attempt is left still arrives, late."""
+
+    def __init__(self, network: Network, process: SlotProcess) -> None:
+        self._network = network
+        self._process = process
+        self._closed: set[AttemptId] = set()
+
+    def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None:
+        self._process.touch()
+        connection = self._network.connection(attempt, channel)
+        connection.schema = schema
+        connection.sender = self._process
+        connection.receiver = self._network.addresses[address]
+        for total in connection.early_grants:
+            self._deliver_grant(connection, attempt, channel, total)
+        connection.early_grants = []
+
+    def send(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
+        self._process.touch()
+        if attempt in self._closed:
+            raise Violation("attempts", f"{self._process.name} sends on {channel} of {attempt}, which it has left")
+        network, world = self._network, self._network.world
+        connection = network.connection(attempt, channel)
+        if isinstance(frame.element, pa.RecordBatch) and not frame.element.schema.equals(connection.schema):
+            raise Violation("schema", f"{channel}: {frame.element.schema} where {connection.schema} was opened")
+        connection.sent_bytes += frame.size
+        if connection.sent_bytes > connection.grant_total:
+            raise Violation("credit", f"{channel}: {connection.sent_bytes} bytes sent, {connection.grant_total} granted")
+        if connection.broken:
+            return
+        if world.chance(network.faults.frame_break):
+            network.break_connection(attempt, channel, 0.0)
+            return
+        if world.chance(network.faults.frame_lost):
+            world.hits.add("channel: a frame is lost")
+            network.break_connection(attempt, channel, 30 * world.random.random())
+            return
+        self._deliver_frame(connection, attempt, channel, frame)
+        if world.chance(network.faults.frame_repeated):
+            world.hits.add("channel: a frame comes twice")
+            self._deliver_frame(connection, attempt, channel, frame)
+
+    def _deliver_frame(self, connection: Connection, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
+        network, world = self._network, self._network.world
+        receiver = connection.receiver
+        assert receiver is not None
+
+        def arrive() -> None:
+            if not receiver.alive:
+                if not connection.broken:
+                    network.break_connection(attempt, channel, 0.0)
+            elif not connection.broken:
+                world.after(0.0, receiver, f"frame {channel} {frame.sequence} of {attempt}", taken)
+
+        def taken() -> None:
+            receiver.runtime.on_frame(attempt, channel, frame)
+            receiver.poke()
+
+        arrival = max(connection.frames_until_ms, world.now_ms + world.delay(network.typical_ms))
+        connection.frames_until_ms = arrival
+        world.at(arrival, None, "net", arrive)
+
+    def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
+        self._process.touch()
+        connection = self._network.connection(attempt, channel)
+        connection.grant_total = max(connection.grant_total, granted_total)
+        if connection.sender is None:
+            connection.early_grants.append(granted_total)
+        else:
+            self._deliver_grant(connection, attempt, channel, granted_total)
+
+    def _deliver_grant(self, connection: Connection, attempt: AttemptId, channel: ChannelId, total: int) -> None:
+        world, sender = self._network.world, connection.sender
+        assert sender is not None
+
+        def taken() -> None:
+            if not connection.broken:
+                sender.runtime.on_grant(attempt, channel, total)
+                sender.poke()
+
+        arrival = max(connection.grants_until_ms, world.now_ms + world.delay(self._network.typical_ms))
+        connection.grants_until_ms = arrival
+        world.at(arrival, sender, f"grant {channel} {total} of {attempt}", taken)
+
+    def close(self, attempt: AttemptId) -> None:
+        self._closed.add(attempt)
+
+
+class Link:
+    """The control stream between a slot and its JobMaster: ordered each way.
+
+    Like a TCP stream it may deliver late; what it loses, it loses together with itself: it breaks soon after. Copies
+    stand for what a shell repeats when it is not sure; they may come much later.
+    """
+
+    def __init__(self, world: World, slot: SlotProcess, master: MasterProcess, faults: NetworkFaults, typical_ms: float):
+        self.world = world
+        self.slot = slot
+        self.master = master
+        self.broken = False
+        self.held_until_ms = 0.0  # a partition: everything waits until it heals
+        self._faults = faults
+        self._typical_ms = typical_ms
+        self._until_ms = [0.0, 0.0]
+
+    def to_master(self, data: bytes, name: str) -> None:
+        self._send(0, self.master, f"gets {name} from {self.slot.name}", lambda: self.master.receive(self, data))
+
+    def to_slot(self, data: bytes, name: str) -> None:
+        self._send(1, self.slot, f"gets {name}", lambda: self.slot.receive(data))
+
+    def _send(self, direction: int, target: Process, label: str, deliver: Callable[[], None]) -> None:
+        world = self.world
+        if self.broken:
+            return
+        if world.chance(self._faults.message_lost):
+            world.hits.add("control: a message is lost, the stream breaks")
+            world.after(40 * world.random.random(), None, f"link of {self.slot.name} breaks", self.breaks)
+            return
+
+        def arrive() -> None:
+            if not self.broken:
+                deliver()
+
+        arrival = max(self._until_ms[direction], world.now_ms + world.delay(self._typical_ms), self.held_until_ms)
+        self._until_ms[direction] = arrival
+        world.at(arrival, target, label, arrive)
+        if world.chance(self._faults.message_repeated):
+            world.hits.add("control: a message is repeated")
+            world.at(arrival + 30 * world.random.random(), target, f"{label} again", arrive)
+
+    def breaks(self) -> None:
+        if self.broken:
+            return
+        self.broken = True
+        world = self.world
+        world.after(
+            world.delay(2.0), self.master, f"{self.slot.name} is gone", lambda: self.master.slot_gone(self.slot.session)
+        )
+        # The slot works on until its lease ends: whatever it does meanwhile must do no harm.
+        world.after(20 * world.random.random(), self.slot, "loses its JobMaster", self.slot.ends)

@@ -1,0 +1,138 @@
+"""The simulated world: one seeded source of chance, virtual time, a heap of events, and processes that can die.
+
+Invariant: nothing here or in what runs here depends on the wall clock, on hash randomisation or on another seed; so the
+same seed gives the same trace, event by event.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable
+
+from engine.snapshot.store import SyncFailed
+
+WALL_START_MS = 1_700_000_000_000
+
+
+class Crashed(BaseException):
+    """The process that runs this code dies here. No engine code may catch it."""
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+    def __init__(self, invariant: str, message: str) -> None:
+        super().__init__(f"{invariant}: {message}")
+        self.invariant = invariant
+        self.message = message
+
+
+class Process:
+    """Something that can crash between any two calls of a port, or be stopped and go on later (a zombie)."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.alive = True
+        self.paused_until_ms = 0.0
+        self.fuse: int | None = None  # how many more calls of ports until it dies
+        self.wall_skew_ms = world.random.randrange(-50, 50)
+
+    def touch(self) -> None:
+        """Every port calls this first: the place where a process can die in the middle of what it does."""
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                raise Crashed(self.name)
+
+    def now_ms(self) -> float:
+        return self.world.now_ms
+
+    def wall_ms(self) -> int:
+        return WALL_START_MS + int(self.world.now_ms) + self.wall_skew_ms
+
+    def crashed(self) -> None:
+        """Called once, after the process died."""
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.now_ms = 0.0
+        self.calm_ms = 0.0  # no fault begins after this
+        self.events = 0
+        self.trace: list[str] = []
+        self.hits: set[str] = set()  # the transitions of the protocol that this run took
+        self._heap: list[tuple[float, int, Process | None, str, Callable[[], None]]] = []
+        self._sequence = 0
+
+    @property
+    def stormy(self) -> bool:
+        return self.now_ms < self.calm_ms
+
+    def chance(self, probability: float) -> bool:
+        """Whether a fault happens now; never in calm weather, so that liveness can be demanded."""
+        return probability > 0.0 and self.stormy and self.random.random() < probability
+
+    def delay(self, typical_ms: float) -> float:
+        """Mostly short, now and then ten or forty times as long."""
+        draw = self.random.random()
+        if draw < 0.02:
+            return typical_ms * 40 * self.random.random()
+        if draw < 0.1:
+            return typical_ms * 10 * self.random.random()
+        return typical_ms * self.random.random()
+
+    def after(self, delay_ms: float, process: Process | None, label: str, action: Callable[[], None]) -> None:
+        self.at(self.now_ms + delay_ms, process, label, action)
+
+    def at(self, time_ms: float, process: Process | None, label: str, action: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (time_ms, self._sequence, process, label, action))
+
+    def log(self, line: str) -> None:
+        self.trace.append(line)
+
+    def run(self, until: Callable[[], bool], limit_ms: float, limit_events: int) -> bool:
+        """Event after event until `until` holds; False: it did not within the limits."""
+        while self._heap:
+            if until():
+                return True
+            time_ms, sequence, process, label, action = heapq.heappop(self._heap)
+            if process is not None:
+                if not process.alive:
+                    continue
+                if process.paused_until_ms > time_ms:
+                    heapq.heappush(self._heap, (process.paused_until_ms, sequence, process, label, action))
+                    continue
+            if time_ms > limit_ms or self.events >= limit_events:
+                return False
+            self.now_ms = max(self.now_ms, time_ms)
+            self.events += 1
+            self.trace.append(f"{time_ms:.3f} {process.name if process else '-'} {label}")
+            self.execute(process, action)
+        return until()
+
+    def execute(self, process: Process | None, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Crashed:
+            assert process is not None
+            self.hits.add("crash: in the middle of a step")
+            self.kill(process, "fuse")
+        except SyncFailed:
+            assert process is not None
+            self.hits.add("store: a failed fsync ends the process")
+            self.kill(process, "fsync failed")
+
+    def kill(self, process: Process, why: str) -> None:
+        if process.alive:
+            process.alive = False
+            self.trace.append(f"{self.now_ms:.3f} {process.name} dies: {why}")
+            process.crashed()
+
+    def digest(self) -> str:
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
