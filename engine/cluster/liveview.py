@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 _SHARES = (("busy_ms", "green"), ("back_pressured_ms", "red"), ("idle_ms", "bright_black"))
-_BAR = 20
+_BAR = 10
 
 
 class Rates:
@@ -37,6 +37,7 @@ def render(status: dict[str, Any], rates: Rates, note: str = "") -> RenderableTy
         (status["job"], "bold"),
         "  ",
         (status["phase"], "green" if status["phase"] == "running" else "yellow"),
+        f" ({len(status['slots'])} of {status['parallelism']} slots)",
         f"  generation {status['generation']}, attempt {status['attempt']}, restarts {status['restarts']}"
         f"  ·  {status['guarantee']}",
     )
@@ -78,6 +79,8 @@ def checkpoint_line(status: dict[str, Any]) -> str:
 
 def plain_line(status: dict[str, Any], rates: Rates) -> str:
     """For a terminal that is none: a line a reading."""
+    if status["phase"] != "running":
+        return f"{status['phase']} ({len(status['slots'])} of {status['parallelism']} slots registered)"
     first = status["vertices"][0]
     rate = rates.latest.get(first["id"], {})
     return f"{status['phase']}  {count(rate.get('rows_in', 0))} rows/s in  {checkpoint_line(status)}"
@@ -121,4 +124,4 @@ def span(value_ms: float | None) -> str:
 def instant(value_ms: int | None) -> str:
     if value_ms is None:
         return "–"
-    return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%m-%d %H:%M:%S")

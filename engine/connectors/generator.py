@@ -6,6 +6,7 @@ Split s of S holds the records s, s + S, s + 2S, …; a position is the number o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ Columns = Mapping[str, Any]
 class GeneratorSource(Source):
     """`make` maps an int64 array of record numbers to columns (Arrow or numpy arrays), by name.
 
+    Integers for a timestamp column count its own unit: microseconds for `timestamp`.
     `rows`: how many records in all; None: unbounded. `rate`: records per second in all; None: flat out.
-    `live`: without a position to go on from, begin where the rate would be by now since `started_ms` (wall clock): like a
-    feed that does not wait for its reader. So what nobody read is gone.
+    `live_since_ms`: a feed that began then (wall clock) and does not wait for its reader. Without a position to go on
+    from it begins where the rate is by now, so what nobody read is gone; from a position it catches up first.
     """
 
     def __init__(
@@ -39,6 +41,10 @@ class GeneratorSource(Source):
     ) -> None:
         if splits < 1:
             raise ValueError(f"a generator needs at least one split, not {splits}")
+        if rows is not None and rows < 0:
+            raise ValueError(f"a generator can't make {rows} records")
+        if rate is not None and rate <= 0:
+            raise ValueError(f"the rate of a generator must be positive, not {rate}")
         if live_since_ms is not None and rate is None:
             raise ValueError("a live generator needs a rate")
         self._make = make
@@ -53,12 +59,32 @@ class GeneratorSource(Source):
     def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
         index = int(split)
         end = None if self._rows is None else (self._rows - index + self._splits - 1) // self._splits
-        rate_per_ms = None if self._rate is None else self._rate / self._splits / 1000
-        if position is None:
-            position = 0
-            if self._live_since_ms is not None and rate_per_ms is not None:
-                position = int(max(0.0, clock.wall_ms() - self._live_since_ms) * rate_per_ms)
-        return _Reader(self._make, index, self._splits, int(position), end, rate_per_ms, clock, schema)
+        pace = None
+        if self._rate is not None:
+            per_ms = self._rate / self._splits / 1000
+            if self._live_since_ms is None:
+                pace = _Pace(per_ms, clock.now_ms(), int(position or 0))
+            else:
+                since = clock.now_ms() - max(0, clock.wall_ms() - self._live_since_ms)
+                pace = _Pace(per_ms, since, 0)
+                position = pace.due_at(clock.now_ms()) if position is None else position
+        return _Reader(self._make, index, self._splits, int(position or 0), end, pace, clock, schema)
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """A split's rate: record `first + n` is due n / `per_ms` after `since_ms`."""
+
+    per_ms: float
+    since_ms: float
+    first: int
+
+    def due_at(self, now_ms: float) -> int:
+        # A thousandth of a record early, so that at `time_of(n)` record n is due however its division was rounded.
+        return self.first + int((now_ms - self.since_ms) * self.per_ms + 0.001)
+
+    def time_of(self, position: int) -> float:
+        return self.since_ms + (position - self.first) / self.per_ms
 
 
 class _Reader(SplitReader):
@@ -69,7 +95,7 @@ class _Reader(SplitReader):
         splits: int,
         position: int,
         end: int | None,
-        rate_per_ms: float | None,
+        pace: _Pace | None,
         clock: Clock,
         schema: pa.Schema,
     ) -> None:
@@ -78,38 +104,45 @@ class _Reader(SplitReader):
         self._splits = splits
         self._position = position
         self._end = end
-        self._rate = rate_per_ms
+        self._pace = pace
         self._clock = clock
         self._schema = schema
-        self._start_ms = clock.now_ms()
-        self._start_position = position
         self._wakeup_ms: float | None = None
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         count = max_rows if self._end is None else min(max_rows, self._end - self._position)
-        if self._rate is not None:
-            count = min(count, self._due(count))
+        if self._pace is not None:
+            count = min(count, self._due(self._pace, count))
         if count <= 0:
             return None
         numbers = np.arange(self._position, self._position + count, dtype=np.int64) * self._splits + self._index
         self._position += count
-        columns = self._make(numbers)
-        try:
-            arrays = [_array(columns[field.name], field.type) for field in self._schema]
-        except KeyError as error:
-            raise SchemaMismatch(f"the generator made no column {error}; it made {sorted(columns)}") from error
+        return self._batch(self._make(numbers), count)
+
+    def _batch(self, columns: Columns, count: int) -> pa.RecordBatch:
+        arrays = []
+        for field in self._schema:
+            if field.name not in columns:
+                raise SchemaMismatch(f"the generator made no column {field.name!r}; it made {sorted(columns)}")
+            try:
+                array = _array(columns[field.name], field.type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise SchemaMismatch(f"the generator's column {field.name!r} is no {field.type}: {error}") from error
+            if len(array) != count:
+                raise SchemaMismatch(
+                    f"the generator's column {field.name!r} has {len(array)} values for {count} record numbers"
+                )
+            arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _due(self, limit: int) -> int:
+    def _due(self, pace: _Pace, limit: int) -> int:
         """How many records the rate allows now; none before a few of them can go together."""
-        assert self._rate is not None
         now = self._clock.now_ms()
         if self._wakeup_ms is not None and now < self._wakeup_ms:
             return 0
-        due = int((now - self._start_ms) * self._rate) - (self._position - self._start_position)
-        gather = max(1, int(self._rate * BUFFER_TIMEOUT_MS))
-        next_position = self._position - self._start_position + max(0, min(due, limit)) + gather
-        self._wakeup_ms = self._start_ms + next_position / self._rate if due <= limit else None
+        due = pace.due_at(now) - self._position
+        gather = max(1, int(pace.per_ms * BUFFER_TIMEOUT_MS))
+        self._wakeup_ms = pace.time_of(self._position + max(0, due) + gather) if due <= limit else None
         return due
 
     @property
@@ -126,6 +159,8 @@ class _Reader(SplitReader):
 
 
 def _array(values: Any, of: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
     array = values if isinstance(values, pa.Array) else pa.array(values)
     if array.type == of:
         return array

@@ -1,13 +1,15 @@
 """The Weir table: Parquet files, published by whole epochs; plain `spark.read.parquet(table)` sees nothing else.
 
-Subtasks write files. The JobMaster alone publishes an epoch, by one record that names all of its files, in the format of
-Spark's file-sink log (`_spark_metadata`). Invariant: record n exists before record n + 1 is made, each by
+Subtasks write files. The JobMaster alone publishes an epoch, by one record that names all of its files, in the format
+of Spark's file-sink log (`_spark_metadata`). Invariant: record n exists before record n + 1 is made, each by
 create-if-absent with bytes that depend only on the epochs up to it; so whoever commits again makes the same record.
+Timestamps are stored in microseconds, Spark's unit.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +28,21 @@ from engine.snapshot.store import Store, StoreError
 COMPACT_EVERY = 10
 """Spark's own default: every tenth record repeats all before it, and readers begin at the last of these."""
 
+_FILE_NAME = re.compile(r"(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+\.parquet")
+
 
 class TableSink(Sink):
     guarantee = Guarantee.EXACTLY_ONCE
 
     def __init__(self, path: str) -> None:
+        parts = path.split("/")
+        if path.startswith("/") or any(part in ("", ".", "..") for part in parts):
+            raise ValueError(f"{path!r} is no path of a table: write a relative one such as 'pv' or 'daily/pv'")
         self.path = path
+
+    @property
+    def target(self) -> str:
+        return f"the table {self.path!r}"
 
     def writer(self, context: WriterContext) -> SinkWriter:
         return _TableWriter(context, context.paths.table(self.path))
@@ -53,6 +64,8 @@ class _TableWriter(SinkWriter):
         self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
         self._batches.append(batch)
         self._bytes += batch.nbytes
 
@@ -62,6 +75,7 @@ class _TableWriter(SinkWriter):
         self._files += 1
         attempt = self._context.attempt
         name = f"{attempt.generation:04d}-{attempt.attempt:04d}-{self._context.subtask:04d}-{self._files:06d}.parquet"
+        assert _FILE_NAME.fullmatch(name)
         rows = pa.Table.from_batches(self._batches, self._context.schema)
         return _ParquetFile(self._context.store, f"{self._table}/data/{name}", rows, self._bytes)
 
@@ -79,7 +93,7 @@ class _ParquetFile(Piece):
 
     def persist(self) -> dict[str, Any]:
         out = pa.BufferOutputStream()
-        pq.write_table(self.rows, out, compression="zstd")
+        pq.write_table(self.rows, out, compression="zstd", coerce_timestamps="us", allow_truncated_timestamps=True)
         data = out.getvalue().to_pybytes()
         self.store.write(self.path, data)
         self.store.sync([self.path])
@@ -103,10 +117,13 @@ class TableCommitter(Committer):
         return [json.loads(line) for line in self._all_lines(epoch)]
 
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
-        known = {file["path"] for file in self.files(permit.epoch)} if permit else set()
+        # By name, which is unique within a table: the same file has another address once its store was moved.
+        known = {_name(file["path"]) for file in self.files(permit.epoch)} if permit else set()
         for path in self._store.list(f"{self._table}/data"):
-            generation, number = path.rsplit("/", 1)[1].split("-")[:2]
-            if AttemptId(int(generation), int(number)) < attempt and self._store.uri(path) not in known:
+            written = _FILE_NAME.fullmatch(_name(path))
+            if written is None or _name(path) in known:
+                continue
+            if AttemptId(int(written["generation"]), int(written["attempt"])) < attempt:
                 self._store.delete(path)
 
     def _all_lines(self, before: int) -> list[str]:
@@ -138,6 +155,24 @@ class TableCommitter(Committer):
         outcome = self._store.create(path, data)
         if outcome is Created.UNKNOWN:
             raise StoreError(f"the store did not say whether {path} was created")  # committed again after a restart
-        if outcome is Created.EXISTS:
-            found = self._store.read(path)
-            assert found == data, f"{path} holds another epoch's files"
+        if outcome is Created.EXISTS and self._store.read(path) != data:
+            raise StoreError(
+                f"{path} exists and names other files than this epoch's: another job wrote to this table, or its "
+                "store was moved and has another address now"
+            )
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def read_table(store: Store, table: str) -> pa.Table:
+    """The published rows without Spark: what `spark.read.parquet` would see. `table` is a path in the store."""
+    numbers = [path.rsplit("/", 1)[1] for path in store.list(f"{table}/_spark_metadata")]
+    if not numbers:
+        raise FileNotFoundError(f"{table} is not a Weir table, or nothing was published to it yet")
+    newest = max(int(number.removesuffix(".compact")) for number in numbers)
+    prefix = store.uri(f"{table}/data/")
+    names = [file["path"].removeprefix(prefix) for file in TableCommitter(store, table).files(newest + 1)]
+    parts = [pq.read_table(pa.BufferReader(store.read(f"{table}/data/{name}"))) for name in names]
+    return pa.concat_tables(parts) if parts else pa.table({})

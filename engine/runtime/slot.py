@@ -43,6 +43,11 @@ from engine.snapshot.store import Store, SyncFailed
 from engine.snapshot.upload import upload
 
 
+VISIT_ELEMENTS = 256
+VISIT_MS = 10.0
+"""How much one subtask takes from its inputs before the next one has its turn."""
+
+
 @dataclass
 class _Visit:
     """When the task thread last left a subtask, and how: the time until it returns is spent that way."""
@@ -62,7 +67,9 @@ class SlotRuntime:
         store: Store,
         control: Control,
         batch_rows: int = BATCH_ROWS,
+        visit_elements: int = VISIT_ELEMENTS,
     ) -> None:
+        self._visit_elements = visit_elements
         self.refused = 0
         self.shutdown: str | None = None
         self._execution = execution
@@ -153,6 +160,12 @@ class SlotRuntime:
         spent[visit.activity] += now - visit.left_ms
         activity = subtask.step()
         after = self._clock.now_ms()
+        for _ in range(self._visit_elements - 1):
+            # A source makes one batch at a time; whoever takes its rows keeps up by taking all that has come.
+            if activity is not Activity.BUSY or subtask.is_source or after - now > VISIT_MS:
+                break
+            activity = subtask.step()
+            after = self._clock.now_ms()
         spent[activity] += after - now
         visit.left_ms = after
         visit.activity = Activity.IDLE if activity is Activity.BUSY else activity

@@ -1,0 +1,87 @@
+"""The page-view job three times: exactly once, at least once with a slow source, and without checkpoints."""
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from assets.pageviews.source import page_views
+from engine.api import (
+    CheckpointingMode,
+    DataStream,
+    FixedDelay,
+    StreamEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    count,
+    total,
+)
+from engine.connectors.base import SplitReader
+from engine.connectors.generator import Columns, GeneratorSource
+from engine.connectors.table import TableSink
+from engine.runtime.ports import Clock
+
+SCHEMA = "app_id string, user_id long, bytes long, ts timestamp"
+EVENT_RATE = 20_000
+WINDOW = "10 s"
+
+
+@dataclass(frozen=True)
+class Views:
+    """`slow_ms`: how long each batch of the second split takes, so that its barriers come late."""
+
+    slow_ms: int = 0
+
+    def __call__(self, n: np.ndarray) -> Columns:
+        if self.slow_ms and n[0] % 2:
+            time.sleep(self.slow_ms / 1000)
+        return page_views(n, EVENT_RATE)
+
+
+class Feed(GeneratorSource):
+    """Page views that wait for nobody: the feed begins when it is first opened, and goes on whoever reads."""
+
+    def __init__(self, started: Path, rows: int, rate: float) -> None:
+        super().__init__(Views(), 2, rows, rate, live_since_ms=0)
+        self._started = started
+
+    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
+        with contextlib.suppress(FileExistsError):
+            self._started.touch(exist_ok=False)
+        self._live_since_ms = self._started.stat().st_mtime_ns // 1_000_000
+        return super().reader(split, position, clock, schema)
+
+
+def _views(env: StreamEnvironment, slow_ms: int = 0, live: bool = False) -> DataStream:
+    rows = env.params.get("rows", 1_500_000, "page views in all")
+    rate = env.params.get("rate", 150_000, "page views per second")
+    feed = Path(env.params.get("feed", ".weir/feed", "a file that remembers when the feed began"))
+    source = Feed(feed, rows, rate) if live else GeneratorSource(Views(slow_ms), 2, rows, rate)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("2 s").with_timestamps("ts")
+    return env.from_source(source, SCHEMA, uid="views").assign_timestamps_and_watermarks(strategy)
+
+
+def _count(views: DataStream) -> None:
+    windows = views.key_by("app_id").window(TumblingEventTimeWindows.of(WINDOW))
+    windows.aggregate(pv=count(), bytes=total("bytes"), uid="pv").sink_to(TableSink("pv"), uid="out")
+
+
+def exactly_once(env: StreamEnvironment) -> None:
+    env.enable_checkpointing("1 s")
+    _count(_views(env))
+
+
+def at_least_once(env: StreamEnvironment) -> None:
+    """Nobody waits for the slow split's barrier: what came meanwhile is in the snapshot, and is read again (D1)."""
+    env.enable_checkpointing("1 s", mode=CheckpointingMode.AT_LEAST_ONCE)
+    _count(_views(env, slow_ms=100))
+
+
+def no_checkpoints(env: StreamEnvironment) -> None:
+    """A feed that does not wait, and nothing to go back to: after a crash, what was counted is gone."""
+    env.set_restart_strategy(FixedDelay(attempts=3, delay_ms=500))
+    _count(_views(env, live=True))
