@@ -48,9 +48,7 @@ SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots bef
 
 def main() -> None:
     try:
-        app(standalone_mode=False)
-    except typer.Exit as end:
-        sys.exit(end.exit_code)
+        sys.exit(app(standalone_mode=False) or 0)
     except typer.Abort:
         sys.exit(130)
     except WeirError as error:

@@ -56,7 +56,7 @@ from engine.protocol.messages import (
 from engine.snapshot.log import EpochLog, Fenced
 from engine.snapshot.retention import disposable, keep
 from engine.snapshot.statefile import CorruptSnapshot
-from engine.snapshot.store import StoreError
+from engine.snapshot.store import StoreError, SyncFailed
 
 
 class Phase(Enum):
@@ -92,11 +92,14 @@ class KillSlot:
 
 @dataclass(frozen=True)
 class RunOffLoop:
-    """I/O: run `work` elsewhere, then `done` on the loop with its result or error; it returns further actions."""
+    """I/O: run `work` elsewhere, then `done` on the loop with its result or error; it returns further actions.
+
+    What `done` raises ends the process: it must be replaced.
+    """
 
     name: str
     work: Callable[[], Any]
-    done: Callable[[Any, BaseException | None, float], list[Action]]
+    done: Done
 
 
 @dataclass(frozen=True)
@@ -114,17 +117,21 @@ class Stop:
 
 
 Action = Send | KillSlot | RunOffLoop | Note | Stop
+Done = Callable[[Any, BaseException | None, float], list[Action]]
 
 
 @dataclass(frozen=True)
 class MasterConfig:
-    """Time-outs in ms. `attempt_limit`: how often the same user error may repeat without a checkpoint in between."""
+    """Time-outs in ms. `same_error_limit`: how often the same user error may come without a checkpoint in between;
+    `claim_error_limit`: how many errors of the store a JobMaster bears while it claims the job.
+    """
 
     slots_timeout_ms: float = 60_000
     deploy_timeout_ms: float = 60_000
     heartbeat_ms: float = 500
     heartbeat_timeout_ms: float = 10_000
     same_error_limit: int = 3
+    claim_error_limit: int = 5
 
 
 @dataclass
@@ -188,6 +195,7 @@ class JobMaster:
         self._since_ms = 0.0
         self._restart_at_ms = 0.0
         self._claim_at_ms = 0.0
+        self._claim_errors = 0
         self._heartbeat_at_ms = 0.0
         self._same_error: tuple[str, int] = ("", 0)
         self._cancelling = False
@@ -327,7 +335,11 @@ class JobMaster:
         def done(claimed: Claimed | None, error: BaseException | None, now_ms: float) -> list[Action]:
             self._claiming = False
             if error is not None:
-                return self._stop(Outcome.FAILED, f"the store can't be used: {error}")
+                self._claim_errors += 1
+                if not isinstance(error, StoreError) or self._claim_errors >= self.config.claim_error_limit:
+                    return self._stop(Outcome.FAILED, f"the store can't be used: {error}")
+                self._claim_at_ms = now_ms + 50
+                return [Note("claim_failed", {"error": str(error)})]
             if claimed is None:
                 self._claim_at_ms = now_ms + 50
                 return [Note("claim_lost", {})]
@@ -338,7 +350,7 @@ class JobMaster:
             self.attempt = AttemptId(claimed.generation, 0)
             return [Note("claimed", {"generation": claimed.generation}), *self._restore(now_ms)]
 
-        return [RunOffLoop("claim", lambda: self._log.claim(self._owner), done)]
+        return [self._off_loop("claim", lambda: self._log.claim(self._owner), done)]
 
     def _restore(self, now_ms: float) -> list[Action]:
         """Commit the newest epoch again (it may have been published and not committed), abort what no epoch knows."""
@@ -376,7 +388,7 @@ class JobMaster:
             self._since_ms = now_ms
             return self._deploy_if_ready(now_ms)
 
-        return [RunOffLoop("restore", work, done)]
+        return [self._off_loop("restore", work, done)]
 
     def _corrupt(self, what: str) -> str:
         epoch = self.newest.epoch if self.newest else 0
@@ -503,14 +515,12 @@ class JobMaster:
         broken = ledger.violations(manifest.ledger, self._base, self.execution.graph.checkpoints.mode)
         if broken:
             assert self.coordinator is not None
-            return self._carry_out(
-                self.coordinator.on_not_published(
-                    completed.checkpoint, CheckpointFailure.LEDGER_MISMATCH, "; ".join(broken)
-                ),
-                now_ms,
+            failed = self.coordinator.on_not_published(
+                completed.checkpoint, CheckpointFailure.LEDGER_MISMATCH, "; ".join(broken)
             )
+            return self._carry_out(failed, now_ms) + self._after_publication(now_ms)
         self._publication = Publication(completed, manifest)
-        return [RunOffLoop("manifest", lambda: self._log.write_manifest(manifest), self._manifest_written)]
+        return [self._off_loop("manifest", lambda: self._log.write_manifest(manifest), self._manifest_written)]
 
     def _make_manifest(self, completed: CompletedCheckpoint) -> Manifest:
         carried = [c for ack in completed.acks for c in ack.committables]
@@ -546,14 +556,16 @@ class JobMaster:
         publication, record = self._publication, self._record
         assert publication is not None and publication.ref is not None and record is not None
         ref = publication.ref
-        return RunOffLoop("publish", lambda: self._log.publish(record, ref), self._appended)
+        return self._off_loop("publish", lambda: self._log.publish(record, ref), self._appended)
 
     def _appended(self, record: LogRecord | None, error: BaseException | None, now_ms: float) -> list[Action]:
         publication = self._publication
         assert publication is not None
         if isinstance(error, Fenced):
             return self._stop(Outcome.FENCED, str(error))
-        if error is not None and isinstance(error, StoreError) and not publication.create_sent:
+        if error is not None and not isinstance(error, StoreError):
+            raise error
+        if error is not None and not publication.create_sent:
             return self._not_published(str(error), now_ms)
         if record is None:
             publication.create_sent = True  # from here on only the log knows: repeat until the answer is definite
@@ -584,7 +596,7 @@ class JobMaster:
         manifest = publication.manifest
         return [
             Note("published", {"checkpoint": manifest.checkpoint, "epoch": manifest.epoch}),
-            RunOffLoop("commit", lambda: self._commit_all(permit, manifest), self._committed),
+            self._off_loop("commit", lambda: self._commit_all(permit, manifest), self._committed),
         ]
 
     def _commit_all(self, permit: CommitPermit, manifest: Manifest) -> None:
@@ -646,14 +658,22 @@ class JobMaster:
             for directory in disposable(paths, store.list(paths.job), kept, generation):
                 store.delete(directory)
 
-        return RunOffLoop("sweep", work, _ignore)
+        return self._off_loop("sweep", work, _ignore)
 
     def _delete(self, paths: list[str]) -> Action:
         def work() -> None:
             for path in paths:
                 self._log.store.delete(path)
 
-        return RunOffLoop("delete", work, _ignore)
+        return self._off_loop("delete", work, _ignore)
+
+    def _off_loop(self, name: str, work: Callable[[], Any], done: Done) -> RunOffLoop:
+        def checked(result: Any, error: BaseException | None, now_ms: float) -> list[Action]:
+            if isinstance(error, SyncFailed):
+                raise error  # what is durable is unknown now: this process must not go on
+            return [] if self.phase is Phase.STOPPED else done(result, error, now_ms)
+
+        return RunOffLoop(name, work, checked)
 
     def _broadcast(self, message: MasterMessage) -> list[Action]:
         return [Send(slot.session, message) for slot in self.slots.assigned]

@@ -22,6 +22,7 @@ class MasterLaunch(msgspec.Struct, frozen=True):
     store: str
     max_slots: int
     slots_timeout_s: float = 60.0
+    heartbeat_timeout_s: float = 10.0
 
 
 class MasterAddress(msgspec.Struct, frozen=True):

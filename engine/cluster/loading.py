@@ -28,9 +28,12 @@ class JobSpec:
 
 
 def default_name(path: str) -> str:
-    """`assets.pageviews.job:job` → `pageviews`."""
-    module = path.partition(":")[0].split(".")
-    return module[-2] if len(module) > 1 and module[-1] == "job" else module[-1]
+    """`assets.pageviews.job:job` → `pageviews`; `shop.jobs:orders` → `orders`."""
+    module, _, function = path.partition(":")
+    if function not in ("", "job"):
+        return function
+    parts = module.split(".")
+    return parts[-2] if len(parts) > 1 and parts[-1] == "job" else parts[-1]
 
 
 def load(spec: JobSpec) -> JobGraph:

@@ -86,7 +86,10 @@ class MasterProcess:
         log.info("Spark is up after %.1f s", time.monotonic() - started)
         epoch_log = EpochLog(self._store, self._paths)
         committers = {uid: sink.committer(self._store, self._paths) for uid, sink in self._graph.sinks}
-        config = MasterConfig(slots_timeout_ms=self._launch.slots_timeout_s * 1000)
+        config = MasterConfig(
+            slots_timeout_ms=self._launch.slots_timeout_s * 1000,
+            heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
+        )
         owner = f"{os.getpid()}-{secrets.token_hex(8)}"
         self.master = JobMaster(
             self._execution, epoch_log, committers, owner, nonce, self._clock.wall_ms, random.random, config

@@ -17,6 +17,13 @@ class ElementsSource(Source):
         for position, row in enumerate(rows):
             if set(row) != set(schema.names):
                 raise SchemaMismatch(f"element {position} has the fields {sorted(row)}, the schema {schema.names}")
+            for field in schema:
+                value = row[field.name]
+                # Arrow would cut it off without a word.
+                if pa.types.is_integer(field.type) and isinstance(value, float) and not value.is_integer():
+                    raise SchemaMismatch(
+                        f"the elements do not fit the schema: {field.name} {field.type} can't be {value}"
+                    )
         try:
             self._batch = pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

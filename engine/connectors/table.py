@@ -77,7 +77,7 @@ class _TableWriter(SinkWriter):
         name = f"{attempt.generation:04d}-{attempt.attempt:04d}-{self._context.subtask:04d}-{self._files:06d}.parquet"
         assert _FILE_NAME.fullmatch(name)
         rows = pa.Table.from_batches(self._batches, self._context.schema)
-        return _ParquetFile(self._context.store, f"{self._table}/data/{name}", rows, self._bytes)
+        return _ParquetFile(self._context.store, f"{self._table}/{name}", rows, self._bytes)
 
     @property
     def buffered_bytes(self) -> int:
@@ -119,8 +119,8 @@ class TableCommitter(Committer):
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
         # By name, which is unique within a table: the same file has another address once its store was moved.
         known = {_name(file["path"]) for file in self.files(permit.epoch)} if permit else set()
-        for path in self._store.list(f"{self._table}/data"):
-            written = _FILE_NAME.fullmatch(_name(path))
+        for path in self._store.list(self._table):
+            written = _FILE_NAME.fullmatch(path.removeprefix(f"{self._table}/"))  # not of a table below this one
             if written is None or _name(path) in known:
                 continue
             if AttemptId(int(written["generation"]), int(written["attempt"])) < attempt:
@@ -172,7 +172,6 @@ def read_table(store: Store, table: str) -> pa.Table:
     if not numbers:
         raise FileNotFoundError(f"{table} is not a Weir table, or nothing was published to it yet")
     newest = max(int(number.removesuffix(".compact")) for number in numbers)
-    prefix = store.uri(f"{table}/data/")
-    names = [file["path"].removeprefix(prefix) for file in TableCommitter(store, table).files(newest + 1)]
-    parts = [pq.read_table(pa.BufferReader(store.read(f"{table}/data/{name}"))) for name in names]
+    names = [_name(file["path"]) for file in TableCommitter(store, table).files(newest + 1)]
+    parts = [pq.read_table(pa.BufferReader(store.read(f"{table}/{name}"))) for name in names]
     return pa.concat_tables(parts) if parts else pa.table({})

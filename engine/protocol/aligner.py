@@ -50,6 +50,7 @@ class AlignedBarriers:
         self._arrived: set[int] = set()
         self._since_ms = 0.0
         self._closed = 0  # every checkpoint up to this one is over here: aligned, superseded or aborted
+        self._aborted: set[int] = set()  # later ones that are over already; what is aligned now goes on
 
     def blocked(self, channel: int) -> bool:
         return channel in self._arrived
@@ -57,7 +58,7 @@ class AlignedBarriers:
     def on_barrier(self, channel: int, checkpoint: int, now_ms: float) -> list[Outcome]:
         assert channel not in self._arrived, f"channel {channel} was read while it was blocked"
         outcomes: list[Outcome] = []
-        if checkpoint <= self._closed:
+        if checkpoint <= self._closed or checkpoint in self._aborted:
             return outcomes
         if self._current is not None and checkpoint < self._current:
             return outcomes
@@ -74,12 +75,14 @@ class AlignedBarriers:
         return outcomes
 
     def on_abort(self, checkpoint: int) -> None:
-        if self._current is not None and checkpoint >= self._current:
-            self._release(self._current)
-        self._closed = max(self._closed, checkpoint)
+        if checkpoint == self._current:
+            self._release(checkpoint)
+        elif checkpoint > self._closed:
+            self._aborted.add(checkpoint)
 
     def _release(self, checkpoint: int) -> None:
         self._closed = max(self._closed, checkpoint)
+        self._aborted = {c for c in self._aborted if c > self._closed}
         self._current = None
         self._arrived.clear()
 
@@ -93,12 +96,13 @@ class TrackedBarriers:
         self._arrived: dict[int, set[int]] = {}
         self._since_ms: dict[int, float] = {}
         self._closed = 0
+        self._aborted: set[int] = set()
 
     def blocked(self, channel: int) -> bool:
         return False
 
     def on_barrier(self, channel: int, checkpoint: int, now_ms: float) -> list[Outcome]:
-        if checkpoint <= self._closed:
+        if checkpoint <= self._closed or checkpoint in self._aborted:
             return []
         arrived = self._arrived.setdefault(checkpoint, set())
         self._since_ms.setdefault(checkpoint, now_ms)
@@ -113,9 +117,12 @@ class TrackedBarriers:
     def on_abort(self, checkpoint: int) -> None:
         self._arrived.pop(checkpoint, None)
         self._since_ms.pop(checkpoint, None)
+        if checkpoint > self._closed:
+            self._aborted.add(checkpoint)
 
     def _close(self, checkpoint: int) -> None:
         self._closed = max(self._closed, checkpoint)
+        self._aborted = {c for c in self._aborted if c > self._closed}
         for older in [c for c in self._arrived if c <= checkpoint]:
             del self._arrived[older]
             del self._since_ms[older]

@@ -6,6 +6,7 @@ checkpoint is handed out for publication in the order of ids; only published che
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -52,6 +53,10 @@ class TooManyFailures:
 CoordinatorAction = TriggerSources | PublishCheckpoint | AbortCheckpoint | DiscardLateAck | TooManyFailures
 
 
+_ABORTED_KNOWN = 64
+"""How many aborted checkpoints are remembered, so that late acknowledgements of them are told from repeated ones."""
+
+
 class CheckpointCoordinator:
     """Of one attempt. Ids continue where the last attempt ended."""
 
@@ -72,6 +77,7 @@ class CheckpointCoordinator:
         self._subtasks = frozenset(subtasks)
         self._pending: dict[int, PendingCheckpoint] = {}
         self._publishing: dict[int, CompletedCheckpoint] = {}
+        self._aborted: deque[int] = deque(maxlen=_ABORTED_KNOWN)
         self._last_trigger_ms = now_ms
         self._last_completion_ms: float | None = None
         self._final_wanted = False
@@ -90,9 +96,13 @@ class CheckpointCoordinator:
 
     def on_tick(self, now_ms: float) -> list[CoordinatorAction]:
         actions: list[CoordinatorAction] = []
+        too_many: list[CoordinatorAction] = []
         for pending in [p for p in self._pending.values() if p.expires_ms <= now_ms]:
-            waits = ", ".join(map(str, pending.missing[:4]))
-            actions += self._fail(pending, CheckpointFailure.EXPIRED, f"no acknowledgement from {waits}")
+            detail = f"no acknowledgement from {', '.join(map(str, pending.missing[:4]))}"
+            actions += self._abort(pending, CheckpointFailure.EXPIRED, detail)
+            too_many = self._count(CheckpointFailure.EXPIRED, detail)
+        if too_many:
+            return actions + too_many  # the attempt ends: nothing more is triggered
         due = self._due_ms()
         if due is not None and due <= now_ms:
             actions += self.trigger(now_ms)
@@ -122,9 +132,10 @@ class CheckpointCoordinator:
             return AckOutcome.UNKNOWN, []  # another attempt's files lie under another path
         pending = self._pending.get(ack.checkpoint)
         if pending is None:
-            if ack.checkpoint in self._publishing:
-                return AckOutcome.DUPLICATE, []
-            return AckOutcome.DISCARDED, [DiscardLateAck(ack)]
+            if ack.checkpoint in self._aborted:
+                return AckOutcome.DISCARDED, [DiscardLateAck(ack)]
+            # Repeated, of a completed checkpoint: its files may be an epoch's, so nothing is deleted on suspicion.
+            return AckOutcome.DUPLICATE, []
         outcome = pending.acknowledge(ack)
         if not pending.complete:
             return outcome, []
@@ -152,6 +163,7 @@ class CheckpointCoordinator:
     def on_not_published(self, checkpoint: int, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
         """The manifest could not be written, so no epoch record was tried: definite, and nothing was committed."""
         completed = self._publishing.pop(checkpoint)
+        self._aborted.append(checkpoint)
         actions: list[CoordinatorAction] = [AbortCheckpoint(checkpoint, failure, detail, completed.triggered_ms)]
         return actions + self._count(failure, detail)
 
@@ -176,6 +188,7 @@ class CheckpointCoordinator:
 
     def _abort(self, pending: PendingCheckpoint, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
         del self._pending[pending.checkpoint]
+        self._aborted.append(pending.checkpoint)
         return [AbortCheckpoint(pending.checkpoint, failure, detail, pending.triggered_ms)]
 
     def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:

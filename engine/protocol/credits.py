@@ -6,11 +6,24 @@ bounded by `capacity`, however stuck what stands behind it is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 CHANNEL_BYTES = 4 << 20
 """What a channel's receiver always takes; the floating share of a gate is of the same size per channel."""
 
 MAX_FRAME_BYTES = 2 << 20
 """No batch on a channel is larger (senders slice), so one grant of a channel's own share always lets one through."""
+
+
+@dataclass(frozen=True)
+class ChannelLimits:
+    """`own_bytes` must take at least one frame, or a channel could starve."""
+
+    own_bytes: int = CHANNEL_BYTES
+    frame_bytes: int = MAX_FRAME_BYTES
+
+    def __post_init__(self) -> None:
+        assert 0 < self.frame_bytes <= self.own_bytes
 
 
 class SenderCredit:
@@ -36,9 +49,11 @@ class SenderCredit:
 class GateCredit:
     """What a gate grants: each channel's own share, and a floating share by the backlog that senders report."""
 
-    def __init__(self, channels: int, own_bytes: int = CHANNEL_BYTES) -> None:
-        self._own = own_bytes
-        self._floating = own_bytes * channels
+    def __init__(self, channels: int, limits: ChannelLimits | None = None) -> None:
+        limits = limits or ChannelLimits()
+        self._own = limits.own_bytes
+        self._frame = limits.frame_bytes
+        self._floating = self._own * channels
         self._granted = [0] * channels  # running totals
         self._consumed = [0] * channels
         self._backlog = [0] * channels
@@ -67,7 +82,7 @@ class GateCredit:
             share = free * backlog // wanting if wanting else 0
             target = self._own + max(min(share, backlog), max(0, self.outstanding(channel) - self._own))
             more = target - self.outstanding(channel)
-            if more >= hold or (more > 0 and self.outstanding(channel) < MAX_FRAME_BYTES):
+            if more >= hold or (more > 0 and self.outstanding(channel) < self._frame):
                 self._granted[channel] += more
                 result.append((channel, self._granted[channel]))
         assert sum(self.outstanding(c) for c in range(len(self._granted))) <= self.capacity

@@ -21,9 +21,12 @@ from engine.runtime.ports import Element, Frame, Transport
 class OutputChannel:
     """The sending end. What has no credit yet waits in `_waiting`; while it does, the subtask takes no new input."""
 
-    def __init__(self, attempt: AttemptId, channel: ChannelId, transport: Transport) -> None:
+    def __init__(
+        self, attempt: AttemptId, channel: ChannelId, transport: Transport, frame_bytes: int = MAX_FRAME_BYTES
+    ) -> None:
         self.id = channel
         self.rows_sent = 0
+        self._frame_bytes = frame_bytes
         self._attempt = attempt
         self._transport = transport
         self._credit = SenderCredit()
@@ -34,7 +37,7 @@ class OutputChannel:
     def emit(self, element: Element) -> None:
         if isinstance(element, pa.RecordBatch):
             self.rows_sent += element.num_rows
-            for piece in sliced(element):
+            for piece in sliced(element, self._frame_bytes):
                 size = piece.nbytes
                 self._waiting.append((piece, size))
                 self._backlog += size
@@ -59,15 +62,15 @@ class OutputChannel:
         return bool(self._waiting)
 
 
-def sliced(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+def sliced(batch: pa.RecordBatch, frame_bytes: int = MAX_FRAME_BYTES) -> list[pa.RecordBatch]:
     """Pieces that each fit into a frame."""
     size = batch.nbytes
-    if size <= MAX_FRAME_BYTES:
+    if size <= frame_bytes:
         return [batch]
     if batch.num_rows == 1:
-        raise ChannelError(f"one record has {size} bytes; a channel takes records up to {MAX_FRAME_BYTES} bytes")
+        raise ChannelError(f"one record has {size} bytes; a channel takes records up to {frame_bytes} bytes")
     half = batch.num_rows // 2
-    return sliced(batch.slice(0, half)) + sliced(batch.slice(half))
+    return sliced(batch.slice(0, half), frame_bytes) + sliced(batch.slice(half), frame_bytes)
 
 
 class OutputPort:

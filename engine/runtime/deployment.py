@@ -9,6 +9,7 @@ from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobVertex
 from engine.protocol.aligner import AlignedBarriers, BarrierAligner, TrackedBarriers
 from engine.protocol.config import CheckpointingMode
+from engine.protocol.credits import ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.messages import SlotMessage
@@ -51,6 +52,7 @@ class Deployer:
     upload: Callable[[AttemptId, SubtaskId, TakenSnapshot], None]
     report: Callable[[SlotMessage], None]
     batch_rows: int = BATCH_ROWS
+    limits: ChannelLimits = ChannelLimits()
 
     def deploy(self, attempt: AttemptId, slot: int, restored: Restored | None) -> Deployment:
         deployment = Deployment(attempt, [], {}, {})
@@ -94,7 +96,7 @@ class Deployer:
         if vertex.source is not None:
             return SourceHead(vertex.source.source, vertex.source.schema, vertex.source.strategy)
         channels = self.execution.inputs(subtask)
-        gate = InputGate(deployment.attempt, channels, self._aligner(len(channels)), self.transport)
+        gate = InputGate(deployment.attempt, channels, self._aligner(len(channels)), self.transport, self.limits)
         deployment.gates.update(dict.fromkeys(channels, gate))
         return gate
 
@@ -107,7 +109,7 @@ class Deployer:
         ports = []
         for edge in self.execution.graph.outputs(subtask.vertex):
             channels = [
-                OutputChannel(deployment.attempt, channel, self.transport)
+                OutputChannel(deployment.attempt, channel, self.transport, self.limits.frame_bytes)
                 for channel in self.execution.outputs(edge, subtask.index)
             ]
             deployment.outputs.update({channel.id: channel for channel in channels})

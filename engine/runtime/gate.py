@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from engine.protocol.aligner import BarrierAligner, Outcome
-from engine.protocol.credits import CHANNEL_BYTES, GateCredit
+from engine.protocol.credits import ChannelLimits, GateCredit
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.signals import MIN_WATERMARK, Barrier, EndOfData, Watermark
 from engine.runtime.channels import InputChannel
@@ -30,15 +30,17 @@ class InputGate:
         channels: Sequence[ChannelId],
         aligner: BarrierAligner,
         transport: Transport,
+        limits: ChannelLimits | None = None,
     ) -> None:
+        limits = limits or ChannelLimits()
         self.rows_received: dict[str, int] = {channel.edge: 0 for channel in channels}
         self._attempt = attempt
         self._transport = transport
         self._channels = [InputChannel(channel) for channel in channels]
         self._index = {channel: position for position, channel in enumerate(channels)}
         self._aligner = aligner
-        self._credit = GateCredit(len(channels))
-        self._hold = CHANNEL_BYTES // 4
+        self._credit = GateCredit(len(channels), limits)
+        self._hold = limits.own_bytes // 4
         self._watermarks = [MIN_WATERMARK] * len(channels)
         self._watermark = MIN_WATERMARK
         self._ended = 0

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from engine.graph.execution_graph import ExecutionGraph
+from engine.protocol.credits import ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.manifest import Committable, SubtaskState, Timings
 from engine.protocol.messages import (
@@ -67,6 +68,7 @@ class SlotRuntime:
         store: Store,
         control: Control,
         batch_rows: int = BATCH_ROWS,
+        limits: ChannelLimits | None = None,
         visit_elements: int = VISIT_ELEMENTS,
     ) -> None:
         self._visit_elements = visit_elements
@@ -81,7 +83,16 @@ class SlotRuntime:
         self._control = control
         self._log = EpochLog(store, paths)
         self._deployer = Deployer(
-            execution, paths, clock, transport, offload, store, self._upload, self._report_of_subtask, batch_rows
+            execution,
+            paths,
+            clock,
+            transport,
+            offload,
+            store,
+            self._upload,
+            self._report_of_subtask,
+            batch_rows,
+            limits or ChannelLimits(),
         )
         self._attempt: AttemptId | None = None
         self._left = AttemptId(0, 0)  # this attempt and all before it are over for this slot

@@ -124,6 +124,10 @@ def _canonical(key: Key) -> Key:
 
 def _array(descriptor: ValueStateDescriptor, held: list[Any]) -> pa.Array:
     try:
+        if pa.types.is_integer(descriptor.type):
+            for value in held:
+                if isinstance(value, float) and not value.is_integer():
+                    raise ValueError(f"{value} (Arrow would cut it off without a word)")
         return pa.array(held, descriptor.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"state {descriptor.name!r} is declared as {descriptor.type}, but holds: {error}") from error

@@ -1,1 +1,1 @@
-"""The deterministic simulator: real decisions and real operators in one thread, under a clock and faults that one seed chooses."""
+"""The deterministic simulator: the real engine in one thread, under a clock and faults that one seed chooses."""

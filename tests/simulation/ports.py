@@ -18,6 +18,9 @@ from tests.simulation.world import Process, Violation, World
 if TYPE_CHECKING:
     from tests.simulation.cluster import MasterProcess, SlotProcess
 
+FRAME_LOST = "channel: a frame is lost"
+FRAME_TWICE = "channel: a frame comes twice"
+
 Done = Callable[[Any, BaseException | None], None]
 
 
@@ -29,8 +32,6 @@ def attempt_work(process: Process, name: str, work: Callable[[], Any], expected:
         return None, error
     except expected as error:
         return None, error
-    except Violation:
-        raise
     except Exception as error:
         raise Violation("internal_error", f"{process.name}, {name}: {type(error).__name__}: {error}") from error
 
@@ -56,16 +57,19 @@ class SimOffload:
     def _run(self, lane: str) -> None:
         world, queue = self._process.world, self._lanes[lane]
         work, done = queue[0]
-        result, error = attempt_work(self._process, lane, work, (StoreError, CorruptSnapshot))
 
-        def finish() -> None:
+        def ended(outcome: tuple[Any, Any]) -> None:
+            world.after(world.delay(self._typical_ms), self._process, f"done {lane}", lambda: finish(*outcome))
+            queue.popleft()
+            if queue:
+                self._schedule(lane)
+
+        def finish(result: Any, error: BaseException | None) -> None:
             done(result, error)
             self._process.poke()
 
-        world.after(world.delay(self._typical_ms), self._process, f"done {lane}", finish)
-        queue.popleft()
-        if queue:
-            self._schedule(lane)
+        expected = (StoreError, CorruptSnapshot)
+        world.off_loop(self._process, lane, lambda: attempt_work(self._process, lane, work, expected), ended)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,10 @@ class Network:
             for end in (connection.sender, connection.receiver):
                 if end is not None and end.alive:
                     self.world.after(
-                        self.world.delay(2 * self.typical_ms), end, f"channel {channel} of {attempt} broke", _told(end, attempt, channel)
+                        self.world.delay(2 * self.typical_ms),
+                        end,
+                        f"channel {channel} of {attempt} broke",
+                        _told(end, attempt, channel),
                     )
 
         self.world.hits.add("channel: broken")
@@ -140,7 +147,7 @@ class SimTransport:
         self._closed: set[AttemptId] = set()
 
     def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None:
-        self._process.touch()
+        self._process.touch("open")
         connection = self._network.connection(attempt, channel)
         connection.schema = schema
         connection.sender = self._process
@@ -150,7 +157,7 @@ class SimTransport:
         connection.early_grants = []
 
     def send(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
-        self._process.touch()
+        self._process.touch("frame")
         if attempt in self._closed:
             raise Violation("attempts", f"{self._process.name} sends on {channel} of {attempt}, which it has left")
         network, world = self._network, self._network.world
@@ -159,19 +166,21 @@ class SimTransport:
             raise Violation("schema", f"{channel}: {frame.element.schema} where {connection.schema} was opened")
         connection.sent_bytes += frame.size
         if connection.sent_bytes > connection.grant_total:
-            raise Violation("credit", f"{channel}: {connection.sent_bytes} bytes sent, {connection.grant_total} granted")
+            raise Violation(
+                "credit", f"{channel}: {connection.sent_bytes} bytes sent, {connection.grant_total} granted"
+            )
         if connection.broken:
             return
         if world.chance(network.faults.frame_break):
             network.break_connection(attempt, channel, 0.0)
             return
         if world.chance(network.faults.frame_lost):
-            world.hits.add("channel: a frame is lost")
+            world.hits.add(FRAME_LOST)
             network.break_connection(attempt, channel, 30 * world.random.random())
             return
         self._deliver_frame(connection, attempt, channel, frame)
         if world.chance(network.faults.frame_repeated):
-            world.hits.add("channel: a frame comes twice")
+            world.hits.add(FRAME_TWICE)
             self._deliver_frame(connection, attempt, channel, frame)
 
     def _deliver_frame(self, connection: Connection, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
@@ -187,7 +196,10 @@ class SimTransport:
                 world.after(0.0, receiver, f"frame {channel} {frame.sequence} of {attempt}", taken)
 
         def taken() -> None:
+            refused = receiver.runtime.refused
             receiver.runtime.on_frame(attempt, channel, frame)
+            if receiver.runtime.refused != refused:
+                world.hits.add("slot: refuses a frame of another attempt")
             receiver.poke()
 
         arrival = max(connection.frames_until_ms, world.now_ms + world.delay(network.typical_ms))
@@ -195,7 +207,7 @@ class SimTransport:
         world.at(arrival, None, "net", arrive)
 
     def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
-        self._process.touch()
+        self._process.touch("grant")
         connection = self._network.connection(attempt, channel)
         connection.grant_total = max(connection.grant_total, granted_total)
         if connection.sender is None:
@@ -227,7 +239,9 @@ class Link:
     stand for what a shell repeats when it is not sure; they may come much later.
     """
 
-    def __init__(self, world: World, slot: SlotProcess, master: MasterProcess, faults: NetworkFaults, typical_ms: float):
+    def __init__(
+        self, world: World, slot: SlotProcess, master: MasterProcess, faults: NetworkFaults, typical_ms: float
+    ):
         self.world = world
         self.slot = slot
         self.master = master
@@ -249,7 +263,7 @@ class Link:
             return
         if world.chance(self._faults.message_lost):
             world.hits.add("control: a message is lost, the stream breaks")
-            world.after(40 * world.random.random(), None, f"link of {self.slot.name} breaks", self.breaks)
+            world.after(60 * world.random.random(), None, f"link of {self.slot.name} breaks", self.breaks)
             return
 
         def arrive() -> None:

@@ -67,7 +67,8 @@ class StoreView:
         self._process = process
 
     def _begin(self, what: str, path: str) -> None:
-        self._process.touch()
+        self._store.world.breathe()
+        self._process.touch(what)
         if self._store.world.chance(self._store.faults.error):
             self._store.world.hits.add(f"store: {what} fails")
             raise StoreError(f"simulated: can't {what} {path}")
@@ -99,11 +100,13 @@ class StoreView:
             if fate == 0:
                 store.make(path, data)
             elif fate == 2:
-                world.after(world.random.random() * 60, None, f"late create {path}", lambda: _ignore(store.make(path, data)))
+                world.after(
+                    world.random.random() * 60, None, f"late create {path}", lambda: _ignore(store.make(path, data))
+                )
             return Created.UNKNOWN
         outcome = store.make(path, data)
         world.hits.add(f"store: create {outcome.name}")
-        self._process.touch()  # it may die before it hears the answer
+        self._process.touch("created")  # it may die before it hears the answer
         return outcome
 
     def read(self, path: str) -> bytes:

@@ -10,8 +10,10 @@ import hashlib
 import heapq
 import random
 from collections.abc import Callable
+from typing import Any
 
 from engine.snapshot.store import SyncFailed
+from tests.simulation.fibers import Fiber
 
 WALL_START_MS = 1_700_000_000_000
 
@@ -20,8 +22,8 @@ class Crashed(BaseException):
     """The process that runs this code dies here. No engine code may catch it."""
 
 
-class Violation(Exception):
-    """An invariant does not hold."""
+class Violation(BaseException):
+    """An invariant does not hold. Not an Exception: the engine must not take it for a failure of its own."""
 
     def __init__(self, invariant: str, message: str) -> None:
         super().__init__(f"{invariant}: {message}")
@@ -38,11 +40,13 @@ class Process:
         self.alive = True
         self.paused_until_ms = 0.0
         self.fuse: int | None = None  # how many more calls of ports until it dies
+        self.doom = ""  # the fuse burns down at calls of this port only
+        self.fibers: list[Fiber] = []  # work that is under way off its loop
         self.wall_skew_ms = world.random.randrange(-50, 50)
 
-    def touch(self) -> None:
+    def touch(self, port: str) -> None:
         """Every port calls this first: the place where a process can die in the middle of what it does."""
-        if self.fuse is not None:
+        if self.fuse is not None and self.doom in ("", port):
             self.fuse -= 1
             if self.fuse < 0:
                 raise Crashed(self.name)
@@ -68,6 +72,8 @@ class World:
         self.hits: set[str] = set()  # the transitions of the protocol that this run took
         self._heap: list[tuple[float, int, Process | None, str, Callable[[], None]]] = []
         self._sequence = 0
+        self._fiber: Fiber | None = None
+        self._owners: dict[Process, None] = {}
 
     @property
     def stormy(self) -> bool:
@@ -78,8 +84,10 @@ class World:
         return probability > 0.0 and self.stormy and self.random.random() < probability
 
     def delay(self, typical_ms: float) -> float:
-        """Mostly short, now and then ten or forty times as long."""
+        """Mostly short, now and then ten or forty times as long; in calm weather always short."""
         draw = self.random.random()
+        if not self.stormy:
+            return 0.4 * typical_ms * draw
         if draw < 0.02:
             return typical_ms * 40 * self.random.random()
         if draw < 0.1:
@@ -132,7 +140,48 @@ class World:
         if process.alive:
             process.alive = False
             self.trace.append(f"{self.now_ms:.3f} {process.name} dies: {why}")
+            self._unwind(process)
             process.crashed()
+
+    # --- work off the loop ---
+
+    def off_loop(self, process: Process, label: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Run `work`, in one go or with pauses at its calls of the store; `then` with its result."""
+        if self.random.random() < 0.5:
+            then(work())
+            return
+        fiber = Fiber(work)
+        process.fibers.append(fiber)
+        self._owners[process] = None
+        self._advance(process, label, fiber, then)
+
+    def breathe(self) -> None:
+        """A call of the store: work off the loop may have to wait here while others go on."""
+        if self._fiber is not None and self.random.random() < 0.3:
+            self._fiber.suspend(self.delay(1.0))
+
+    def _advance(self, process: Process, label: str, fiber: Fiber, then: Callable[[Any], None]) -> None:
+        self._fiber = fiber
+        finished = fiber.resume()
+        self._fiber = None
+        if not finished:
+            self.hits.add("work: goes on after a pause")
+            self.after(fiber.wait_ms, process, f"{label} goes on", lambda: self._advance(process, label, fiber, then))
+            return
+        process.fibers.remove(fiber)
+        if fiber.raised is not None:
+            raise fiber.raised
+        then(fiber.result)
+
+    def _unwind(self, process: Process) -> None:
+        fibers, process.fibers = process.fibers, []
+        for fiber in fibers:
+            fiber.unwind(Crashed)
+
+    def close(self) -> None:
+        """The run is over: no thread is left waiting."""
+        for process in self._owners:
+            self._unwind(process)
 
     def digest(self) -> str:
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()

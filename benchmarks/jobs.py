@@ -1,0 +1,155 @@
+"""The jobs that are measured. Slots import this module, so it stays light."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.rows import BOUND_S, SCHEMA, WINDOW_S, keys_of, mix, window_rows
+from benchmarks.sinks import DiscardSink, LatencySink, StuckSink
+from engine.api import (
+    DataStream,
+    ExponentialDelay,
+    FixedDelay,
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    StreamEnvironment,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count,
+    total,
+)
+from engine.connectors.generator import Columns, GeneratorSource
+from engine.connectors.table import TableSink
+from engine.runtime.functions import Row
+
+SPLITS = 2
+
+
+def window(env: StreamEnvironment) -> None:
+    """Count and sum per key in tumbling windows of ten seconds, flat out, into a table."""
+    interval = env.params.get("interval", "1 s", "time between checkpoints; none: only by hand")
+    env.enable_checkpointing(interval=None if interval == "none" else interval)
+    rows = env.from_source(GeneratorSource(window_rows, splits=SPLITS), schema=SCHEMA, uid="rows")
+    _windowed(_stamped(rows), f"{WINDOW_S} s").sink_to(TableSink("windows"), uid="out")
+
+
+def _stamped(rows: DataStream) -> DataStream:
+    bound = WatermarkStrategy.for_bounded_out_of_orderness(f"{BOUND_S} s").with_timestamps("ts")
+    return rows.assign_timestamps_and_watermarks(bound)
+
+
+def _windowed(stamped: DataStream, size: str) -> DataStream:
+    windows = stamped.key_by("key").window(TumblingEventTimeWindows.of(size))
+    return windows.aggregate(count=count(), total=total("value"), uid="windows")
+
+
+def latency_rows(env: StreamEnvironment) -> None:
+    """Row lane: a paced source, a keyed exchange, a Python function with keyed state, a sink that reads the clock."""
+    keyed = _paced(env).key_by("key")
+    counted = keyed.process(CountPerKey(), uid="counted", schema="key long, due timestamp, seen long")
+    counted.sink_to(LatencySink(_folder(env), "due"), uid="out")
+
+
+def latency_columns(env: StreamEnvironment) -> None:
+    """Columnar lane: the same source into windows of 10 ms; a result's latency counts from the end of its window."""
+    stamped = _paced(env).assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamps("due")
+    )
+    windows = stamped.key_by("key").window(TumblingEventTimeWindows.of(10)).aggregate(rows=count(), uid="windows")
+    windows.sink_to(LatencySink(_folder(env), "window_end"), uid="out")
+
+
+def _folder(env: StreamEnvironment) -> str:
+    return env.params.get("folder", "/tmp/weir-latency", "where latencies are written")
+
+
+def _paced(env: StreamEnvironment) -> DataStream:
+    rate = env.params.get("rate", 10_000, "rows per second")
+    env.enable_checkpointing(interval="1 s")
+    source = GeneratorSource(due_rows(rate), splits=SPLITS, rate=rate)
+    return env.from_source(source, schema="key long, due timestamp", uid="rows")
+
+
+def due_rows(rate: float) -> Callable[[np.ndarray], Columns]:
+    """Rows that carry the time at which the rate made them due, not the time at which they were made.
+
+    So whatever holds the source up counts as latency too. The last row of a split's first batch is due now; the others
+    follow from their numbers.
+    """
+    origin_us: dict[int, float] = {}
+    step_us = 1_000_000 / rate
+
+    def make(n: np.ndarray) -> Columns:
+        split = int(n[0]) % SPLITS
+        if split not in origin_us:
+            origin_us[split] = time.time_ns() / 1000 - int(n[-1]) * step_us
+        return {"key": keys_of(mix(n)), "due": (n * step_us + origin_us[split]).astype(np.int64)}
+
+    return make
+
+
+class CountPerKey(KeyedProcessFunction):
+    def open(self, context: RuntimeContext) -> None:
+        self._seen = context.get_state(ValueStateDescriptor("seen", pa.int64()))
+
+    def process_element(self, value: Row, context: ProcessContext) -> Iterable[Row]:
+        seen = (self._seen.value() or 0) + 1
+        self._seen.update(seen)
+        yield {"key": value["key"], "due": value["due"], "seen": seen}
+
+
+def recovery(env: StreamEnvironment) -> None:
+    """The window job at a steady rate, and beside it a keyed function that notes its first record of each attempt."""
+    rate = env.params.get("rate", 200_000, "rows per second")
+    folder = env.params.get("folder", "/tmp/weir-recovery", "where first records are noted")
+    delay = env.params.get("delay", "default", "before a restart; none: at once")
+    env.enable_checkpointing(interval="1 s")
+    # The default's delay grows with each failure within an hour; every kill here is to meet it as if it were the first.
+    first = ExponentialDelay(reset_after_ms=0)
+    env.set_restart_strategy(first if delay == "default" else FixedDelay(attempts=1_000, delay_ms=0))
+    rows = env.from_source(GeneratorSource(window_rows, splits=SPLITS, rate=rate), schema=SCHEMA, uid="rows")
+    stamped = _stamped(rows)
+    some = stamped.map_batches(every_hundredth_key)
+    some.key_by("key").process(FirstRecord(folder), uid="first").sink_to(DiscardSink(), uid="discard")
+    _windowed(stamped, f"{WINDOW_S} s").sink_to(TableSink("windows"), uid="out")
+
+
+def every_hundredth_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pa.array(batch.column("key").to_numpy() % 100 == 0))
+
+
+class FirstRecord(KeyedProcessFunction):
+    """Writes the wall clock when the first record after `open` is processed: its state is restored by then."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def open(self, context: RuntimeContext) -> None:
+        self._seen = context.get_state(ValueStateDescriptor("seen", pa.int64()))
+        self._subtask = context.subtask_index
+        self._first = True
+
+    def process_element(self, value: Row, context: ProcessContext) -> Iterable[Row]:
+        seen = (self._seen.value() or 0) + 1
+        self._seen.update(seen)
+        if self._first:
+            self._first = False
+            now_us = time.time_ns() // 1000
+            (self._folder / f"{now_us}-{self._subtask}-{os.getpid()}-{seen}").touch()
+        yield value
+
+
+def stuck(env: StreamEnvironment) -> None:
+    """As many results as rows, flat out, into a sink that is stuck."""
+    release = env.params.get("release", "/tmp/weir-release", "the sink is stuck until this file exists")
+    env.enable_checkpointing(interval="1 s")
+    rows = env.from_source(GeneratorSource(window_rows, splits=SPLITS), schema=SCHEMA, uid="rows")
+    _windowed(_stamped(rows), "10 ms").sink_to(StuckSink(release), uid="out")

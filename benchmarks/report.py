@@ -1,0 +1,193 @@
+"""What a run leaves behind: results/latest.json and latest.png, the table in docs/benchmarks.md and on the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.weir import ROOT
+
+Say = Callable[[str], None]
+"""Tells the one who waits how far it is."""
+
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
+
+_ORDER = ["window", "checkpoint_cost", "latency_ms", "latency_columnar_ms", "recovery_s", "memory_stuck_sink"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table. `ratio`: how many times as good as the peer, whichever way the unit points."""
+
+    bench: str
+    peer: str | None
+    weir: float
+    peer_value: float | None
+    unit: str
+    ratio: float | None
+    note: str
+    target: str
+    reached: bool
+    runs: dict[str, Any] = field(default_factory=dict)
+
+
+def versions() -> dict[str, str]:
+    packages = ("pyspark", "pyarrow", "numpy", "polars")
+    return {"weir": version("weir"), "python": platform.python_version()} | {name: version(name) for name in packages}
+
+
+def machine() -> dict[str, Any]:
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    memory_kb = re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text())
+    return {
+        "cpu": model.group(1) if model else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(int(memory_kb.group(1)) / 1e6) if memory_kb else None,
+    }
+
+
+def write(results: list[Result], whole: bool) -> list[dict[str, Any]]:
+    """The file, the plot, the page. A quick run replaces the benches it ran and keeps the others."""
+    stamp = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions(), "machine": machine()}
+    fresh = [{**asdict(result), **stamp} for result in results]
+    ran = {result.bench for result in results}
+    path = RESULTS / "latest.json"
+    old = json.loads(path.read_text()) if path.exists() and not whole else []
+    lines = sorted([*fresh, *(line for line in old if line["bench"] not in ran)], key=_position)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(lines, indent=2, ensure_ascii=False) + "\n")
+    plot(lines, RESULTS / "latest.png")
+    _into_page(lines)
+    return lines
+
+
+def _position(line: dict[str, Any]) -> tuple[int, str]:
+    bench = line["bench"]
+    return _ORDER.index(bench) if bench in _ORDER else len(_ORDER), str(line["peer"])
+
+
+# --- for people ---
+
+
+def show(lines: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="Weir beside its peers", title_justify="left", caption=_where(lines), caption_justify="left")
+    for heading in ("bench", "Weir", "peer", "", "ratio", "target", "reached"):
+        table.add_column(heading, justify="right" if heading in ("Weir", "", "ratio") else "left", no_wrap=True)
+    for line in lines:
+        reached = "[green]yes[/green]" if line["reached"] else "[red]no[/red]"
+        table.add_row(*_cells(line), reached)
+    console.print(table)
+    for line in lines:
+        console.print(f"[bold]{line['bench']}[/bold], {line['peer'] or 'no peer'}: {line['note']}", highlight=False)
+
+
+def _cells(line: dict[str, Any]) -> list[str]:
+    unit = line["unit"]
+    return [
+        line["bench"],
+        quantity(line["weir"], unit),
+        line["peer"] or "–",
+        "–" if line["peer_value"] is None else quantity(line["peer_value"], unit),
+        "–" if line["ratio"] is None else f"{line['ratio']:.2f}×",
+        line["target"],
+    ]
+
+
+def quantity(value: float, unit: str) -> str:
+    if unit == "rows/s":
+        return f"{value / 1e6:.2f} M rows/s"
+    return f"{value:.1f} {unit}" if unit in ("ms", "MB") else f"{value:.2f} {unit}"
+
+
+def _where(lines: list[dict[str, Any]]) -> str:
+    line = max(lines, key=lambda line: line["date"])
+    found, ran_on = line["versions"], line["machine"]
+    return (
+        f"{line['date'][:10]}; {ran_on['cores']} cores of {ran_on['cpu']}, {ran_on['memory_gb']} GB; "
+        f"Spark {found['pyspark']}, Arrow {found['pyarrow']}, Python {found['python']}"
+    )
+
+
+def _into_page(lines: list[dict[str, Any]]) -> None:
+    """The table between the markers of docs/benchmarks.md."""
+    if not PAGE.exists():
+        return
+    rows = [
+        "| bench | Weir | peer | peer's | ratio | target | reached |",
+        "|---|---:|---|---:|---:|---|---|",
+        *(f"| {' | '.join(_cells(line))} | {'yes' if line['reached'] else '**no**'} |" for line in lines),
+        "",
+        _where(lines) + ".",
+        "",
+        *(f"- **{line['bench']}**, {line['peer'] or 'no peer'}: {line['note']}." for line in lines),
+    ]
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text("\n".join([before + BEGIN, "", *rows, "", END]) + after)
+
+
+# --- the plot ---
+
+_WEIR, _PEER, _TARGET, _INK, _FAINT = "#2a6f97", "#c9ccd1", "#b23a48", "#22252a", "#8a8f98"
+
+
+def plot(lines: list[dict[str, Any]], path: Path) -> None:
+    """A panel per bench, each in its own unit: Weir beside its peers, with the ratio above Weir's bar's neighbour."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    benches = list(dict.fromkeys(line["bench"] for line in lines))
+    figure, panels = pyplot.subplots(1, len(benches), figsize=(2.9 * len(benches), 4.2), squeeze=False)
+    for panel, bench in zip(panels[0], benches, strict=True):
+        _panel(panel, [line for line in lines if line["bench"] == bench])
+    figure.suptitle(f"Weir beside its peers, {_where(lines)}", fontsize=9, color=_FAINT, x=0.01, ha="left")
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _panel(panel: Any, lines: list[dict[str, Any]]) -> None:
+    first = lines[0]
+    unit, scale = first["unit"], 1e6 if first["unit"] == "rows/s" else 1.0
+    bars = [("Weir", first["weir"] / scale, None)]
+    bars += [
+        (str(line["peer"]).replace("weir-", "").replace("-", "\n"), line["peer_value"] / scale, line["ratio"])
+        for line in lines
+        if line["peer_value"] is not None
+    ]
+    names, values, ratios = zip(*bars, strict=True)
+    drawn = panel.bar(range(len(bars)), values, width=0.62, color=[_WEIR] + [_PEER] * (len(bars) - 1))
+    for bar, value, ratio in zip(drawn, values, ratios, strict=True):
+        text = f"{value:.3g}" + (f"\n(ratio {ratio:.2f})" if ratio is not None else "")
+        at = (bar.get_x() + bar.get_width() / 2, value)
+        panel.annotate(
+            text, at, ha="center", va="bottom", fontsize=8, color=_INK, xytext=(0, 2), textcoords="offset points"
+        )
+    limit = first["runs"].get("limit")
+    if limit is not None:
+        panel.axhline(limit / scale, color=_TARGET, linewidth=1, linestyle="--")
+        panel.annotate("target", (len(bars) - 0.5, limit / scale), ha="right", va="bottom", fontsize=7, color=_TARGET)
+    top = max([*values, (limit or 0) / scale]) * 1.25
+    panel.set_ylim(0, top or 1)
+    panel.set_xticks(range(len(bars)), names, fontsize=8, color=_INK)
+    panel.set_xlim(-0.6, max(len(bars) - 0.4, 1.4))
+    panel.set_title(first["bench"], fontsize=10, color=_INK, loc="left")
+    panel.set_ylabel("million rows/s" if unit == "rows/s" else unit, fontsize=8, color=_FAINT)
+    panel.tick_params(colors=_FAINT, labelsize=8, length=0)
+    for side in ("top", "right", "left"):
+        panel.spines[side].set_visible(False)

@@ -1,0 +1,53 @@
+"""The rows of every benchmark: row n is a pure function of n, once in numpy and once in Spark SQL.
+
+Only multiplications, shifts and masks, so that neither side spends its time on making rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.connectors.generator import Columns
+
+KEYS = 10_000
+WINDOW_S = 10
+BOUND_S = 1
+START_US = 1_700_000_000_000_000
+STEP_US = 1
+"""A million rows per second of event time: a window of ten seconds holds ten million rows."""
+
+ROWS_PER_WINDOW = WINDOW_S * 1_000_000 // STEP_US
+
+_MULTIPLIER = 2_654_435_761
+_MASK = 0x7FFF_FFFF
+
+SCHEMA = "key long, value long, ts timestamp"
+
+
+def window_rows(n: np.ndarray) -> Columns:
+    mixed = mix(n)
+    return {"key": keys_of(mixed), "value": mixed & 1023, "ts": n * STEP_US + START_US}
+
+
+def mix(n: np.ndarray) -> np.ndarray:
+    mixed = n * _MULTIPLIER
+    mixed &= _MASK
+    return mixed
+
+
+def keys_of(mixed: np.ndarray) -> np.ndarray:
+    """The upper 20 of 31 bits, scaled to the number of keys."""
+    key = mixed >> 11
+    key *= KEYS
+    key >>= 20
+    return key
+
+
+def spark_columns(n: str = "n") -> list[str]:
+    """The same rows as Spark SQL expressions over a column of row numbers."""
+    mixed = f"(({n} * {_MULTIPLIER}L) & {_MASK}L)"
+    return [
+        f"shiftright(shiftright({mixed}, 11) * {KEYS}L, 20) AS key",
+        f"{mixed} & 1023L AS value",
+        f"timestamp_micros({n} * {STEP_US}L + {START_US}L) AS ts",
+    ]

@@ -1,0 +1,66 @@
+"""`python -m benchmarks.run [--quick] [--only BENCH …]`: measures, prints the table, writes benchmarks/results/.
+
+Nothing here is a test: a figure that is not reached stands in the table with a "no".
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+
+from benchmarks import report
+from benchmarks.checkpoints import checkpoint_cost
+from benchmarks.latency import latency
+from benchmarks.memory import memory
+from benchmarks.recovery import recovery
+from benchmarks.report import Result, Say
+from benchmarks.weir import WORK
+from benchmarks.window import window
+
+Bench = Callable[[Say], list[Result]]
+
+QUICK: dict[str, Bench] = {
+    "window": lambda say: window(say, rounds=1, weir_s=8, spark_warmup_s=8, spark_s=6),
+}
+FULL: dict[str, Bench] = {
+    "window": lambda say: window(say, rounds=3, weir_s=12, spark_warmup_s=14, spark_s=12),
+    "checkpoint_cost": lambda say: checkpoint_cost(say, pairs=6, phase_s=6),
+    "latency_ms": lambda say: latency(say, rate=10_000, warmup_s=5, seconds=12, spark_s=12),
+    "recovery_s": lambda say: recovery(say, kills=10, bare_kills=5, rate=200_000),
+    "memory_stuck_sink": lambda say: memory(say, seconds=60),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="only the window ratio, in about a minute")
+    parser.add_argument("--only", nargs="+", choices=list(FULL), help="only these benches")
+    options = parser.parse_args()
+    console = Console()
+    # So that Ctrl-C and `kill` leave through the `with` blocks, which end the processes that were started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    started = time.monotonic()
+    chosen = QUICK if options.quick else {name: FULL[name] for name in options.only or FULL}
+    busy = os.getloadavg()[0]
+    if busy > 0.5 * (os.cpu_count() or 1):
+        console.print(f"[yellow]The machine is busy (load {busy:.1f}): the ratios will be rough.[/yellow]")
+
+    def say(line: str) -> None:
+        console.print(f"[dim]{time.monotonic() - started:4.0f} s[/dim]  {line}", highlight=False)
+
+    results = [result for bench in chosen.values() for result in bench(say)]
+    lines = report.write(results, whole=not options.quick and not options.only)
+    shutil.rmtree(WORK, ignore_errors=True)
+    report.show(lines, console)
+    console.print(f"Written to {report.RESULTS / 'latest.json'} and latest.png, in {time.monotonic() - started:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

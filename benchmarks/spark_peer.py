@@ -1,0 +1,236 @@
+"""Spark Structured Streaming on the same rows, in a process of its own: `python -m benchmarks.spark_peer FOLDER JSON`.
+
+Configured as well as we could: see `SETTINGS` and `_numbers`. What was tried is in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from benchmarks.processes import cpu_s, tree
+from benchmarks.rows import BOUND_S, WINDOW_S, keys_of, mix, spark_columns
+from engine.cluster.java import prepare_environment
+
+CORES = 2
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "6g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": str(CORES),
+    # Weir's kernels do not check for overflow either; with Spark's default (on) its rows/s are lower.
+    "spark.sql.ansi.enabled": "false",
+}
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # The state's changes instead of whole files per batch: Spark's own advice for short batches.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+BLOCK = 250_000
+"""Rows that Spark's `range` makes for each row of the streaming source."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to measure. `provider`: heap or rocksdb."""
+
+    what: str
+    provider: str = "heap"
+    warmup_s: float = 12
+    seconds: float = 12
+    rate: int = 10_000
+
+
+def main() -> None:
+    folder, order = Path(sys.argv[1]), Order(**json.loads(sys.argv[2]))
+    os.environ.update(prepare_environment())
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName("peer")
+    for name, value in (SETTINGS | (ROCKSDB if order.provider == "rocksdb" else {})).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    result = {"window": _window, "latency": _latency}[order.what](spark, folder, order)
+    (folder / "result.json").write_text(json.dumps({"order": asdict(order), **result}))
+    sys.stdout.flush()
+    spark.stop()
+
+
+# --- windows ---
+
+
+def _window(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
+    """A first query warms the JVM up and finds out how many rows make a batch of a second; the second is measured."""
+    batch = 4_000_000 // BLOCK
+    with _Windows(spark, folder / "warmup", batch) as query:
+        query.run(order.warmup_s)
+        batch = max(1, round(query.rows_per_s(skip=len(query.batches()) // 2) / BLOCK))
+    with _Windows(spark, folder / "measured", batch) as query:
+        query.run(2)
+        cpu, done = cpu_s(tree(os.getpid())), len(query.batches())
+        query.run(order.seconds)
+        batches = query.batches()[done:]
+        cpu = cpu_s(tree(os.getpid())) - cpu
+        rows = len(batches) * batch * BLOCK
+        return {
+            "rows_per_s": query.rows_per_s(skip=done),
+            "batches": len(batches),
+            "rows_per_batch": batch * BLOCK,
+            "batch_s": median(_duration_ms(b) for b in batches) / 1000,
+            "cpu_s_per_million_rows": cpu / rows * 1_000_000 if rows else None,
+            "table": str(folder / "measured" / "table"),
+        }
+
+
+class _Windows:
+    def __init__(self, spark: SparkSession, folder: Path, blocks: int) -> None:
+        self._rows_per_batch = blocks * BLOCK
+        rows = _numbers(spark, blocks).selectExpr(*spark_columns())
+        windows = rows.withWatermark("ts", f"{BOUND_S} seconds").groupBy(F.window("ts", f"{WINDOW_S} seconds"), "key")
+        results = windows.agg(F.count("*").alias("count"), F.sum("value").alias("total"))
+        flat = results.select("key", F.col("window.start").alias("window_start"), "count", "total")
+        self._writer = (
+            flat.writeStream.format("parquet")
+            .outputMode("append")
+            .option("path", str(folder / "table"))
+            .option("checkpointLocation", str(folder / "checkpoint"))
+        )
+
+    def __enter__(self) -> _Windows:
+        self._query = self._writer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._query.stop()
+
+    def run(self, seconds: float) -> None:
+        _run(self._query, seconds)
+
+    def batches(self) -> list[Any]:
+        return [progress for progress in self._query.recentProgress if progress.numInputRows]
+
+    def rows_per_s(self, skip: int) -> float:
+        batches = self.batches()[skip:]
+        if not batches:
+            raise RuntimeError("Spark completed no batch while it was measured: give it more seconds")
+        return len(batches) * self._rows_per_batch * 1000 / sum(_duration_ms(b) for b in batches)
+
+
+def _duration_ms(progress: Any) -> int:
+    return int(progress.durationMs["triggerExecution"])
+
+
+def _run(query: StreamingQuery, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if query.awaitTermination(max(1, int(min(left, 1.0)))):
+            raise RuntimeError("the Spark query ended by itself")
+
+
+def _numbers(spark: SparkSession, blocks: int) -> DataFrame:
+    """Row numbers, replayable, made as fast as Spark can: `range`, which is compiled into the query's own loop.
+
+    `rate-micro-batch`, its generator for benchmarks, hands over single row objects; so it says only which blocks of a
+    rows a batch has.
+    """
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", blocks).option("numPartitions", 1)
+    block = F.broadcast(source.load().select("value"))
+    return spark.range(0, BLOCK, 1, CORES).join(block).selectExpr(f"value * {BLOCK}L + id AS n")
+
+
+# --- latency ---
+
+
+def _latency(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
+    """Rows come over a socket when they are due; each batch takes what has come. The clock is read behind the exchange.
+
+    Default trigger: the next batch starts as soon as the last one is done.
+    """
+    port = _feed(order.rate)
+    lines = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", port).load()
+    rows = lines.selectExpr("split(value, ',') AS f").selectExpr(
+        "CAST(f[0] AS long) AS key", "CAST(f[1] AS long) AS due_us"
+    )
+    counted = rows.groupBy("key").agg(F.count("*").alias("seen"), F.max("due_us").alias("due_us"))
+    seen: list[tuple[float, np.ndarray]] = []
+
+    def keep(batch: DataFrame, _: int) -> None:
+        table: pa.Table = batch.selectExpr("due_us", _NOW_MS + " AS now_ms").toArrow()
+        late_us = table.column("now_ms").to_numpy() * 1000 - table.column("due_us").to_numpy()
+        seen.append((time.monotonic(), late_us))
+
+    query = (
+        counted.writeStream.outputMode("update")
+        .foreachBatch(keep)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    _run(query, order.warmup_s)
+    since = time.monotonic()
+    _run(query, order.seconds)
+    query.stop()
+    latencies = np.concatenate([late_us for at, late_us in seen if at >= since]) / 1000
+    durations = [_duration_ms(progress) for progress in query.recentProgress[-20:]]
+    return {
+        "p50_ms": float(np.percentile(latencies, 50)),
+        "p99_ms": float(np.percentile(latencies, 99)),
+        "max_ms": float(latencies.max()),
+        "rows": len(latencies),
+        "batch_ms": median(durations),
+    }
+
+
+_NOW_MS = "CAST(reflect('java.lang.System', 'currentTimeMillis') AS long)"
+
+
+def _feed(rate: int) -> int:
+    """A server that sends `key,due` lines at the rate, from a thread; returns its port."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        for lines in _due_lines(rate):
+            try:
+                connection.sendall(lines)
+            except OSError:
+                return
+
+    threading.Thread(target=serve, daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def _due_lines(rate: int) -> Iterator[bytes]:
+    start_us, sent = time.time_ns() / 1000, 0
+    while True:
+        time.sleep(0.002)
+        due = int((time.time_ns() / 1000 - start_us) * rate / 1_000_000)
+        n = np.arange(sent, due)
+        keys, due_us = keys_of(mix(n)).tolist(), (start_us + n * 1_000_000 / rate).astype(np.int64).tolist()
+        sent = due
+        yield "".join(f"{key},{at}\n" for key, at in zip(keys, due_us, strict=True)).encode()
+
+
+if __name__ == "__main__":
+    main()

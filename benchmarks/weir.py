@@ -1,0 +1,175 @@
+"""A Weir job for the time of one measurement: its JobMaster process, its REST interface, its history."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from benchmarks.processes import alive, tree
+from engine.cluster.launch import MasterLaunch, RunFolder
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "benchmarks" / "work" / str(os.getpid())
+"""On the same disk for every peer; emptied before each measurement, removed at the end."""
+
+PARALLELISM = 2
+
+
+def fresh_folder(name: str) -> Path:
+    folder = WORK / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+class WeirJob:
+    """`with WeirJob("benchmarks.jobs:window") as job:` runs it; leaving the block cancels it and leaves no process."""
+
+    def __init__(self, path: str, **params: Any) -> None:
+        self._path = path
+        self.name = path.partition(":")[2]
+        self.store = fresh_folder(f"weir-{self.name}")
+        self._params = {name: str(value) for name, value in params.items()}
+        self._run = RunFolder(self.store, self.name)
+        self._seen_pids: set[int] = set()
+
+    def __enter__(self) -> Self:
+        self._run.prepare()
+        launch = MasterLaunch(
+            path=self._path,
+            name=self.name,
+            params=self._params,
+            parallelism=PARALLELISM,
+            store=str(self.store),
+            max_slots=PARALLELISM,
+        )
+        command = [sys.executable, "-m", "engine.cluster.master_main", str(self._run.write_launch(launch))]
+        with self._run.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            self.wait_for("its JobMaster answers", lambda: self._run.read_address() is not None)
+            address = self._run.read_address()
+            assert address is not None
+            headers = {"authorization": f"Bearer {self._run.token()}"}
+            self._client = httpx.Client(base_url=address.url, headers=headers, timeout=15)
+            self.wait_for("it runs", lambda: self.status()["phase"] == "running")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # --- REST ---
+
+    def status(self) -> dict[str, Any]:
+        return self._client.get("/job").raise_for_status().json()  # type: ignore[no-any-return]
+
+    def trigger(self) -> None:
+        self._client.post("/checkpoints").raise_for_status()
+
+    def slot_pids(self) -> list[int]:
+        return [slot["pid"] for slot in sorted(self.status()["slots"], key=lambda slot: slot["slot"] or 0)]
+
+    # --- history ---
+
+    def events(self) -> list[dict[str, Any]]:
+        """Everything that happened so far; a line that is being written is left out."""
+        (path,) = self.store.glob("*/history/events.jsonl")
+        lines = path.read_text().split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The completed ones: when their barriers started, and how many rows the source had read at them."""
+        triggered: dict[int, int] = {}
+        found = []
+        for event in self.events():
+            if event["kind"] == "triggered":
+                triggered[event["checkpoint"]] = event["at_ms"]
+            elif event["kind"] == "completed":
+                found.append(Checkpoint(triggered[event["checkpoint"]], event))
+        return found
+
+    def wait_for(self, what: str, happened: Callable[[], bool], patience_s: float = 60, poll_s: float = 0.05) -> None:
+        deadline = time.monotonic() + patience_s
+        while not happened():
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the job {self.name} ended before {what}:\n{self._tail()}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the job {self.name}: waited {patience_s:.0f} s until {what}:\n{self._tail()}")
+            time.sleep(poll_s)
+        self._seen_pids |= set(self.pids())
+
+    def check(self) -> None:
+        """Whether it has run without a failure: a benchmark of a job that restarts measures something else."""
+        failed = [event for event in self.events() if event["kind"] in ("attempt_failed", "aborted")]
+        if failed:
+            raise RuntimeError(f"the job {self.name} failed while it was measured: {failed[0]}")
+
+    def pids(self) -> list[int]:
+        """All of its processes: JobMaster, JVM, Python daemon, slots."""
+        return tree(self._process.pid)
+
+    def _tail(self) -> str:
+        return "\n".join(self._run.log.read_text(errors="replace").splitlines()[-15:])
+
+    def table(self, name: str) -> Path:
+        return self.store / self.name / "tables" / name
+
+    # --- the end ---
+
+    def close(self) -> None:
+        self._seen_pids |= set(self.pids())
+        with contextlib.suppress(AttributeError, httpx.HTTPError):
+            self._client.post("/cancel")
+            self._client.close()
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        deadline = time.monotonic() + 10
+        while (left := [pid for pid in self._seen_pids if alive(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Checkpoint:
+    def __init__(self, triggered_ms: int, completed: dict[str, Any]) -> None:
+        self.number: int = completed["checkpoint"]
+        self.triggered_ms = triggered_ms
+        self.duration_ms: float = completed["duration_ms"]
+        self.state_bytes: int = completed["state_bytes"]
+        self.rows = sum(rows for name, rows in completed["ledger"].items() if name.startswith("source:"))
+
+
+def rate_between(first: Checkpoint, last: Checkpoint) -> float:
+    """Rows per second between two barriers: rows that are read, processed and in a completed checkpoint."""
+    return (last.rows - first.rows) * 1000 / (last.triggered_ms - first.triggered_ms)
+
+
+def committed_files(table: Path) -> Iterator[Path]:
+    """What `spark.read.parquet` would read: the files that the `_spark_metadata` log names."""
+    log = table / "_spark_metadata"
+    numbers = {int(path.name.removesuffix(".compact")): path for path in log.iterdir() if path.name[0].isdigit()}
+    compact = max((number for number, path in numbers.items() if path.suffix == ".compact"), default=0)
+    for number in sorted(number for number in numbers if number >= compact):
+        for line in numbers[number].read_text().split("\n")[1:]:
+            yield Path(json.loads(line)["path"].removeprefix("file://"))

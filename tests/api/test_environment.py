@@ -1,0 +1,114 @@
+"""The environment: parallelism, checkpoints, restart defaults, parameters and durations."""
+
+from datetime import timedelta
+
+import pytest
+
+from engine.api import CheckpointingMode, ExponentialDelay, FixedDelay, JobError, NoRestart, StreamEnvironment
+from engine.api.durations import to_ms
+from engine.api.params import Params
+from engine.connectors.generator import GeneratorSource
+
+
+@pytest.mark.parametrize(
+    ("duration", "milliseconds"),
+    [
+        ("10 s", 10_000),
+        ("10s", 10_000),
+        (" 250 ms ", 250),
+        ("5 min", 300_000),
+        ("1.5 h", 5_400_000),
+        ("2 d", 172_800_000),
+        ("0 ms", 0),
+        (42, 42),
+        (timedelta(seconds=1.5), 1500),
+    ],
+)
+def test_durations_are_strings_milliseconds_or_timedeltas(duration: str | int | timedelta, milliseconds: int) -> None:
+    assert to_ms(duration) == milliseconds
+
+
+@pytest.mark.parametrize("wrong", ["", "10", "s", "ten s", "10 parsecs", "-5 s", "1 s 5 ms", "1e3 s", True, 1.5, None])
+def test_what_is_no_duration_is_told_how_to_write_one(wrong: object) -> None:
+    with pytest.raises(JobError, match="is not a duration: write a number and one of ms, s, sec, min, h, d, as in"):
+        to_ms(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [-1, timedelta(seconds=-1)])
+def test_a_duration_is_not_negative(wrong: int | timedelta) -> None:
+    with pytest.raises(JobError, match="is negative"):
+        to_ms(wrong)
+
+
+@pytest.mark.promise("D3")
+def test_checkpointing_is_configured_by_flink_s_names() -> None:
+    env = StreamEnvironment()
+    assert env.checkpoints.interval_ms is None
+    env.enable_checkpointing(
+        "1 s", mode=CheckpointingMode.AT_LEAST_ONCE, timeout="1 min", min_pause="500 ms", max_concurrent=2, retained=5
+    )
+    config = env.checkpoints
+    assert (config.interval_ms, config.timeout_ms, config.min_pause_ms) == (1000, 60_000, 500)
+    assert (config.max_concurrent, config.retained, config.tolerable_failed) == (2, 5, 0)
+
+
+def test_a_checkpoint_interval_that_can_not_be_is_the_author_s_mistake() -> None:
+    with pytest.raises(JobError, match="enable_checkpointing: the checkpoint interval must be positive, not 0 ms"):
+        StreamEnvironment().enable_checkpointing(0)
+    with pytest.raises(JobError, match="enable_checkpointing: retained must be at least 1, not 0"):
+        StreamEnvironment().enable_checkpointing("1 s", retained=0)
+
+
+@pytest.mark.promise("D10")
+def test_restart_defaults_to_none_without_checkpoints_and_exponential_delay_with_them() -> None:
+    env = StreamEnvironment()
+    assert env.restart == NoRestart()
+    env.enable_checkpointing("1 s")
+    assert env.restart == ExponentialDelay()
+    env.set_restart_strategy(FixedDelay(3))
+    assert env.restart == FixedDelay(3)
+
+
+@pytest.mark.promise("A9")
+def test_the_job_s_own_parallelism_goes_before_the_submitted_one() -> None:
+    assert StreamEnvironment().parallelism == 2
+    env = StreamEnvironment(parallelism=5)
+    assert env.parallelism == 5
+    env.set_parallelism(3)
+    assert env.parallelism == 3
+
+
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_a_parallelism_below_one_is_refused(wrong: int) -> None:
+    with pytest.raises(JobError, match="the parallelism must be at least 1"):
+        StreamEnvironment().set_parallelism(wrong)
+    with pytest.raises(JobError, match="the parallelism must be at least 1"):
+        StreamEnvironment(parallelism=wrong)
+
+
+def test_a_source_runs_with_no_more_subtasks_than_it_has_splits() -> None:
+    env = StreamEnvironment(parallelism=4)
+    env.from_source(GeneratorSource(lambda n: {"n": n}, splits=3), "n long", uid="three")
+    env.from_source(GeneratorSource(lambda n: {"n": n}, splits=9), "n long", uid="nine")
+    assert [node.parallelism for node in env.graph.nodes] == [3, 4]
+
+
+def test_parameters_have_the_type_of_their_default() -> None:
+    params = Params({"rate": "5", "share": "0.5", "name": "x", "fast": "True"})
+    assert params.get("rate", 1) == 5
+    assert params.get("share", 1.0) == 0.5
+    assert params.get("name", "") == "x"
+    assert params.get("fast", False) is True
+    assert params.get("absent", 7, "how many") == 7
+    params.check_all_known()
+    assert params.declared["absent"].help == "how many"
+
+
+def test_a_parameter_of_the_wrong_type_or_unknown_is_told_by_its_name() -> None:
+    params = Params({"rate": "fast", "flag": "yes", "typo": "1"})
+    with pytest.raises(JobError, match="parameter rate='fast' is not a int"):
+        params.get("rate", 1)
+    with pytest.raises(JobError, match="parameter flag='yes': write true or false"):
+        params.get("flag", False)
+    with pytest.raises(JobError, match="the job has no parameter typo; it has: flag, rate"):
+        params.check_all_known()

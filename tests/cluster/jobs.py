@@ -1,0 +1,186 @@
+"""Jobs for the tests on Spark. Slots import this module, so it stays light."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from engine.api import (
+    CheckpointingMode,
+    DataStream,
+    FixedDelay,
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    StreamEnvironment,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count,
+    total,
+)
+from engine.connectors.base import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.connectors.generator import Columns, GeneratorSource
+from engine.connectors.table import TableSink
+from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Committable
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import Store
+
+KEYS = 100
+EVENT_RATE = 10_000
+SCHEMA = "key long, value long, ts timestamp"
+
+
+def make(n: np.ndarray) -> Columns:
+    return {"key": n * 7919 % KEYS, "value": n % 1000, "ts": n * 1_000_000 // EVENT_RATE}
+
+
+def _source(env: StreamEnvironment, rows: int, rate: int) -> DataStream:
+    rows = env.params.get("rows", rows)
+    rate = env.params.get("rate", rate)
+    return env.from_source(GeneratorSource(make, 2, rows or None, rate or None), SCHEMA, uid="numbers")
+
+
+def _windows(stream: DataStream, sink: Sink) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("ts")
+    keyed = stream.assign_timestamps_and_watermarks(strategy).key_by("key")
+    windows = keyed.window(TumblingEventTimeWindows.of("1 s"))
+    windows.aggregate(rows=count(), sum=total("value"), uid="sums").sink_to(sink, uid="out")
+
+
+def windows(env: StreamEnvironment) -> None:
+    env.enable_checkpointing("300 ms")
+    env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
+    _windows(_source(env, rows=600_000, rate=100_000), TableSink("sums"))
+
+
+def endless(env: StreamEnvironment) -> None:
+    env.enable_checkpointing(env.params.get("interval", "300 ms"))
+    _windows(_source(env, rows=0, rate=20_000), TableSink("sums"))
+
+
+class RunningTotal(KeyedProcessFunction):
+    """Emits each record with the sum of its key so far."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self._sum = context.get_state(ValueStateDescriptor("sum", pa.int64()))
+
+    def process_element(self, value: dict[str, Any], context: ProcessContext) -> Iterable[dict[str, Any]]:
+        new = (self._sum.value() or 0) + value["value"]
+        self._sum.update(new)
+        yield {"key": value["key"], "value": value["value"], "sum": new}
+
+
+def running_totals(env: StreamEnvironment) -> None:
+    """The row lane: a map, a keyed exchange of single records, a process function with state."""
+    env.enable_checkpointing("300 ms")
+    env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
+    doubled = _source(env, rows=60_000, rate=12_000).map(lambda row: {**row, "value": row["value"] * 2})
+    totals = doubled.key_by("key").process(RunningTotal(), uid="totals", schema="key long, value long, sum long")
+    totals.sink_to(TableSink("totals"), uid="out")
+
+
+def raises(env: StreamEnvironment) -> None:
+    """A user's function that fails at a certain record, always."""
+    env.enable_checkpointing("300 ms")
+    env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=50))
+    broken = Path(env.params.get("broken", "/nowhere", "the function fails as long as this file exists"))
+
+    def check(row: dict[str, Any]) -> dict[str, Any]:
+        if row["value"] == 777 and broken.exists():
+            raise ZeroDivisionError("value 777 is not allowed")
+        return row
+
+    _source(env, rows=20_000, rate=0).map(check).sink_to(TableSink("rows"), uid="out")
+
+
+def wrong_schema(env: StreamEnvironment) -> None:
+    """A source whose records are not of the declared schema."""
+    env.enable_checkpointing("300 ms")
+    env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=50))
+    source = GeneratorSource(make, 2, 1000)
+    env.from_source(source, "key long, amount long, ts timestamp", uid="numbers").sink_to(TableSink("rows"), uid="out")
+
+
+def raises_while_built(env: StreamEnvironment) -> None:
+    raise RuntimeError("no configuration found")
+
+
+class StuckSink(Sink):
+    """Takes rows, and persists none of them as long as a file exists."""
+
+    guarantee = Guarantee.AT_LEAST_ONCE
+
+    def __init__(self, gate: str) -> None:
+        self._gate = gate
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        return _StuckWriter(self._gate)
+
+    def committer(self, store: Store, paths: JobPaths) -> Committer:
+        return _NoCommits()
+
+
+class _StuckPiece(Piece):
+    def __init__(self, gate: str, size: int) -> None:
+        self._gate = gate
+        self.size = size
+
+    def persist(self) -> dict[str, Any]:
+        while Path(self._gate).exists():
+            time.sleep(0.05)
+        return {}
+
+
+class _StuckWriter(SinkWriter):
+    def __init__(self, gate: str) -> None:
+        self._gate = gate
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def begin(self) -> None:
+        self._batches, self._bytes = [], 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._bytes += 50 * batch.nbytes  # a sink is behind after 64 MiB: say so sooner, for a quick test
+
+    def pre_commit(self) -> Piece | None:
+        return _StuckPiece(self._gate, self._bytes) if self._bytes else None
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._bytes
+
+
+class _NoCommits(Committer):
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        pass
+
+    def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
+        pass
+
+
+def stuck(env: StreamEnvironment) -> None:
+    """Flat out into a sink that can be stuck: every record crosses a keyed exchange."""
+    source = GeneratorSource(make, 2, None, None)
+    keyed = env.from_source(source, SCHEMA, uid="numbers").key_by("key")
+    keyed.process(PassOn(), uid="pass").sink_to(StuckSink(env.params.get("gate", "")), uid="out")
+
+
+class PassOn(KeyedProcessFunction):
+    def process_element(self, value: dict[str, Any], context: ProcessContext) -> Iterable[dict[str, Any]]:
+        return (value,)
+
+
+def at_least_once(env: StreamEnvironment) -> None:
+    env.enable_checkpointing("300 ms", mode=CheckpointingMode.AT_LEAST_ONCE)
+    env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
+    _windows(_source(env, rows=300_000, rate=100_000), TableSink("sums"))

@@ -1,0 +1,137 @@
+"""Goal: bad input and faults give one clear error, a non-zero exit, no orphaned process, and nothing lost on the next start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cluster.harness import RunningJob, session_processes
+from tests.cluster.jobs import make
+from tests.cluster.test_recovery import expected_windows, got_windows
+
+WEIR = [sys.executable, "-c", "from engine.cluster.cli import main; main()"]
+
+
+def weir(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "WEIR_STORE": str(store), "COLUMNS": "200", "NO_COLOR": "1"}
+    return subprocess.run([*WEIR, *arguments], capture_output=True, text=True, env=environ, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "tests.cluster.nowhere:job"], "there is no module 'tests.cluster.nowhere'"),
+        (["run", "tests.cluster.jobs:nothing"], "has no 'nothing'; it has the functions"),
+        (["run", "tests.cluster.jobs"], "write MODULE:FUNCTION"),
+        (["run", "tests.cluster.jobs:raises_while_built"], "raised while it was being built: RuntimeError: no config"),
+        (
+            ["run", "tests.cluster.jobs:windows", "--param", "speed=3"],
+            "the job has no parameter speed; it has: rate, rows",
+        ),
+        (["run", "tests.cluster.jobs:windows", "--param", "rate=fast"], "parameter rate='fast' is not a int"),
+        (["run", "tests.cluster.jobs:windows", "--parallelism", "9"], "too few slots: the job needs 9"),
+        (["status", "nosuchjob"], "there is no job 'nosuchjob'"),
+        (["run", "tests.cluster.jobs:windows", "--store", "/proc/weir"], "can't be written"),
+    ],
+)
+def test_what_is_wrong_before_the_start_is_one_clear_error(arguments: list[str], says: str, tmp_path: Path) -> None:
+    result = weir(*arguments, store=tmp_path)
+    assert result.returncode == 1
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("error:") == 1
+
+
+def test_too_few_slots_registered_in_time_is_a_clear_error(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "windows", slots_timeout_s=0) as job:
+        ended = job.wait_until_ended()
+    assert ended.outcome == "failed"
+    assert "too few slots: registered" in ended.reason and "of 2 after" in ended.reason
+
+
+def test_a_users_function_that_raises_is_named_and_nothing_is_lost_once_it_is_mended(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    result = weir("run", "tests.cluster.jobs:raises", "--param", f"broken={broken}", store=tmp_path)
+    assert result.returncode == 1
+    assert "operator 'map-1', subtask" in result.stderr
+    assert "'value': 777" in result.stderr and "ZeroDivisionError: value 777 is not allowed" in result.stderr
+    assert "record " in result.stderr
+    assert "Traceback" not in result.stderr
+    broken.unlink()
+    with RunningJob(tmp_path, "raises", broken=broken) as job:
+        assert job.wait_until_ended().outcome == "finished"
+    values = np.sort(job.table("rows").column("value").to_numpy())
+    assert np.array_equal(values, np.sort(make(np.arange(20_000))["value"]))
+
+
+def test_records_that_do_not_have_the_declared_schema_end_the_job_with_both_schemas(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "wrong_schema") as job:
+        ended = job.wait_until_ended()
+    assert ended.outcome == "failed"
+    assert "made no column 'amount'" in ended.reason
+
+
+@pytest.mark.promise("D9")
+def test_a_state_file_changed_by_one_bit_stops_the_job_and_is_never_read_past(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "windows", rows=200_000, rate=50_000) as job:
+        job.completed(3)
+    newest = max((tmp_path / "windows").glob("gen-*/chk-*/*/*.arrow"), key=lambda path: path.parent.parent.name)
+    good = newest.read_bytes()
+    for bad in (good[:-100], bytes([good[0]]) + good[1:200] + bytes([good[200] ^ 1]) + good[201:]):
+        newest.write_bytes(bad)
+        with RunningJob(tmp_path, "windows", rows=200_000, rate=50_000) as job:
+            ended = job.wait_until_ended()
+        assert ended.outcome == "failed"
+        assert newest.name in ended.reason and "is not what was written" in ended.reason
+    newest.write_bytes(good)
+    with RunningJob(tmp_path, "windows", rows=200_000, rate=50_000) as job:
+        assert job.wait_until_ended().outcome == "finished"
+    assert got_windows(job.table("sums")) == expected_windows(200_000)
+
+
+def test_a_full_store_fails_checkpoints_and_loses_nothing_once_there_is_room(tmp_path: Path) -> None:
+    """Topology: as above, the store on a tmpfs of 16 MiB. Fault: it is filled up, and freed 2 s later."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "weir-test", str(tmp_path)], check=True)
+    try:
+        with RunningJob(tmp_path, "windows", rows=400_000) as job:
+            job.completed(2)
+            ballast = tmp_path / "ballast"
+            with pytest.raises(OSError, match="No space"), ballast.open("wb") as file:
+                while True:
+                    file.write(b"0" * 4096)
+                    file.flush()
+            job.wait_for("a failed checkpoint", lambda s: s["checkpoints"]["failed"] >= 1)
+            time.sleep(1)
+            ballast.unlink()
+            assert job.wait_until_ended().outcome == "finished"
+        assert got_windows(job.table("sums")) == expected_windows(400_000)
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_nothing_outlives_a_killed_weir_run(tmp_path: Path) -> None:
+    environ = {**os.environ, "WEIR_STORE": str(tmp_path)}
+    run = subprocess.Popen([*WEIR, "run", "tests.cluster.jobs:endless"], env=environ, stdout=subprocess.DEVNULL)
+    address = tmp_path / "endless" / "run" / "master.json"
+    try:
+        deadline = time.monotonic() + 60
+        while not address.exists():
+            assert time.monotonic() < deadline and run.poll() is None
+            time.sleep(0.1)
+        master = int(address.read_text().split('"pid":')[1].split(",")[0])
+        assert session_processes(master)
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    deadline = time.monotonic() + 30
+    while session_processes(master):
+        assert time.monotonic() < deadline, f"left behind: {session_processes(master)}"
+        time.sleep(0.2)

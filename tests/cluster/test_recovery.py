@@ -1,0 +1,101 @@
+"""Goal: whatever process of a running job dies or hangs, the table is exactly what a run without faults gives.
+
+Topology: two source subtasks → keyed exchange → two window (or process) subtasks → Weir table; two slots on local Spark.
+Faults: SIGKILL and SIGSTOP of a slot, SIGKILL of the JobMaster. Checks: results by plain `spark.read.parquet` against numpy,
+and that no process is left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.cluster.harness import RunningJob
+from tests.cluster.jobs import EVENT_RATE, make
+
+READ_WITH_SPARK = """
+import sys
+from engine.cluster.spark import start_session
+spark = start_session("reader", 1, 1)
+spark.read.parquet(sys.argv[1]).toPandas().to_parquet(sys.argv[2])
+"""
+
+
+def spark_read(table: Path, tmp_path: Path) -> pa.Table:
+    """As a user reads it: plain spark.read.parquet, in another Spark application."""
+    out = tmp_path / "read.parquet"
+    subprocess.run([sys.executable, "-c", READ_WITH_SPARK, str(table), str(out)], check=True, capture_output=True)
+    return pa.parquet.read_table(out)
+
+
+def expected_windows(rows: int) -> Counter[tuple[int, int, int, int]]:
+    columns = make(np.arange(rows, dtype=np.int64))
+    seconds = columns["ts"] // 1_000_000
+    table = pa.table({"key": columns["key"], "second": seconds, "value": columns["value"]})
+    grouped = table.group_by(["key", "second"]).aggregate([([], "count_all"), ("value", "sum")])
+    names = ("key", "second", "count_all", "value_sum")
+    return Counter(zip(*(grouped.column(name).to_pylist() for name in names), strict=True))
+
+
+def got_windows(table: pa.Table) -> Counter[tuple[int, int, int, int]]:
+    starts = (table.column("window_start").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()) // 1_000_000
+    columns = [table.column("key").to_pylist(), starts.tolist()]
+    return Counter(zip(*columns, table.column("rows").to_pylist(), table.column("sum").to_pylist(), strict=True))
+
+
+@pytest.mark.promise("A1", "A3", "B1", "B4", "D1", "D11")
+def test_killed_and_hung_slots_lose_and_double_nothing(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "windows", heartbeat_timeout_s=2) as job:
+        killed = job.completed(2)["slots"][0]["pid"]
+        os.kill(killed, signal.SIGKILL)
+        job.wait_for("the second attempt", lambda s: s["attempt"] == 2 and s["phase"] == "running")
+        stopped = job.completed(4)["slots"][1]["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        status = job.wait_for("the third attempt", lambda s: s["attempt"] == 3 and s["phase"] == "running")
+        assert stopped not in [slot["pid"] for slot in status["slots"]]
+        assert status["last_failure"]["cause"] == "slot_silent"
+        assert job.wait_until_ended().outcome == "finished"
+    table = spark_read(tmp_path / "windows" / "tables" / "sums", tmp_path)
+    assert got_windows(table) == expected_windows(600_000)
+    assert EVENT_RATE == 10_000
+
+
+@pytest.mark.promise("D11", "F2")
+def test_a_killed_jobmaster_is_replaced_with_a_higher_generation_and_goes_on(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "windows", rows=400_000) as job:
+        job.completed(2)
+        assert job.supervisor.master_pid is not None
+        os.kill(job.supervisor.master_pid, signal.SIGKILL)
+        status = job.wait_for("generation 2", lambda s: s["generation"] == 2 and s["phase"] == "running")
+        assert status["epoch"] >= 2, "it began anew instead of going on from the last epoch"
+        assert job.wait_until_ended().outcome == "finished"
+        assert job.crashes == ["the JobMaster died (signal SIGKILL); starting another"]
+    assert got_windows(job.table("sums")) == expected_windows(400_000)
+
+
+@pytest.mark.promise("A2", "A5", "C2", "D11")
+def test_the_row_lane_with_value_state_survives_kill_9(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "running_totals") as job:
+        os.kill(job.completed(3)["slots"][1]["pid"], signal.SIGKILL)
+        assert job.wait_until_ended().outcome == "finished"
+    table = job.table("totals")
+    columns = make(np.arange(60_000, dtype=np.int64))
+    want: dict[int, int] = {}
+    for key, value in zip(columns["key"].tolist(), (columns["value"] * 2).tolist(), strict=True):
+        want[key] = want.get(key, 0) + value
+    assert table.num_rows == 60_000
+    got: dict[int, int] = {}
+    for key, total_ in zip(table.column("key").to_pylist(), table.column("sum").to_pylist(), strict=True):
+        got[key] = max(got.get(key, 0), total_)
+    assert got == want
+    per_key = Counter(zip(table.column("key").to_pylist(), table.column("sum").to_pylist(), strict=True))
+    zero = sum(1 for value in (columns["value"] * 2).tolist() if value == 0)
+    assert sum(count - 1 for count in per_key.values()) <= zero, "a running total came twice"

@@ -1,0 +1,262 @@
+"""The Weir table: files by subtasks, one record per epoch by the committer, in the format of Spark's file-sink log."""
+
+import datetime as dt
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from engine.connectors.base import SinkWriter, WriterContext
+from engine.connectors.table import TableCommitter, TableSink, read_table
+from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.epochlog import Created
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Committable, ManifestRef
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import DirectoryStore, StoreError
+from tests.fakes import ATTEMPT, MemoryStore
+
+SCHEMA = pa.schema([("a", pa.int64())])
+TABLE = "job/tables/pv"
+
+
+def permit(epoch: int) -> CommitPermit:
+    return CommitPermit.issue(ManifestRef("m", "00", epoch, epoch), 1)
+
+
+def writer(store: MemoryStore, subtask: int = 0, attempt: AttemptId = ATTEMPT) -> SinkWriter:
+    made = TableSink("pv").writer(WriterContext(subtask, attempt, store, JobPaths("job"), SCHEMA))
+    made.begin()
+    return made
+
+
+def write(to: SinkWriter, *values: int) -> dict[str, object]:
+    """One transaction, persisted; what `commit` needs."""
+    to.write(pa.record_batch({"a": pa.array(values, pa.int64())}))
+    piece = to.pre_commit()
+    to.begin()
+    assert piece is not None
+    return piece.persist()
+
+
+def committable(payload: dict[str, object], sequence: int = 1) -> Committable:
+    return Committable("out", 0, ATTEMPT, 1, sequence, payload)
+
+
+def data_files(store: MemoryStore | DirectoryStore) -> list[str]:
+    return [path for path in store.list(TABLE) if "/_spark_metadata/" not in path]
+
+
+def record(store: MemoryStore, name: str) -> list[dict[str, object]]:
+    version, *lines = store.read(f"{TABLE}/_spark_metadata/{name}").decode().split("\n")
+    assert version == "v1"
+    return [json.loads(line) for line in lines]
+
+
+def test_rows_become_a_durable_parquet_file_named_by_its_birth() -> None:
+    store = MemoryStore()
+    payload = write(writer(store, subtask=2, attempt=AttemptId(3, 4)), 1, 2, 3)
+    path = f"{TABLE}/0003-0004-0002-000001.parquet"
+    assert payload == {"path": path, "size": len(store.files[path]), "rows": 3}
+    assert store.synced == [path]
+    assert pq.read_table(io.BytesIO(store.read(path))).to_pydict() == {"a": [1, 2, 3]}
+
+
+def test_each_transaction_is_a_file_of_its_own_and_an_empty_one_is_none() -> None:
+    store = MemoryStore()
+    w = writer(store)
+    assert w.pre_commit() is None
+    w.begin()
+    w.write(pa.record_batch({"a": pa.array([], pa.int64())}))
+    assert w.pre_commit() is None
+    assert write(w, 1)["path"] != write(w, 2)["path"]
+    assert w.buffered_bytes == 0
+
+
+def test_persisting_again_after_a_failed_write_gives_the_same_file() -> None:
+    store = MemoryStore()
+    w = writer(store)
+    w.write(pa.record_batch({"a": [1]}))
+    assert w.buffered_bytes == 8
+    piece = w.pre_commit()
+    assert piece is not None
+    store.fail_writes = 1
+    with pytest.raises(StoreError):
+        piece.persist()
+    first = piece.persist()
+    assert piece.persist() == first
+    assert len(store.files) == 1
+
+
+def test_timestamps_are_stored_in_the_unit_that_spark_reads() -> None:
+    stamps = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns", tz="UTC"))
+    schema = pa.schema([("ns", stamps.type), ("s", pa.timestamp("s"))])
+    store = MemoryStore()
+    w = TableSink("pv").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), schema))
+    w.begin()
+    w.write(pa.record_batch([stamps, pa.array([5], pa.timestamp("s"))], schema=schema))
+    piece = w.pre_commit()
+    assert piece is not None
+    read = pq.read_table(io.BytesIO(store.read(str(piece.persist()["path"]))))
+    assert [field.type.unit for field in read.schema] == ["us", "us"]
+    assert read["s"].to_pylist() == [dt.datetime(1970, 1, 1, 0, 0, 5)]
+    assert read["ns"].cast(pa.int64()).to_pylist() == [1_700_000_000_123_456]
+
+
+@pytest.mark.promise("G1")
+def test_an_epoch_is_one_record_that_names_its_files() -> None:
+    store = MemoryStore()
+    w = writer(store)
+    committer = TableCommitter(store, TABLE)
+    payloads = [write(w, 1), write(w, 2)]
+    committer.commit(permit(1), [committable(p, n) for n, p in enumerate(payloads)])
+    committer.commit(permit(2), [])
+    assert [entry["path"] for entry in record(store, "0")] == [store.uri(str(p["path"])) for p in payloads]
+    assert record(store, "0")[0] == {
+        "path": store.uri(str(payloads[0]["path"])),
+        "size": payloads[0]["size"],
+        "isDir": False,
+        "modificationTime": 0,
+        "blockReplication": 1,
+        "blockSize": 33_554_432,
+        "action": "add",
+    }
+    assert record(store, "1") == []
+
+
+@pytest.mark.promise("D11", "G1")
+def test_committing_an_epoch_again_changes_nothing() -> None:
+    store = MemoryStore()
+    committer = TableCommitter(store, TABLE)
+    w = writer(store)
+    for epoch in range(1, 12):
+        payload = write(w, epoch)
+        committer.commit(permit(epoch), [committable(payload)])
+        before = dict(store.files)
+        committer.commit(permit(epoch), [committable(payload)])
+        TableCommitter(store, TABLE).commit(permit(epoch), [committable(payload)])
+        assert store.files == before
+
+
+@pytest.mark.promise("G1")
+def test_every_tenth_record_repeats_all_before_it() -> None:
+    store = MemoryStore()
+    committer = TableCommitter(store, TABLE)
+    w = writer(store)
+    for epoch in range(1, 32):
+        committer.commit(permit(epoch), [committable(write(w, epoch))])
+        assert len(committer.files(epoch)) == epoch
+    names = {path.rsplit("/", 1)[1] for path in store.list(f"{TABLE}/_spark_metadata")}
+    assert names == {f"{n}.compact" if n % 10 == 9 else str(n) for n in range(31)}
+    assert [len(record(store, name)) for name in ("8", "9.compact", "10", "19.compact", "29.compact", "30")] == [
+        1,
+        10,
+        1,
+        20,
+        30,
+        1,
+    ]
+    assert [f["path"] for f in committer.files(31)] == sorted(f["path"] for f in committer.files(31))
+
+
+def test_what_is_read_for_an_epoch_does_not_depend_on_later_ones() -> None:
+    store = MemoryStore()
+    committer = TableCommitter(store, TABLE)
+    w = writer(store)
+    for epoch in range(1, 13):
+        committer.commit(permit(epoch), [committable(write(w, epoch))])
+    assert [len(committer.files(epoch)) for epoch in range(13)] == list(range(13))
+
+
+@pytest.mark.promise("D11")
+def test_abort_unknown_removes_only_unknown_files_of_older_attempts() -> None:
+    store = MemoryStore()
+    committer = TableCommitter(store, TABLE)
+    old = writer(store, attempt=AttemptId(1, 1))
+    published, unknown = write(old, 1), write(old, 2)
+    committer.commit(permit(1), [committable(published)])
+    current = write(writer(store, attempt=AttemptId(1, 2)), 3)
+    newer = write(writer(store, attempt=AttemptId(2, 0)), 4)
+    store.write(f"{TABLE}/README.txt", b"not ours")
+    committer.abort_unknown(permit(1), AttemptId(1, 2))
+    left = set(data_files(store))
+    assert left == {published["path"], current["path"], newer["path"], f"{TABLE}/README.txt"}
+    assert unknown["path"] not in left
+
+
+def test_abort_unknown_leaves_a_table_below_this_one_alone() -> None:
+    store = MemoryStore()
+    below = TableSink("pv/daily").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), SCHEMA))
+    below.begin()
+    payload = write(below, 1)
+    TableCommitter(store, TABLE).abort_unknown(None, AttemptId(9, 9))
+    assert data_files(store) == [payload["path"]]
+
+
+def test_a_table_is_read_back_by_whole_epochs() -> None:
+    store = MemoryStore()
+    w = writer(store)
+    with pytest.raises(FileNotFoundError, match="nothing was published to it yet"):
+        read_table(store, TABLE)
+    for epoch in range(1, 13):
+        TableCommitter(store, TABLE).commit(permit(epoch), [committable(write(w, epoch))])
+    write(w, 99)
+    assert read_table(store, TABLE).to_pydict() == {"a": list(range(1, 13))}
+
+
+@pytest.mark.promise("D11")
+def test_without_an_epoch_everything_that_older_attempts_wrote_goes() -> None:
+    store = MemoryStore()
+    write(writer(store, attempt=AttemptId(1, 1)), 1)
+    kept = write(writer(store, attempt=AttemptId(1, 2)), 1)
+    TableCommitter(store, TABLE).abort_unknown(None, AttemptId(1, 2))
+    assert data_files(store) == [kept["path"]]
+
+
+def test_published_files_survive_an_abort_after_the_store_was_moved(tmp_path: Path) -> None:
+    before = DirectoryStore(tmp_path / "before")
+    payload = write(writer(before), 1)  # type: ignore[arg-type]
+    TableCommitter(before, TABLE).commit(permit(1), [committable(payload)])
+    (tmp_path / "before").rename(tmp_path / "after")
+    after = DirectoryStore(tmp_path / "after")
+    TableCommitter(after, TABLE).abort_unknown(permit(1), AttemptId(9, 9))
+    assert data_files(after) == [payload["path"]]
+    assert read_table(after, TABLE).to_pydict() == {"a": [1]}
+
+
+def test_a_record_that_names_other_files_is_an_error_that_says_so() -> None:
+    store = MemoryStore()
+    w = writer(store)
+    committer = TableCommitter(store, TABLE)
+    committer.commit(permit(1), [committable(write(w, 1))])
+    with pytest.raises(StoreError, match="_spark_metadata/0 exists and names other files than this epoch's"):
+        committer.commit(permit(1), [committable(write(w, 2))])
+
+
+def test_a_commit_whose_answer_is_lost_fails_and_is_found_when_committed_again() -> None:
+    store = MemoryStore()
+    payload = write(writer(store), 1)
+    committer = TableCommitter(store, TABLE)
+    store.answers = [(Created.UNKNOWN, True)]
+    with pytest.raises(StoreError, match="did not say whether"):
+        committer.commit(permit(1), [committable(payload)])
+    committer.commit(permit(1), [committable(payload)])
+    assert len(record(store, "0")) == 1
+
+
+def test_the_order_of_files_is_the_order_of_committables() -> None:
+    store = MemoryStore()
+    w = writer(store)
+    payloads = [write(w, n) for n in range(5)]
+    TableCommitter(store, TABLE).commit(permit(1), [committable(p) for p in reversed(payloads)])
+    assert [e["path"] for e in record(store, "0")] == [store.uri(str(p["path"])) for p in reversed(payloads)]
+
+
+@pytest.mark.parametrize("path", ["", "/abs", "../other", "a/../b", "a//b", "./a", "a/"])
+def test_a_path_that_would_leave_the_job_s_directory_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="is no path of a table"):
+        TableSink(path)
+    assert TableSink("daily/pv").path == "daily/pv"

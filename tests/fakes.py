@@ -1,0 +1,170 @@
+"""The ports of `engine/runtime/ports.py`, for one test at a time: a clock set by hand, work done at once or on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from engine.protocol.epochlog import Created
+from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
+from engine.runtime.operators.base import OperatorContext
+from engine.runtime.ports import Frame
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import DirectoryStore, Store, StoreError
+from engine.state.keygroups import range_of
+
+ATTEMPT = AttemptId(1, 1)
+
+
+class FakeClock:
+    def __init__(self, now_ms: float = 0.0, wall_ms: int = 1_000_000) -> None:
+        self.now = now_ms
+        self.wall = wall_ms
+
+    def now_ms(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def pass_ms(self, duration_ms: float) -> None:
+        self.now += duration_ms
+        self.wall += int(duration_ms)
+
+
+@dataclass
+class FakeTransport:
+    sent: list[tuple[ChannelId, Frame]] = field(default_factory=list)
+    grants: list[tuple[ChannelId, int]] = field(default_factory=list)
+
+    def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None: ...
+
+    def send(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
+        self.sent.append((channel, frame))
+
+    def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
+        self.grants.append((channel, granted_total))
+
+    def close(self, attempt: AttemptId) -> None: ...
+
+
+class FakeOffload:
+    """Keeps the work until `run`, in order."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+
+    def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.waiting.append((work, done))
+
+    def run(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for work, done in waiting:
+            try:
+                result = work()
+            except Exception as error:
+                done(None, error)
+            else:
+                done(result, None)
+
+
+class MemoryStore:
+    """A store in a dict. `fail_writes`: so many writes fail first. `answers`: what the next creates answer instead."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.synced: list[str] = []
+        self.fail_writes = 0
+        self.answers: list[tuple[Created, bool]] = []  # (the answer, whether the file is made all the same)
+
+    def write(self, path: str, data: bytes) -> None:
+        if self.fail_writes:
+            self.fail_writes -= 1
+            raise StoreError(f"can't write {path}: no space left")
+        self.files[path] = data
+
+    def sync(self, paths: list[str]) -> None:
+        self.synced += paths
+
+    def create(self, path: str, data: bytes) -> Created:
+        if self.answers:
+            answer, made = self.answers.pop(0)
+            if made:
+                self.files.setdefault(path, data)
+            return answer
+        if path in self.files:
+            return Created.EXISTS
+        self.files[path] = data
+        return Created.CREATED
+
+    def read(self, path: str) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path]
+
+    def list(self, prefix: str) -> list[str]:
+        return sorted(path for path in self.files if path.startswith(prefix + "/"))
+
+    def delete(self, path: str) -> None:
+        self.files = {p: data for p, data in self.files.items() if p != path and not p.startswith(path + "/")}
+
+    def uri(self, path: str) -> str:
+        return f"memory:///{path}"
+
+
+class Collected:
+    """The output of an operator: batches and watermarks in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.events: list[pa.RecordBatch | int] = []
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        self.events.append(batch)
+
+    def watermark(self, timestamp_ms: int) -> None:
+        self.events.append(timestamp_ms)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for event in self.events if isinstance(event, pa.RecordBatch) for row in event.to_pylist()]
+
+    @property
+    def watermarks(self) -> list[int]:
+        return [event for event in self.events if isinstance(event, int)]
+
+
+def context(
+    uid: str = "op",
+    subtask: int = 0,
+    parallelism: int = 1,
+    *,
+    store: Store | None = None,
+    clock: FakeClock | None = None,
+    offload: FakeOffload | None = None,
+    attempt: AttemptId = ATTEMPT,
+) -> OperatorContext:
+    return OperatorContext(
+        uid,
+        SubtaskId(uid, subtask),
+        parallelism,
+        128,
+        range_of(subtask, parallelism, 128),
+        attempt,
+        clock or FakeClock(),
+        offload or FakeOffload(),
+        store or MemoryStore(),
+        JobPaths("job"),
+        {},
+    )
+
+
+def directory_store(path: Path) -> DirectoryStore:
+    return DirectoryStore(path / "store")
+
+
+def batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=schema)

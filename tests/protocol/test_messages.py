@@ -1,0 +1,64 @@
+"""Every message survives the wire: what is decoded is what was encoded, and each is told apart by its tag."""
+
+import msgspec
+import pytest
+
+from engine.protocol import messages as m
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.manifest import Committable, ManifestRef, StateFile, SubtaskState, Timings
+
+ATTEMPT = AttemptId(3, 7)
+SUBTASK = SubtaskId("window → sink", 1)
+STATE = SubtaskState(
+    SUBTASK,
+    [StateFile("pv", "panes", "job/x.arrow", 12, "ab", 3, 0, 64)],
+    {"views": {"splits": {"0": {"position": 5, "seen_ms": None}}}, "pv": {"watermark": -(2**63)}},
+)
+COMMITTABLE = Committable("out", 1, ATTEMPT, 9, 2, {"path": "a/b", "size": 2**40, "rows": 1})
+
+SLOT_MESSAGES = [
+    m.Register("session", "grpc://127.0.0.1:1", 42, 0, "nonce", "plan"),
+    m.Heartbeat({"a[0]": {"rows_in": 1, "watermark_ms": None, "busy_ms": 0.5, "finished": False}}),
+    m.Deployed(ATTEMPT),
+    m.Acknowledge(ATTEMPT, 9, STATE, [COMMITTABLE], {"sent:e": 1, "digest:out": 2**64 - 1}, Timings(1.5, 2.0, 0.1, 9.0)),
+    m.Decline(ATTEMPT, 9, SUBTASK, True, "no space left"),
+    m.SubtaskFinished(ATTEMPT, SUBTASK),
+    m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", True),
+    m.TaskFailed(ATTEMPT, None, "", "corrupt", "", False, True),
+]
+MASTER_MESSAGES = [
+    m.Welcome(3),
+    m.Deploy(ATTEMPT, 0, ["a", "b"], ManifestRef("p", "c", 4, 9)),
+    m.Deploy(ATTEMPT, 1, ["a", "b"], None),
+    m.Start(ATTEMPT),
+    m.Trigger(ATTEMPT, 9, 1_700_000_000_000),
+    m.NotifyComplete(ATTEMPT, 9),
+    m.NotifyAbort(ATTEMPT, 9),
+    m.Rollback(ATTEMPT),
+    m.Shutdown("finished"),
+    m.MasterHeartbeat(),
+]
+
+
+@pytest.mark.parametrize("message", SLOT_MESSAGES, ids=lambda message: type(message).__name__)
+def test_what_a_slot_says_survives_the_wire(message: m.SlotMessage) -> None:
+    assert m.decode_slot_message(m.encode(message)) == message
+
+
+@pytest.mark.parametrize("message", MASTER_MESSAGES, ids=lambda message: type(message).__name__)
+def test_what_the_jobmaster_says_survives_the_wire(message: m.MasterMessage) -> None:
+    assert m.decode_master_message(m.encode(message)) == message
+
+
+def test_no_message_is_left_out_of_these_tests() -> None:
+    assert {type(message) for message in SLOT_MESSAGES} == set(m.SlotMessage.__args__)
+    assert {type(message) for message in MASTER_MESSAGES} == set(m.MasterMessage.__args__)
+
+
+def test_a_message_of_the_wrong_direction_or_shape_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        m.decode_slot_message(m.encode(m.Start(ATTEMPT)))
+    with pytest.raises(msgspec.ValidationError):
+        m.decode_master_message(b'{"type":"Start"}')
+    with pytest.raises(msgspec.DecodeError):
+        m.decode_master_message(b'{"type":"Start","att')

@@ -1,0 +1,176 @@
+"""The input gate: watermarks are the minimum over inputs (B2), channels take turns, blocked ones wait (D2)."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.protocol.aligner import Aligned, AlignedBarriers, TrackedBarriers
+from engine.protocol.credits import CHANNEL_BYTES
+from engine.protocol.ids import ChannelId
+from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, Watermark
+from engine.runtime.gate import Ended, InputGate
+from engine.runtime.ports import Element, Frame
+from tests.fakes import ATTEMPT, FakeTransport
+
+
+class Gate:
+    """A gate with senders that number their frames."""
+
+    def __init__(self, channels: int, tracked: bool = False) -> None:
+        self.transport = FakeTransport()
+        self.ids = [ChannelId("a->b", sender, 0) for sender in range(channels)]
+        aligner = TrackedBarriers(channels) if tracked else AlignedBarriers(channels)
+        self.gate = InputGate(ATTEMPT, self.ids, aligner, self.transport)
+        self._sequence = [0] * channels
+
+    def send(self, channel: int, element: Element, backlog: int = 0) -> None:
+        self._sequence[channel] += 1
+        size = element.nbytes if isinstance(element, pa.RecordBatch) else 0
+        self.gate.receive(self.ids[channel], Frame(self._sequence[channel], element, size, backlog))
+
+    def poll(self, max_rows: int = 1000) -> object:
+        taken = self.gate.poll(max_rows, 0.0)
+        return taken.to_pydict()["n"] if isinstance(taken, pa.RecordBatch) else taken
+
+    def drain(self) -> list[object]:
+        found = []
+        while (taken := self.poll()) is not None:
+            found.append(taken)
+        return found
+
+
+def rows(*numbers: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(numbers, pa.int64())})
+
+
+@pytest.mark.promise("B2")
+def test_the_clock_is_the_minimum_of_the_inputs_watermarks() -> None:
+    gate = Gate(2)
+    gate.send(0, Watermark(10))
+    assert gate.poll() is None
+    gate.send(1, Watermark(4))
+    assert gate.poll() == Watermark(4)
+    gate.send(1, Watermark(20))
+    assert gate.poll() == Watermark(10)
+    gate.send(1, Watermark(MAX_WATERMARK))
+    assert gate.poll() is None
+    gate.send(0, Watermark(MAX_WATERMARK))
+    assert gate.poll() == Watermark(MAX_WATERMARK)
+
+
+@pytest.mark.promise("B2")
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-50, 50)), max_size=40))
+def test_the_clock_never_goes_back_and_is_never_ahead_of_an_input(sent: list[tuple[int, int]]) -> None:
+    gate = Gate(3)
+    highest: list[int | None] = [None] * 3
+    clock: int | None = None
+    for channel, timestamp in sent:
+        gate.send(channel, Watermark(timestamp))
+        known = highest[channel]
+        highest[channel] = timestamp if known is None else max(known, timestamp)
+        for taken in gate.drain():
+            assert isinstance(taken, Watermark)
+            assert clock is None or taken.timestamp_ms > clock
+            clock = taken.timestamp_ms
+        expected = None if None in highest else min(h for h in highest if h is not None)
+        assert clock == expected
+
+
+def test_a_watermark_stays_behind_the_rows_before_it() -> None:
+    gate = Gate(1)
+    gate.send(0, rows(1))
+    gate.send(0, Watermark(5))
+    gate.send(0, rows(2))
+    assert gate.drain() == [[1], Watermark(5), [2]]
+
+
+def test_channels_take_turns_so_that_none_starves() -> None:
+    gate = Gate(3)
+    for n in range(4):
+        for channel in (0, 2):
+            gate.send(channel, rows(10 * channel + n))
+    gate.send(1, rows(10))
+    assert gate.drain() == [[0], [10], [20], [1], [21], [2], [22], [3], [23]]
+
+
+@pytest.mark.promise("D2")
+def test_a_channel_whose_barrier_has_come_is_not_read_until_all_have_come() -> None:
+    gate = Gate(2)
+    gate.send(0, rows(1))
+    gate.send(0, Barrier(1, 100))
+    gate.send(0, rows(2))
+    gate.send(1, rows(11))
+    assert gate.drain() == [[1], [11]]
+    gate.send(1, rows(12))
+    assert gate.drain() == [[12]]
+    gate.send(1, Barrier(1, 100))
+    gate.send(1, rows(13))
+    assert gate.drain() == [Aligned(1, 0.0), [2], [13]]
+    assert gate.gate.triggered_ms(1) == 100
+
+
+@pytest.mark.promise("D2")
+def test_with_one_input_nothing_waits() -> None:
+    gate = Gate(1)
+    for element in (rows(1), Barrier(1, 0), rows(2)):
+        gate.send(0, element)
+    assert gate.drain() == [[1], Aligned(1, 0.0), [2]]
+
+
+@pytest.mark.promise("D1")
+def test_at_least_once_reads_on_behind_the_barrier() -> None:
+    gate = Gate(2, tracked=True)
+    gate.send(0, Barrier(1, 0))
+    gate.send(0, rows(2))
+    assert gate.drain() == [[2]]
+    gate.send(1, Barrier(1, 0))
+    assert gate.drain() == [Aligned(1, 0.0)]
+
+
+@pytest.mark.promise("D4")
+def test_an_abort_lets_the_waiting_channel_go_on() -> None:
+    gate = Gate(2)
+    gate.send(0, Barrier(1, 0))
+    gate.send(0, rows(1))
+    assert gate.drain() == []
+    gate.gate.on_abort(1)
+    assert gate.drain() == [[1]]
+
+
+def test_the_end_comes_once_all_have_ended_and_barriers_still_come_after_it() -> None:
+    gate = Gate(2)
+    gate.send(0, EndOfData())
+    gate.send(0, Barrier(1, 0))
+    gate.send(1, rows(1))
+    assert gate.drain() == [[1]]
+    gate.send(1, Barrier(1, 0))
+    assert gate.drain() == [Aligned(1, 0.0)]
+    gate.send(1, EndOfData())
+    assert gate.drain() == [Ended()]
+    for channel in (0, 1):
+        gate.send(channel, Barrier(2, 0))
+    assert gate.drain() == [Aligned(2, 0.0)]
+
+
+def test_rows_are_counted_when_they_are_handed_out() -> None:
+    gate = Gate(2)
+    gate.send(0, rows(*range(10)))
+    gate.send(1, Barrier(1, 0))
+    gate.send(1, rows(1, 2, 3))
+    assert gate.poll(max_rows=4) == [0, 1, 2, 3]
+    assert gate.gate.rows_received == {"a->b": 4}
+    gate.drain()
+    assert gate.gate.rows_received == {"a->b": 10}
+
+
+@pytest.mark.promise("E1")
+def test_credit_is_granted_at_the_start_and_again_when_enough_was_consumed() -> None:
+    gate = Gate(1)
+    gate.gate.start()
+    assert gate.transport.grants == [(gate.ids[0], CHANNEL_BYTES)]
+    large = pa.record_batch({"n": pa.array(range(CHANNEL_BYTES // 8 // 2), pa.int64())})
+    gate.send(0, large)
+    assert len(gate.transport.grants) == 1  # received is not consumed
+    gate.poll(max_rows=10_000_000)
+    assert gate.transport.grants[1:] == [(gate.ids[0], CHANNEL_BYTES + large.nbytes)]

@@ -1,0 +1,235 @@
+"""The head of a source: splits in turn, a watermark per split combined by the lowest (B1), positions in the snapshot."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.connectors.base import Source, SplitReader
+from engine.protocol.signals import MAX_WATERMARK
+from engine.runtime.errors import SchemaMismatch
+from engine.runtime.operators.base import RestoredState
+from engine.runtime.operators.columnar import AssignTimestamps
+from engine.runtime.ports import Clock
+from engine.runtime.source import SourceHead, assigned
+from engine.runtime.watermarks import WatermarkStrategy, event_times, with_event_times
+from tests.fakes import Collected, context
+
+SCHEMA = pa.schema([("ts", pa.int64())])
+
+
+class Script(Source):
+    """Per split the batches it gives, one a poll; None: none now."""
+
+    def __init__(self, splits: dict[str, list[list[int] | None]], schema: pa.Schema = SCHEMA) -> None:
+        self.script = splits
+        self.schema = schema
+        self.closed: list[str] = []
+
+    def splits(self) -> Sequence[str]:
+        return list(self.script)
+
+    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
+        return _ScriptReader(self, split, position or 0)
+
+
+class _ScriptReader(SplitReader):
+    def __init__(self, source: Script, split: str, position: int) -> None:
+        self._source, self._split, self._position = source, split, position
+        self.wakeup: float | None = None
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        values = self._source.script[self._split][self._position]
+        self._position += 1
+        return None if values is None else pa.record_batch([pa.array(values, pa.int64())], schema=self._source.schema)
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def finished(self) -> bool:
+        return self._position >= len(self._source.script[self._split])
+
+    @property
+    def wakeup_ms(self) -> float | None:
+        return 10.0 * (int(self._split) + 1)
+
+    def close(self) -> None:
+        self._source.closed.append(self._split)
+
+
+def head(
+    source: Source, bound_ms: int | None = 0, restored: RestoredState | None = None, subtask: int = 0, of: int = 1
+) -> SourceHead:
+    strategy = None if bound_ms is None else WatermarkStrategy("ts", bound_ms)
+    made = SourceHead(source, SCHEMA, strategy)
+    made.open(context("src", subtask, of), restored)
+    return made
+
+
+@pytest.mark.promise("B1")
+def test_a_watermark_is_the_highest_timestamp_minus_the_bound_minus_one() -> None:
+    made = head(Script({"0": [[5, 9, 7], [8], [20], [1]]}), bound_ms=3)
+    assert made.watermark() is None
+    made.poll(100)
+    assert made.watermark() == 9 - 3 - 1
+    made.poll(100)
+    assert made.watermark() is None
+    made.poll(100)
+    assert made.watermark() == 16
+
+
+@pytest.mark.promise("B1")
+def test_the_slowest_split_holds_the_watermark_and_one_without_rows_holds_it_back_entirely() -> None:
+    made = head(Script({"0": [[100], [200], [300]], "1": [None, [10], [50], [60]]}))
+    made.poll(100)
+    assert made.watermark() is None  # split 1 has shown nothing yet
+    made.poll(100)
+    made.poll(100)
+    assert made.watermark() == 9
+    while not made.finished:
+        made.poll(100)
+
+
+@pytest.mark.promise("B1")
+def test_a_finished_split_holds_nothing_back() -> None:
+    made = head(Script({"0": [[5]], "1": [[100], [200]]}))
+    made.poll(1)
+    made.poll(1)
+    assert made.watermark() == 99
+
+
+@pytest.mark.promise("B1")
+@given(st.lists(st.lists(st.lists(st.integers(-50, 50), min_size=1, max_size=3), max_size=5), min_size=1, max_size=4))
+def test_a_watermark_never_goes_back_and_no_row_of_an_ordered_split_is_late(splits: list[list[list[int]]]) -> None:
+    script: dict[str, list[list[int] | None]] = {}
+    for index, batches in enumerate(splits):
+        ordered = iter(sorted(t for batch in batches for t in batch))
+        script[str(index)] = [[next(ordered) for _ in batch] for batch in batches]
+    made = head(Script(script))
+    clock = None
+    while not made.finished:
+        batch = made.poll(100)
+        if batch is not None and clock is not None:
+            assert min(batch.column("_event_time").to_pylist()) > clock
+        watermark = made.watermark()
+        if watermark is not None:
+            assert clock is None or watermark > clock
+            clock = watermark
+
+
+def test_splits_take_turns() -> None:
+    made = head(Script({"0": [[1], [2]], "1": [[11], None, [12]], "2": [[21]]}), bound_ms=None)
+    found = []
+    while not made.finished:
+        batch = made.poll(100)
+        found += batch.column("ts").to_pylist() if batch is not None else []
+    assert found == [1, 11, 21, 2, 12]
+
+
+def test_the_splits_are_dealt_out_so_that_each_has_one_owner() -> None:
+    splits = [str(n) for n in range(7)]
+    for parallelism in (1, 2, 3, 7):
+        dealt = [split for subtask in range(parallelism) for split in assigned(splits, subtask, parallelism)]
+        assert sorted(dealt) == splits
+
+
+@pytest.mark.promise("D7")
+def test_positions_and_watermarks_are_found_again_at_another_parallelism() -> None:
+    script: dict[str, list[list[int] | None]] = {
+        str(s): [[10 * s + n] for n in range(4)] for s in range(3)
+    }
+    first = head(Script(script))
+    for _ in range(4):
+        first.poll(1)
+    snapshot = first.snapshot()
+    assert snapshot.inline == {
+        "splits": {
+            "0": {"position": 2, "seen_ms": 1},
+            "1": {"position": 1, "seen_ms": 10},
+            "2": {"position": 1, "seen_ms": 20},
+        }
+    }
+    found = []
+    for subtask in range(2):
+        again = head(Script(script), restored=RestoredState([snapshot.inline], []), subtask=subtask, of=2)
+        while not again.finished:
+            batch = again.poll(1)
+            assert batch is not None
+            found += batch.column("ts").to_pylist()
+    assert sorted(found) == [2, 3, 11, 12, 13, 21, 22, 23]
+
+
+def test_a_new_split_begins_at_its_beginning() -> None:
+    restored = RestoredState([{"splits": {"0": {"position": 1, "seen_ms": 5}}}], [])
+    made = head(Script({"0": [[5]], "1": [[7]]}), restored=restored)
+    batch = made.poll(1)
+    assert batch is not None and batch.column("ts").to_pylist() == [7]
+
+
+def test_a_source_that_gives_another_schema_is_told_both() -> None:
+    made = head(Script({"0": [[1]]}, pa.schema([("other", pa.int64())])))
+    with pytest.raises(SchemaMismatch, match=r"source 'src', split '0' gave records of \(other int64\), but the job decl"):
+        made.poll(1)
+
+
+def test_rows_are_counted_and_readers_closed() -> None:
+    source = Script({"0": [[1, 2, 3]], "1": [[4]]})
+    made = head(source)
+    made.poll(100)
+    assert made._context.counters == {"source:src": 3}
+    made.close()
+    assert source.closed == ["0", "1"]
+
+
+def test_an_idle_source_says_when_its_earliest_split_is_worth_a_look() -> None:
+    assert head(Script({"0": [None], "1": [None]})).wakeup_ms == 10.0
+
+
+# --- event times ---
+
+
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize(
+    ("kind", "ticks", "milliseconds"),
+    [
+        (pa.timestamp("s"), [-2, 3], [-2000, 3000]),
+        (pa.timestamp("ms", tz="UTC"), [-2, 3], [-2, 3]),
+        (pa.timestamp("us", tz="UTC"), [-1, 1999], [-1, 1]),
+        (pa.timestamp("ns"), [-1, 1_999_999], [-1, 1]),
+        (pa.int64(), [-2, 3], [-2, 3]),
+        (pa.int32(), [-2, 3], [-2, 3]),
+        (pa.uint8(), [2, 3], [2, 3]),
+    ],
+)
+def test_event_times_of_any_unit_become_milliseconds_rounded_down(kind, ticks, milliseconds) -> None:
+    column = pa.array([0, *ticks, 0], pa.int64()).cast(kind)
+    batch = pa.record_batch({"t": column}).slice(1, 2)
+    assert event_times(batch, "t", "op").tolist() == milliseconds
+
+
+def test_a_record_without_a_timestamp_is_told() -> None:
+    with pytest.raises(SchemaMismatch, match="operator 'op': 1 records have no value in 't'"):
+        event_times(pa.record_batch({"t": pa.array([1, None])}), "t", "op")
+
+
+def test_event_times_replace_those_that_a_batch_has() -> None:
+    batch = with_event_times(pa.record_batch({"_event_time": [1], "t": [2]}), event_times(pa.record_batch({"t": [2]}), "t", ""))
+    assert batch.to_pydict() == {"t": [2], "_event_time": [2]}
+
+
+@pytest.mark.promise("B1", "B3")
+def test_an_assigning_operator_makes_watermarks_behind_its_rows_and_swallows_those_from_before() -> None:
+    operator = AssignTimestamps(WatermarkStrategy("ts", 2))
+    operator.open(context("assign"), None)
+    out = Collected()
+    for rows in ([10], [8], [], [20]):
+        operator.process(pa.record_batch({"ts": pa.array(rows, pa.int64())}), out)
+    operator.on_watermark(15, out)
+    operator.on_watermark(MAX_WATERMARK, out)
+    kinds = [event if isinstance(event, int) else event.column("_event_time").to_pylist() for event in out.events]
+    assert kinds == [[10], 7, [8], [20], 17, MAX_WATERMARK]

@@ -1,0 +1,228 @@
+"""Tumbling windows through both operators: [start, end) from the epoch, fired at end − 1 ms, late rows dropped and counted (B4)."""
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.api import StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, total
+from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
+from engine.runtime.errors import SchemaMismatch
+from engine.runtime.operators import window as window_module
+from engine.runtime.operators.base import OperatorContext, RestoredState
+from engine.runtime.operators.window import WindowCombine, WindowMerge
+from tests.fakes import Collected, context
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("ts", pa.int64()), ("_event_time", pa.int64())])
+
+
+class Window:
+    """Combine and merge of one windowed stream, as the API builds them."""
+
+    def __init__(self, size_ms: int = 10, restored: RestoredState | None = None) -> None:
+        env = StreamEnvironment()
+        stream = env.from_elements([], "k string, x long, ts long").assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamps("ts")
+        )
+        windowed = stream.key_by("k").window(TumblingEventTimeWindows.of(size_ms))
+        self.schema = windowed.aggregate(n=count(), sum=total("x"), uid="w").schema
+        combine, merge = (node.operator.build() for node in env.graph.nodes[1:] if node.operator)
+        assert isinstance(combine, WindowCombine) and isinstance(merge, WindowMerge)
+        self.combine, self.merge = combine, merge
+        self.context: OperatorContext = context("w")
+        self.out = Collected()
+        combine.open(context("w.combine"), None)
+        merge.open(self.context, restored)
+
+    def rows(self, *rows: tuple[str | None, int | None, int]) -> None:
+        records = [{"k": k, "x": x, "ts": t, "_event_time": t} for k, x, t in rows]
+        partials = Collected()
+        self.combine.process(pa.RecordBatch.from_pylist(records, schema=SCHEMA), partials)
+        for partial in partials.events:
+            assert isinstance(partial, pa.RecordBatch)
+            self.merge.process(partial, self.out)
+
+    def watermark(self, timestamp_ms: int) -> list[dict[str, Any]]:
+        """What it fires; the watermark has to come after it (B3)."""
+        before = len(self.out.events)
+        self.merge.on_watermark(timestamp_ms, self.out)
+        assert self.out.events[-1] == timestamp_ms
+        fired = self.out.events[before:-1]
+        assert all(isinstance(event, pa.RecordBatch) and event.schema == self.schema for event in fired)
+        return [row for event in fired for row in event.to_pylist()]
+
+    @property
+    def late(self) -> int:
+        return self.context.counters.get("late:w", 0)
+
+
+def brief(rows: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
+    """(key, start in ms, rows, sum), sorted."""
+    found = []
+    for row in rows:
+        start = int((row["window_start"] - EPOCH).total_seconds() * 1000)
+        found.append((row["k"], start, row["n"], row["sum"]))
+    return sorted(found, key=repr)
+
+
+@pytest.mark.promise("B4")
+def test_a_window_fires_when_the_watermark_reaches_its_end_minus_one() -> None:
+    window = Window()
+    window.rows(("a", 1, 0), ("a", 2, 9), ("a", 4, 10))
+    assert window.watermark(8) == []
+    assert brief(window.watermark(9)) == [("a", 0, 2, 3)]
+    assert window.watermark(18) == []
+    assert brief(window.watermark(19)) == [("a", 10, 1, 4)]
+    assert window.watermark(MAX_WATERMARK) == []
+
+
+@pytest.mark.promise("B4")
+def test_a_result_names_its_window_and_its_event_time_is_the_end_minus_one() -> None:
+    window = Window(size_ms=10_000)
+    window.rows(("a", 5, 12_345))
+    (row,) = window.watermark(MAX_WATERMARK)
+    assert row == {
+        "k": "a",
+        "window_start": EPOCH + dt.timedelta(seconds=10),
+        "window_end": EPOCH + dt.timedelta(seconds=20),
+        "n": 1,
+        "sum": 5,
+        "_event_time": 19_999,
+    }
+
+
+@pytest.mark.promise("B4")
+def test_windows_before_1970_are_aligned_to_the_epoch_too() -> None:
+    window = Window()
+    window.rows(("a", 1, -1), ("a", 2, -10), ("a", 4, -11), ("a", 8, 0))
+    assert brief(window.watermark(-12)) == []
+    assert brief(window.watermark(-11)) == [("a", -20, 1, 4)]
+    assert brief(window.watermark(-1)) == [("a", -10, 2, 3)]
+    assert brief(window.watermark(9)) == [("a", 0, 1, 8)]
+
+
+@pytest.mark.promise("B4", "B7")
+def test_a_late_row_counts_while_its_window_is_open_and_is_dropped_and_counted_after() -> None:
+    window = Window()
+    window.rows(("a", 1, 15))
+    window.watermark(14)
+    window.rows(("a", 2, 12), ("a", 2, 9), ("b", 2, 3), ("b", 2, 3))  # 12: late, but its window is open
+    assert window.late == 3
+    assert brief(window.watermark(19)) == [("a", 10, 2, 3)]
+    window.rows(("a", 7, 19), ("a", 7, 20))
+    assert window.late == 4
+    assert brief(window.watermark(29)) == [("a", 20, 1, 7)]
+
+
+@pytest.mark.promise("B4")
+def test_windows_fire_oldest_first() -> None:
+    window = Window()
+    window.rows(("a", 1, 25), ("a", 1, 5), ("a", 1, 15))
+    fired = window.watermark(MAX_WATERMARK)
+    assert [row["_event_time"] for row in fired] == [9, 19, 29]
+
+
+def test_a_watermark_that_does_not_advance_is_passed_on_and_fires_nothing() -> None:
+    window = Window()
+    window.rows(("a", 1, 5))
+    window.watermark(3)
+    assert window.watermark(3) == []
+    assert window.watermark(1) == []
+    window.rows(("a", 1, 2))
+    assert window.late == 0
+
+
+@pytest.mark.promise("B4")
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-9, 9), st.integers(-40, 40)), max_size=8),
+        max_size=6,
+    ),
+    st.integers(1, 25),
+)  # fmt: skip
+def test_windows_equal_a_plain_computation_with_a_watermark_behind_each_batch(batches, size) -> None:
+    window = Window(size)
+    expected: dict[tuple[Any, int], list[int | None]] = {}
+    clock, late, fired = MIN_WATERMARK, 0, []
+    for rows in batches:
+        window.rows(*rows)
+        for k, x, t in rows:
+            start = t // size * size
+            if start + size - 1 <= clock:
+                late += 1
+            else:
+                expected.setdefault((k, start), []).append(x)
+        if rows:
+            clock = max(clock, max(t for _, _, t in rows) - 5)
+            fired += window.watermark(clock)
+    fired += window.watermark(MAX_WATERMARK)
+    sums = {key: [x for x in xs if x is not None] for key, xs in expected.items()}
+    assert brief(fired) == sorted(
+        ((k, start, len(xs), sum(sums[k, start]) if sums[k, start] else None) for (k, start), xs in expected.items()),
+        key=repr,
+    )
+    assert window.late == late
+
+
+def test_a_record_without_an_event_time_is_an_error() -> None:
+    window = Window()
+    batch = pa.RecordBatch.from_pylist([{"k": "a", "x": 1, "ts": 1, "_event_time": None}], schema=SCHEMA)
+    with pytest.raises(SchemaMismatch, match=r"operator 'w.combine': 1 records have no event time"):
+        window.combine.process(batch, Collected())
+
+
+def test_an_empty_batch_makes_no_partial() -> None:
+    out = Collected()
+    Window().combine.process(pa.RecordBatch.from_pylist([], schema=SCHEMA), out)
+    assert out.events == []
+
+
+def test_a_large_window_leaves_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_module, "FIRE_ROWS", 10)
+    window = Window()
+    window.rows(*((f"k{n}", n, 5) for n in range(25)))
+    window.watermark(9)
+    sizes = [event.num_rows for event in window.out.events if isinstance(event, pa.RecordBatch)]
+    assert sizes == [10, 10, 5]
+
+
+@pytest.mark.promise("B7", "C3")
+def test_a_snapshot_holds_open_windows_and_the_watermark_and_nothing_that_came_after_it() -> None:
+    window = Window()
+    window.rows(("a", 1, 5), ("b", 1, 15))
+    window.watermark(9)
+    snapshot = window.merge.snapshot(1)
+    window.rows(("b", 100, 15))
+    window.watermark(MAX_WATERMARK)
+    (part,) = snapshot.parts
+    assert (part.name, part.keys) == ("panes", ("k",))
+    restored = Window(restored=RestoredState([snapshot.inline], [("panes", part.table())]))
+    restored.rows(("a", 1, 6))  # its window was published before the snapshot
+    assert restored.late == 1
+    restored.rows(("b", 2, 16))
+    assert brief(restored.watermark(MAX_WATERMARK)) == [("b", 10, 2, 3)]
+
+
+@pytest.mark.promise("D7")
+def test_restored_from_several_subtasks_it_merges_their_panes() -> None:
+    windows = [Window(), Window()]
+    snapshots = []
+    for n, window in enumerate(windows):
+        window.rows((f"k{n}", n, 5), ("both", 1, 25))
+        snapshots.append(window.merge.snapshot(1))
+    tables = [("panes", part.table()) for snapshot in snapshots for part in snapshot.parts]
+    restored = Window(restored=RestoredState([snapshot.inline for snapshot in snapshots], tables))
+    assert brief(restored.watermark(MAX_WATERMARK)) == [("both", 20, 2, 2), ("k0", 0, 1, 0), ("k1", 0, 1, 1)]
+
+
+def test_an_empty_state_is_an_empty_table_and_restores_to_nothing() -> None:
+    snapshot = Window().merge.snapshot(1)
+    (part,) = snapshot.parts
+    assert part.table().num_rows == 0
+    assert snapshot.inline == {"watermark": MIN_WATERMARK}
+    restored = Window(restored=RestoredState([snapshot.inline], [("panes", part.table())]))
+    assert restored.watermark(MAX_WATERMARK) == []

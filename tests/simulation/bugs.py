@@ -1,0 +1,438 @@
+"""Planted bugs: each one breaks a real module in the way a plausible mistake would, and names what must catch it.
+
+`python -m tests.simulation.bugs` looks for the first seed that catches each of them; those found are recorded below.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+
+import engine.cluster.jobmaster as jobmaster_module
+import engine.runtime.slot as slot_module
+import engine.snapshot.log as log_module
+from engine.cluster.jobmaster import JobMaster, RunOffLoop
+from engine.connectors import table as table_module
+from engine.connectors.table import TableCommitter
+from engine.protocol import ledger
+from engine.protocol.aligner import AlignedBarriers, TrackedBarriers
+from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.coordinator import CheckpointCoordinator, DiscardLateAck
+from engine.protocol.epochlog import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
+from engine.protocol.failures import AckOutcome
+from engine.protocol.signals import MIN_WATERMARK, Barrier
+from engine.runtime.channels import InputChannel
+from engine.runtime.deployment import Deployer
+from engine.runtime.operators.base import OperatorSnapshot, RestoredState, StatePart
+from engine.runtime.operators.sink import SinkOperator
+from engine.runtime.operators.window import WindowMerge
+from engine.runtime.slot import SlotRuntime
+from engine.runtime.source import SourceHead
+from engine.runtime.subtask import Subtask
+from engine.snapshot.log import EpochLog
+from engine.state.columnar import Panes
+from engine.state.heap import HeapBackend
+from tests.simulation.faults import draw_plan
+from tests.simulation.simulation import clean_state, run
+
+Patches = Sequence[tuple[Any, str, Any]]
+
+
+@dataclass(frozen=True)
+class PlantedBug:
+    """`invariants`: those that may catch it, whichever the seed meets first. `seed`: the first one that does."""
+
+    name: str
+    patches: Callable[[], Patches]
+    invariants: tuple[str, ...]
+    seed: int
+
+    @contextmanager
+    def planted(self, seed: int) -> Iterator[None]:
+        clean_state(draw_plan(seed).spec)  # what it is compared with must be known before the bug is there
+        with ExitStack() as stack:
+            for target, attribute, replacement in self.patches():
+                stack.enter_context(patch.object(target, attribute, replacement))
+            yield
+
+
+class _Unsynced:
+    """A store whose sync does nothing."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def sync(self, paths: list[str]) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+# --- alignment and order ---
+
+
+def _no_alignment() -> Patches:
+    return [(AlignedBarriers, "blocked", lambda self, channel: False)]
+
+
+def _counts_instead_of_aligning() -> Patches:
+    """And the engine's own ledger check is gone too: the simulator's has to find it."""
+    return [
+        (Deployer, "_aligner", lambda self, channels: TrackedBarriers(channels)),
+        (ledger, "violations", lambda totals, base, mode: []),
+    ]
+
+
+def _barrier_overtakes_data() -> Patches:
+    receive = InputChannel.receive
+
+    def overtaking(self: InputChannel, frame: Any) -> None:
+        receive(self, frame)
+        if isinstance(frame.element, Barrier):
+            self._queue.appendleft(self._queue.pop())
+
+    return [(InputChannel, "receive", overtaking)]
+
+
+def _stale_frames_accepted() -> Patches:
+    def on_frame(self: SlotRuntime, attempt: Any, channel: Any, frame: Any) -> None:
+        if self._deployment is not None:
+            gate = self._deployment.gates.get(channel)
+            if gate is not None:
+                self._guarded(self._execution.receiver(channel), lambda: gate.receive(channel, frame))
+
+    return [(SlotRuntime, "on_frame", on_frame)]
+
+
+# --- persistence ---
+
+
+def _acknowledged_before_persisted() -> Patches:
+    upload = slot_module.upload
+    return [(slot_module, "upload", lambda store, *rest: upload(_Unsynced(store), *rest))]
+
+
+def _rows_acknowledged_before_persisted() -> Patches:
+    persist = table_module._ParquetFile.persist
+
+    def unsynced(self: Any) -> Any:
+        self.store = _Unsynced(self.store)
+        return persist(self)
+
+    return [(table_module._ParquetFile, "persist", unsynced)]
+
+
+def _manifest_not_synced() -> Patches:
+    def write_manifest(self: EpochLog, manifest: Any) -> Any:
+        return write(EpochLog(_Unsynced(self.store), self.paths), manifest)
+
+    write = EpochLog.write_manifest
+    return [(EpochLog, "write_manifest", write_manifest)]
+
+
+def _snapshot_not_copied() -> Patches:
+    """The panes are looked at when the upload runs, not at the barrier (C3)."""
+
+    def snapshot(self: WindowMerge, checkpoint: int) -> OperatorSnapshot:
+        def panes() -> pa.Table:
+            compact = Panes.compact(self._panes.references(), self._plan.merge)
+            return pa.concat_tables(compact) if compact else self._plan.partial_schema.empty_table()
+
+        part = StatePart("panes", panes, tuple(self._plan.keys))
+        return OperatorSnapshot(inline={"watermark": self._watermark}, parts=(part,))
+
+    return [(WindowMerge, "snapshot", snapshot)]
+
+
+def _heap_not_copied() -> Patches:
+    """Values are read when the upload runs."""
+
+    def snapshot(self: HeapBackend) -> Any:
+        return [
+            (name, lambda values=values, of=d.type: self._table(list(values), pa.array(list(values.values()), of)))
+            for name, (d, values) in self._states.items()
+        ]
+
+    return [(HeapBackend, "snapshot", snapshot)]
+
+
+# --- publication and fencing ---
+
+
+def _commit_before_publish() -> Patches:
+    def append(self: JobMaster) -> RunOffLoop:
+        publication, record = self._publication, self._record
+        assert publication is not None and publication.ref is not None and record is not None
+        ref, manifest = publication.ref, publication.manifest
+
+        def work() -> Any:
+            self._commit_all(CommitPermit.issue(ref, record.generation), manifest)
+            return self._log.publish(record, ref)
+
+        return RunOffLoop("publish", work, self._appended)
+
+    return [(JobMaster, "_append_epoch", append)]
+
+
+def _no_fence() -> Patches:
+    """A new JobMaster only reads the log; it does not write itself into it."""
+    claim = EpochLog.claim
+
+    def unfenced(self: EpochLog, owner: str) -> Claimed | None:
+        last = self.last()
+        if last is None:
+            return claim(self, owner)
+        return Claimed(msgspec.structs.replace(fence_after(last, owner), number=last.number))
+
+    return [(EpochLog, "claim", unfenced)]
+
+
+def _publishes_behind_its_successor() -> Patches:
+    """Whoever loses the create of an epoch record tries the next number instead of stopping."""
+
+    def publish(self: EpochLog, last: LogRecord, manifest: Any) -> LogRecord | None:
+        record = epoch_after(last, manifest)
+        while True:
+            match self._append(record):
+                case Created.CREATED:
+                    return record
+                case Created.UNKNOWN:
+                    return None
+                case Created.EXISTS:
+                    record = msgspec.structs.replace(record, number=record.number + 1)
+
+    return [(EpochLog, "publish", publish)]
+
+
+def _unknown_is_failure() -> Patches:
+    appended = JobMaster._appended
+
+    def impatient(self: JobMaster, record: Any, error: Any, now_ms: float) -> Any:
+        if record is None and error is None:
+            return self._not_published("no answer", now_ms)
+        return appended(self, record, error, now_ms)
+
+    return [(JobMaster, "_appended", impatient)]
+
+
+def _reused_epoch() -> Patches:
+    """After a restart the epochs are counted from the restored one, which is taken again."""
+    make = JobMaster._make_manifest
+
+    def reused(self: JobMaster, completed: Any) -> Any:
+        manifest = make(self, completed)
+        restored = self._manifest is not None and self.newest is not None and self.newest.epoch == self._manifest.epoch
+        return msgspec.structs.replace(manifest, epoch=manifest.epoch - 1) if restored else manifest
+
+    def unchecked(last: LogRecord, manifest: Any) -> LogRecord:
+        return LogRecord(
+            last.number + 1, RecordKind.EPOCH, last.generation, last.owner, manifest, manifest.checkpoint + 1
+        )
+
+    return [(JobMaster, "_make_manifest", reused), (log_module, "epoch_after", unchecked)]
+
+
+def _checkpoint_ids_start_again() -> Patches:
+    start = CheckpointCoordinator.__init__
+
+    def again(self: Any, config: Any, attempt: Any, subtasks: Any, next_checkpoint: int, *rest: Any) -> None:
+        start(self, config, attempt, subtasks, 1, *rest)
+
+    return [(CheckpointCoordinator, "__init__", again)]
+
+
+# --- sinks ---
+
+
+def _abort_drops_committables() -> Patches:
+    on_abort = Subtask.on_abort
+
+    def dropping(self: Subtask, checkpoint: int) -> None:
+        on_abort(self, checkpoint)
+        for operator in self._chain.operators:
+            if isinstance(operator, SinkOperator):
+                operator._pending.pop(checkpoint, None)
+
+    return [(Subtask, "on_abort", dropping)]
+
+
+def _carried_committed_twice() -> Patches:
+    make = JobMaster._make_manifest
+
+    def forgetful(self: JobMaster, completed: Any) -> Any:
+        self._carried = []
+        return make(self, completed)
+
+    return [(JobMaster, "_make_manifest", forgetful)]
+
+
+def _committables_forgotten_at_the_next_barrier() -> Patches:
+    """A sink hands over only what was born at this barrier, and not what earlier ones left."""
+    pre_commit = SinkOperator._pre_commit
+
+    def newest_only(self: SinkOperator, checkpoint: int) -> Any:
+        return [c for c in pre_commit(self, checkpoint) if c.checkpoint == checkpoint]
+
+    return [(SinkOperator, "_pre_commit", newest_only)]
+
+
+def _restore_does_not_commit() -> Patches:
+    restore = JobMaster._restore
+
+    def silent(self: JobMaster, now_ms: float) -> Any:
+        (action,) = restore(self, now_ms)
+        newest = self.newest
+        return [RunOffLoop(action.name, lambda: self._log.read_manifest(newest) if newest else None, action.done)]
+
+    return [(JobMaster, "_restore", silent)]
+
+
+def _restore_aborts_published_files() -> Patches:
+    abort = TableCommitter.abort_unknown
+
+    def eager(self: TableCommitter, permit: Any, attempt: Any) -> None:
+        abort(self, None, attempt)
+
+    return [(TableCommitter, "abort_unknown", eager)]
+
+
+# --- restoring ---
+
+
+def _watermark_not_restored() -> Patches:
+    opened = WindowMerge.open
+
+    def forgetful(self: WindowMerge, context: Any, restored: RestoredState | None) -> None:
+        opened(self, context, restored)
+        self._watermark = MIN_WATERMARK
+
+    return [(WindowMerge, "open", forgetful)]
+
+
+def _position_not_restored() -> Patches:
+    opened = SourceHead.open
+
+    def from_the_start(self: SourceHead, context: Any, restored: RestoredState | None) -> None:
+        opened(self, context, None)
+
+    return [(SourceHead, "open", from_the_start)]
+
+
+def _position_off_by_one() -> Patches:
+    """The position is that of the last record read, not of the next one."""
+    opened = SourceHead.open
+
+    def behind(self: SourceHead, context: Any, restored: RestoredState | None) -> None:
+        for inline in restored.inline if restored else []:
+            for split in inline["splits"].values():
+                split["position"] = max(0, split["position"] - 1)
+        opened(self, context, restored)
+
+    return [(SourceHead, "open", behind)]
+
+
+def _state_not_restored() -> Patches:
+    return [(HeapBackend, "restore", lambda self, name, table: None)]
+
+
+# --- races that a repeated message makes ---
+
+
+def _repeated_ack_deletes_files() -> Patches:
+    """A repeated acknowledgement of a published checkpoint is taken for a late one (found by the simulator)."""
+    acknowledge = CheckpointCoordinator.on_acknowledge
+
+    def hasty(self: CheckpointCoordinator, ack: Any, now_ms: float) -> Any:
+        outcome, actions = acknowledge(self, ack, now_ms)
+        if (
+            outcome is AckOutcome.DUPLICATE
+            and ack.checkpoint not in self._pending
+            and ack.checkpoint not in self._publishing
+        ):
+            return AckOutcome.DISCARDED, [DiscardLateAck(ack)]
+        return outcome, actions
+
+    return [(CheckpointCoordinator, "on_acknowledge", hasty)]
+
+
+def _repeated_trigger_taken_twice() -> Patches:
+    """A repeated trigger makes a second snapshot under the same number (found by reading)."""
+
+    def trigger(self: Subtask, checkpoint: int, triggered_ms: int) -> None:
+        if isinstance(self._head, SourceHead):
+            self._triggers.append((checkpoint, triggered_ms))
+
+    return [(Subtask, "trigger", trigger)]
+
+
+def _retention_forgets_what_is_needed() -> Patches:
+    disposable = jobmaster_module.disposable
+    return [
+        (jobmaster_module, "disposable", lambda paths, files, kept, generation: disposable(paths, files, [], 1 << 30))
+    ]
+
+
+BUGS = (
+    PlantedBug("no alignment", _no_alignment, ("ledger",), 0),
+    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 0),
+    PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 0),
+    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 0),
+    PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 0),
+    PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
+    PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),
+    PlantedBug("panes are not copied at the barrier", _snapshot_not_copied, ("no_duplicate", "no_loss"), 0),
+    PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 0),
+    PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
+    PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 0),
+    PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 0),
+    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 0),
+    PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 0),
+    PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 0),
+    PlantedBug("an abort drops committables", _abort_drops_committables, ("ledger",), 0),
+    PlantedBug("carried committables are committed twice", _carried_committed_twice, ("no_duplicate",), 0),
+    PlantedBug("committables are not carried on", _committables_forgotten_at_the_next_barrier, ("ledger",), 0),
+    PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 0),
+    PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 0),
+    PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 0),
+    PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 0),
+    PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 0),
+    PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 0),
+    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 0),
+    PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 0),
+    PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 0),
+)
+
+
+def search(bug: PlantedBug, seeds: range) -> tuple[int | None, dict[str, int]]:
+    """The first seed whose run the bug breaks in the way expected; and what else it broke until then."""
+    others: dict[str, int] = {}
+    for seed in seeds:
+        with bug.planted(seed):
+            violation = run(seed).violation
+        if violation is None:
+            continue
+        if violation.invariant in bug.invariants and run(seed).violation is None:
+            return seed, others
+        others.setdefault(f"{violation.invariant}: {violation.message.splitlines()[0][:150]}", seed)
+    return None, others
+
+
+def main() -> int:
+    wanted = sys.argv[1:]
+    for bug in BUGS:
+        if not wanted or any(word in bug.name for word in wanted):
+            seed, others = search(bug, range(400))
+            print(f"{bug.name}: seed {seed}", others or "", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

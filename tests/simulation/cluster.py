@@ -1,0 +1,410 @@
+"""Simulated processes around the real `SlotRuntime` and `JobMaster`, and the supervisor that keeps a JobMaster running.
+
+A JobMaster and its slots are one `Incarnation`, as a Spark application is: a replacement has slots of its own, and the
+old ones may work on for a while. These shells do what the shells on Spark do, with chance for threads and network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from engine.cluster.jobmaster import (
+    Action,
+    JobMaster,
+    KillSlot,
+    MasterConfig,
+    Note,
+    Outcome,
+    Phase,
+    RunOffLoop,
+    Send,
+    Stop,
+)
+from engine.graph.execution_graph import ExecutionGraph
+from engine.protocol.config import CheckpointConfig
+from engine.protocol.credits import ChannelLimits
+from engine.protocol.failures import CheckpointFailure
+from engine.protocol.messages import (
+    Deploy,
+    Heartbeat,
+    Register,
+    SlotMessage,
+    TaskFailed,
+    decode_master_message,
+    decode_slot_message,
+    encode,
+)
+from engine.runtime.slot import SlotRuntime
+from engine.snapshot.log import EpochLog, Fenced
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.statefile import CorruptSnapshot
+from engine.snapshot.store import StoreError
+from tests.simulation.invariants import Checker
+from tests.simulation.jobs import JobSpec, graph_of
+from tests.simulation.ports import FRAME_LOST, FRAME_TWICE, Link, Network, SimOffload, SimTransport, attempt_work
+from tests.simulation.store import SimStore, StoreView
+from tests.simulation.world import Process, Violation, World
+
+HEARTBEAT_MS = 12.0
+LEASE_MS = 90.0
+MASTER_CONFIG = MasterConfig(
+    slots_timeout_ms=3_000, deploy_timeout_ms=50, heartbeat_ms=HEARTBEAT_MS, heartbeat_timeout_ms=70
+)
+NONCE = "nonce"
+LIMITS = ChannelLimits(own_bytes=500, frame_bytes=250)
+"""Small enough for a few batches to use up a channel's credit."""
+CREDIT = "channel: a sender waits for credit"
+_EXPLAINED = ("StoreError: simulated", "channel ", "operator ", "while closing: ")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Typical times in ms: of a step of the task loop, of a message, of offloaded I/O, of starting a process."""
+
+    step: float = 0.4
+    network: float = 0.5
+    offload: float = 1.0
+    start: float = 10.0
+    visit_elements: int = 256
+    limits: ChannelLimits = LIMITS
+
+
+class SlotProcess(Process):
+    def __init__(self, incarnation: Incarnation, index: int) -> None:
+        cluster = incarnation.cluster
+        super().__init__(cluster.world, f"{incarnation.name}.slot{index}")
+        self.session = self.name
+        self._incarnation = incarnation
+        self._stepping = False
+        self._heard_ms = cluster.world.now_ms
+        self._link = Link(cluster.world, self, incarnation.master, cluster.network.faults, cluster.pace.network)
+        incarnation.links[self.session] = self._link
+        cluster.network.addresses[self.name] = self
+        execution = cluster.execution()
+        self.runtime = SlotRuntime(
+            execution,
+            cluster.paths,
+            self,
+            SimTransport(cluster.network, self),
+            SimOffload(self, cluster.pace.offload),
+            StoreView(cluster.store, self),
+            self,
+            batch_rows=cluster.spec.batch_rows,
+            visit_elements=cluster.pace.visit_elements,
+            limits=cluster.pace.limits,
+        )
+        self._plan = execution.graph.fingerprint
+        self.world.after(0.0, self, "starts", self._begin)
+
+    @property
+    def link(self) -> Link:
+        return self._link
+
+    def _begin(self) -> None:
+        self.send(Register(self.session, self.name, 1, 0, NONCE, self._plan))
+        self._beat()
+
+    def _beat(self) -> None:
+        if self.world.now_ms - self._heard_ms > LEASE_MS:
+            self.world.hits.add("slot: its lease ended")
+            self.ends()
+            return
+        self.send(Heartbeat(self.runtime.metrics()))
+        self.world.after(HEARTBEAT_MS, self, "heartbeat", self._beat)
+
+    # --- Control port ---
+
+    def send(self, message: SlotMessage) -> None:
+        self.touch("control")
+        if isinstance(message, TaskFailed):
+            self._explain(message)
+        self._link.to_master(encode(message), type(message).__name__)
+
+    def _explain(self, failure: TaskFailed) -> None:
+        """A failure that none of the simulated faults can have caused is a bug, even if a restart would hide it."""
+        if failure.corrupt:
+            return
+        if " came where " in failure.error and not self.world.hits & {FRAME_LOST, FRAME_TWICE}:
+            raise Violation("channel_order", f"{self.name}: {failure.error}")
+        if not failure.error.startswith(_EXPLAINED):
+            raise Violation("internal_error", f"{self.name}: {failure.error}\n{failure.detail}")
+
+    def receive(self, data: bytes) -> None:
+        self._heard_ms = self.world.now_ms
+        message = decode_master_message(data)
+        refused = self.runtime.refused
+        if isinstance(message, Deploy) and message == self.runtime._deploy:
+            self.world.hits.add("slot: asked again to deploy")
+        self.runtime.on_control(message)
+        if self.runtime.refused != refused:
+            self.world.hits.add(f"slot: refuses {type(message).__name__} of another attempt")
+        if self.runtime.shutdown is not None:
+            self.ends()
+        else:
+            self.poke()
+
+    # --- the task loop ---
+
+    def poke(self) -> None:
+        if not self._stepping and self.alive:
+            self._stepping = True
+            self.world.after(self.world.delay(self._incarnation.cluster.pace.step), self, "steps", self._step)
+
+    def _step(self) -> None:
+        self._stepping = False
+        busy = self.runtime.step()
+        if CREDIT not in self.world.hits and self._waits_for_credit():
+            self.world.hits.add(CREDIT)
+        if busy:
+            self.poke()
+            return
+        wakeup = self.runtime.wakeup_ms()
+        if wakeup is not None:
+            self.world.at(max(wakeup, self.world.now_ms), self, "wakes", self.poke)
+
+    def _waits_for_credit(self) -> bool:
+        deployment = self.runtime._deployment
+        return deployment is not None and any(channel.blocked for channel in deployment.outputs.values())
+
+    # --- the end ---
+
+    def ends(self) -> None:
+        """By itself, in order: what it wrote stays."""
+        self.world.kill(self, "ends")
+
+    def crashed(self) -> None:
+        cluster = self._incarnation.cluster
+        cluster.store.forget(self)
+        self._incarnation.slot_died(self)
+
+
+class MasterProcess(Process):
+    def __init__(self, incarnation: Incarnation) -> None:
+        cluster = incarnation.cluster
+        super().__init__(cluster.world, f"{incarnation.name}.master")
+        self._incarnation = incarnation
+        self._tick_at_ms: float | None = None
+        execution = cluster.execution()
+        view = StoreView(cluster.store, self)
+        log = EpochLog(view, cluster.paths)
+        committers = {uid: sink.committer(view, cluster.paths) for uid, sink in execution.graph.sinks}
+        self.outcome: Outcome | None = None
+        self.reason = ""
+        self.job = JobMaster(
+            execution, log, committers, incarnation.name, NONCE, self.wall_ms, self.world.random.random, MASTER_CONFIG
+        )
+        self.world.after(0.0, self, "starts", self._tick)
+
+    # --- events ---
+
+    def _tick(self) -> None:
+        self._tick_at_ms = None
+        self._do(lambda: self.job.on_tick(self.world.now_ms))
+
+    def receive(self, link: Link, data: bytes) -> None:
+        message = decode_slot_message(data)
+        self._do(lambda: self.job.on_message(link.slot.session, message, self.world.now_ms))
+
+    def slot_gone(self, session: str) -> None:
+        self._do(lambda: self.job.on_slot_gone(session, "simulated", self.world.now_ms))
+
+    def cancel(self) -> None:
+        self._do(lambda: self.job.cancel(self.world.now_ms))
+
+    def trigger(self) -> None:
+        self._do(lambda: self.job.trigger_checkpoint(self.world.now_ms)[1])
+
+    # --- actions ---
+
+    def _do(self, event: Any) -> None:
+        before = self.job.phase
+        try:
+            actions = event()
+        except (AssertionError, KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+            raise Violation("internal_error", f"{self.name}: {type(error).__name__}: {error}") from error
+        self._note_phase(before)
+        for action in actions:
+            self._carry_out(action)
+        if self.job.phase is not Phase.STOPPED:
+            wakeup = max(self.job.wakeup_ms(), self.world.now_ms)
+            if self._tick_at_ms is None or wakeup < self._tick_at_ms:
+                self._tick_at_ms = wakeup
+                self.world.at(wakeup + 0.01, self, "ticks", self._tick)
+
+    def _note_phase(self, before: Phase) -> None:
+        if before is Phase.STOPPED and self.job.phase is not before:
+            raise Violation("stopped", f"{self.name} was stopped and is now {self.job.phase.name}")
+        if self.job.phase is not before:
+            self.world.hits.add(f"phase: {before.name} → {self.job.phase.name}")
+
+    def _carry_out(self, action: Action) -> None:
+        world = self.world
+        match action:
+            case Send(session, message):
+                self.touch("control")
+                link = self._incarnation.links.get(session)
+                if link is not None:
+                    link.to_slot(encode(message), type(message).__name__)
+            case KillSlot(slot):
+                self.touch("control")
+                world.hits.add("master: kills a silent slot")
+                self._incarnation.kill_slot(slot.session)
+            case RunOffLoop(name, work, done):
+                self.touch("control")
+                world.after(
+                    world.delay(self._incarnation.cluster.pace.offload),
+                    self,
+                    f"runs {name}",
+                    lambda: self._run(name, work, done),
+                )
+            case Note(kind, data):
+                world.log(f"  {self.name} notes {kind} {data}")
+                self._cover(kind, data)
+            case Stop(outcome, reason):
+                self.outcome, self.reason = outcome, reason
+                world.hits.add(f"outcome: {outcome.name}")
+                self._incarnation.cluster.stopped(self)
+
+    def _run(self, name: str, work: Any, done: Any) -> None:
+        world = self.world
+
+        def ended(outcome: tuple[Any, Any]) -> None:
+            result, error = outcome
+            if isinstance(error, Fenced):
+                world.hits.add("log: Fenced")
+            world.after(
+                world.delay(self._incarnation.cluster.pace.offload),
+                self,
+                f"done {name}",
+                lambda: self._do(lambda: done(result, error, world.now_ms)),
+            )
+
+        expected = (StoreError, Fenced, CorruptSnapshot)
+        world.off_loop(self, name, lambda: attempt_work(self, name, work, expected), ended)
+
+    def _cover(self, kind: str, data: dict[str, Any]) -> None:
+        hits = self.world.hits
+        match kind:
+            case "aborted":
+                hits.add(f"checkpoint: {data['why']}")
+                if data["why"] == CheckpointFailure.LEDGER_MISMATCH.code:
+                    raise Violation(
+                        "ledger", f"the engine itself refuses checkpoint {data['checkpoint']}: {data['detail']}"
+                    )
+            case "attempt_failed":
+                hits.add(f"attempt: {data['cause']}")
+            case "odd_acknowledgement":
+                hits.add(f"acknowledge: {data['outcome']}")
+            case "completed":
+                hits.add("checkpoint: completed, final" if data["final"] else "checkpoint: completed")
+            case _:
+                hits.add(f"note: {kind}")
+
+    def crashed(self) -> None:
+        self._incarnation.cluster.store.forget(self)
+        self._incarnation.master_died()
+
+
+class Incarnation:
+    """One JobMaster and the slots that Spark keeps running for it."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.cluster = cluster
+        self.name = f"m{number}"
+        self.links: dict[str, Link] = {}
+        self.slots: list[SlotProcess] = []
+        self._count = 0
+        self.master = MasterProcess(self)
+        for _ in range(cluster.slots):
+            self._start_slot(cluster.world.delay(cluster.pace.start / 2))
+
+    def _start_slot(self, delay_ms: float) -> None:
+        self._count += 1
+        index = self._count
+
+        def start() -> None:
+            if self.master.alive and self.master.outcome is None:
+                self.slots.append(SlotProcess(self, index))
+
+        self.cluster.world.after(delay_ms, None, f"{self.name}.slot{index} is started", start)
+
+    def slot_died(self, slot: SlotProcess) -> None:
+        world = self.cluster.world
+        self.slots.remove(slot)
+        if not self.master.alive or self.master.outcome is not None:
+            return
+        # Mostly the connection ends with the process; a machine that vanishes is noticed by its silence only.
+        if world.random.random() < 0.7:
+            world.after(world.delay(1.0), None, f"link of {slot.name} ends", slot.link.breaks)
+        self._start_slot(world.delay(self.cluster.pace.start))
+
+    def kill_slot(self, session: str) -> None:
+        for slot in self.slots:
+            if slot.session == session:
+                world, kill = self.cluster.world, self.cluster.world.kill
+                world.after(world.delay(3.0), None, f"{slot.name} is killed", partial(kill, slot, "killed"))
+
+    def master_died(self) -> None:
+        for slot in self.slots:
+            world = self.cluster.world
+            world.after(40 * world.random.random(), slot, "loses its JobMaster", slot.ends)
+        self.cluster.master_died()
+
+
+class Cluster:
+    """Everything that runs, and the supervisor."""
+
+    def __init__(
+        self,
+        world: World,
+        spec: JobSpec,
+        checkpoints: CheckpointConfig,
+        store: SimStore,
+        network: Network,
+        pace: Pace,
+        checker: Checker,
+    ) -> None:
+        self.world = world
+        self.spec = spec
+        self.store = store
+        self.network = network
+        self.pace = pace
+        self.paths = JobPaths("job")
+        self.incarnations: list[Incarnation] = []
+        self.finished = False
+        self._checker = checker
+        self._checkpoints = checkpoints
+        self._graphs = 0
+        self.slots = ExecutionGraph(graph_of(spec, 0, checkpoints)).slots
+
+    def execution(self) -> ExecutionGraph:
+        self._graphs += 1
+        return ExecutionGraph(graph_of(self.spec, self._graphs, self._checkpoints))
+
+    def start(self) -> None:
+        self.incarnations.append(Incarnation(self, len(self.incarnations) + 1))
+
+    @property
+    def running(self) -> list[Incarnation]:
+        return [i for i in self.incarnations if i.master.alive and i.master.outcome is None]
+
+    def stopped(self, master: MasterProcess) -> None:
+        if master.outcome is Outcome.FAILED:
+            self.world.hits.add(f"failed: {master.reason[:40]}")
+        generation = self._checker.records[-1].generation if self._checker.records else 0
+        if master.outcome is Outcome.FAILED and master.job.attempt.generation >= generation:
+            raise Violation("finishes", f"{master.name} failed: {master.reason}")
+        if master.outcome is Outcome.FINISHED:
+            self.finished = True
+        self.master_died()
+
+    def master_died(self) -> None:
+        """The supervisor starts another JobMaster where none is left and the job is not finished."""
+        if not self.finished and not self.running:
+            self.world.after(self.world.delay(self.pace.start), None, "the supervisor looks", self._replace)
+
+    def _replace(self) -> None:
+        if not self.finished and not self.running:
+            self.start()

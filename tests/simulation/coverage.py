@@ -1,0 +1,136 @@
+"""Which transitions of the protocol the seeds took. One that none takes is an error: either it can't happen, and
+then the code has no business with it, or the simulator is too tame.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from engine.protocol.aligner import BarrierAligner, Outcome, Superseded, TrackedBarriers
+from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
+from tests.simulation.cluster import CREDIT
+from tests.simulation.faults import BLOWS
+from tests.simulation.ports import FRAME_LOST, FRAME_TWICE
+
+
+class WatchedAligner:
+    """A real aligner, and a note of what it decided."""
+
+    def __init__(self, aligner: BarrierAligner, channels: int, hits: set[str]) -> None:
+        self._aligner = aligner
+        self._channels = channels
+        self._hits = hits
+
+    def blocked(self, channel: int) -> bool:
+        return self._aligner.blocked(channel)
+
+    def on_barrier(self, channel: int, checkpoint: int, now_ms: float) -> list[Outcome]:
+        aligner: Any = self._aligner
+        over = checkpoint <= aligner._closed or checkpoint in aligner._aborted
+        outcomes = self._aligner.on_barrier(channel, checkpoint, now_ms)
+        if over:
+            self._hits.add("aligner: a barrier of a checkpoint that is over")
+        for outcome in outcomes:
+            if isinstance(outcome, Superseded):
+                self._hits.add("aligner: superseded")
+            elif isinstance(self._aligner, TrackedBarriers):
+                self._hits.add("aligner: counted")
+            else:
+                self._hits.add("aligner: aligned" if self._channels > 1 else "aligner: aligned at once, one channel")
+        return outcomes
+
+    def on_abort(self, checkpoint: int) -> None:
+        if getattr(self._aligner, "_current", None) == checkpoint:
+            self._hits.add("aligner: an aborted checkpoint is let go")
+        self._aligner.on_abort(checkpoint)
+
+
+GUARDS = {
+    f"checkpoint: {CheckpointFailure.LEDGER_MISMATCH.code}": "only a bug breaks the equations: the planted ones do",
+    f"acknowledge: {AckOutcome.UNKNOWN.value}": "the JobMaster refuses other attempts before the coordinator sees them",
+    "outcome: FAILED": "a run in which the job's owner fails is a violation; a fenced one may",
+}
+"""Reached by no seed, and why that is right."""
+
+PHASES = (
+    "FENCING → RESTORING",
+    "FENCING → STOPPED",
+    "RESTORING → WAITING",
+    "RESTORING → DEPLOYING",
+    "RESTORING → RESTARTING",
+    "WAITING → DEPLOYING",
+    "WAITING → STOPPED",
+    "DEPLOYING → RUNNING",
+    "DEPLOYING → RESTARTING",
+    "DEPLOYING → STOPPED",
+    "RUNNING → RESTARTING",
+    "RUNNING → STOPPED",
+    "RESTARTING → RESTORING",
+    "RESTARTING → STOPPED",
+    "RESTORING → STOPPED",
+)
+
+EXPECTED = (
+    *(f"phase: {phase}" for phase in PHASES),
+    *(f"outcome: {outcome}" for outcome in ("FINISHED", "FENCED", "CANCELLED")),
+    "checkpoint: completed",
+    "checkpoint: completed, final",
+    *(f"checkpoint: {failure.code}" for failure in CheckpointFailure),
+    *(f"acknowledge: {outcome.value}" for outcome in AckOutcome),
+    *(f"attempt: {failure.code}" for failure in AttemptFailure),
+    *(f"note: {kind}" for kind in ("claimed", "claim_lost", "claim_failed", "published", "publish_unknown")),
+    "log: Fenced",
+    "aligner: aligned",
+    "aligner: aligned at once, one channel",
+    "aligner: superseded",
+    "aligner: an aborted checkpoint is let go",
+    "aligner: a barrier of a checkpoint that is over",
+    "aligner: counted",
+    "slot: its lease ended",
+    "slot: asked again to deploy",
+    *(
+        f"slot: refuses {name} of another attempt"
+        for name in ("Deploy", "Start", "Trigger", "NotifyComplete", "NotifyAbort")
+    ),
+    "slot: refuses a frame of another attempt",
+    "master: kills a silent slot",
+    CREDIT,
+    "channel: broken",
+    FRAME_LOST,
+    FRAME_TWICE,
+    "control: a message is lost, the stream breaks",
+    "control: a message is repeated",
+    "crash: in the middle of a step",
+    *(f"store: create {outcome}" for outcome in ("CREATED", "EXISTS")),
+    *(f"store: create UNKNOWN, {fate}" for fate in ("applied", "not applied", "applied late")),
+    *(f"store: an unsynced file {fate}" for fate in ("survives", "is torn", "is lost")),
+    *(f"store: {call} fails" for call in ("write", "sync", "create", "read", "list", "delete")),
+    "store: a failed fsync ends the process",
+    *(f"fault: {blow}" for blow in BLOWS),
+)
+
+
+def count(hits: Iterable[Iterable[str]]) -> Counter[str]:
+    return Counter(name for of_seed in hits for name in set(of_seed))
+
+
+def missed(counts: Mapping[str, int]) -> list[str]:
+    return [name for name in EXPECTED if not counts.get(name) and name not in GUARDS]
+
+
+def unexpected(counts: Mapping[str, int]) -> list[str]:
+    """Transitions that nobody listed: a new one belongs into the table."""
+    known = {*EXPECTED, *GUARDS}
+    groups = {name.split(":")[0] for name in EXPECTED} - {"note"}
+    return sorted(name for name in counts if name not in known and name.split(":")[0] in groups)
+
+
+def table(counts: Mapping[str, int], seeds: int) -> str:
+    lines = [f"{'seeds':>7}  transition ({seeds} seeds)"]
+    for name in EXPECTED:
+        note = f"   ({GUARDS[name]})" if name in GUARDS else "" if counts.get(name) else "   <- never"
+        lines.append(f"{counts.get(name, 0):>7}  {name}{note}")
+    lines += [f"{counts[name]:>7}  {name}   <- not in the table" for name in unexpected(counts)]
+    return "\n".join(lines)

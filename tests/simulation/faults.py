@@ -1,0 +1,145 @@
+"""What goes wrong in a run: drawn from the seed before it starts, so that a seed names its faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from engine.protocol.config import CheckpointConfig, CheckpointingMode
+from tests.simulation.cluster import Cluster, Pace
+from tests.simulation.jobs import JobSpec
+from tests.simulation.ports import NetworkFaults
+from tests.simulation.store import StoreFaults
+from tests.simulation.world import Process, World
+
+STORM_MS = 80.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a seed decides beforehand. `blows`: (time in ms, what)."""
+
+    spec: JobSpec
+    checkpoints: CheckpointConfig
+    pace: Pace = field(default_factory=Pace)
+    store: StoreFaults = field(default_factory=StoreFaults)
+    network: NetworkFaults = field(default_factory=NetworkFaults)
+    blows: tuple[tuple[float, str], ...] = ()
+    user_fault: int | None = None
+    storm_ms: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.spec} {self.checkpoints} {self.pace} {self.store} {self.network} {self.blows} {self.user_fault}"
+
+
+BLOWS = (
+    "slot dies",
+    "slot dies in a step",
+    "slot sleeps",
+    "slot is cut off",
+    "master dies",
+    "master dies in a step",
+    "master sleeps, another starts",
+    "another master starts",
+    "master sleeps",
+    "checkpoint by hand",
+    "cancel",
+)
+_WEIGHTS = (4, 6, 2, 2, 3, 6, 4, 2, 1, 3, 1)
+
+
+DOOMS = ("", "", "", "control", "write", "sync", "sync", "create", "created", "created", "read", "delete", "frame")
+"""Where a process dies in a step: at the nth call of any port, or of this one."""
+
+
+def draw_plan(seed: int) -> Plan:
+    random = Random(f"plan {seed}")
+    kind = random.choice(("windows", "windows", "late", "late", "process", "process", "reduce", "copy"))
+    spec = JobSpec(
+        kind,
+        parallelism=random.choice((1, 2, 2, 3)),
+        splits=random.choice((1, 2)) if kind == "late" else 2,
+        rows=random.choice((30, 42)),
+        batch_rows=random.choice((3, 6)),
+    )
+    checkpoints = CheckpointConfig(
+        interval_ms=random.choice((2, 4, 4, 7, 7, 12, None)),
+        mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,
+        timeout_ms=random.choice((12, 30, 60, 300, 300)),
+        min_pause_ms=random.choice((0, 0, 3, 12)),
+        max_concurrent=random.choice((1, 1, 2, 3)),
+        tolerable_failed=random.choice((0, 0, 1, 3, 50)),
+        retained=random.choice((1, 2, 3)),
+    )
+    pace = Pace(
+        visit_elements=random.choice((1, 2, 256)),
+        step=random.choice((1.0, 2.5, 4.0)),
+        network=random.choice((0.2, 0.5, 1.5)),
+        offload=random.choice((0.5, 1.0, 4.0)),
+    )
+    if random.random() < 0.06:
+        return Plan(spec, checkpoints, pace, storm_ms=STORM_MS)  # only the schedule is chance
+
+    def rate(probability: float, *values: float) -> float:
+        return random.choice(values) if random.random() < probability else 0.0
+
+    store = StoreFaults(error=rate(0.3, 0.01, 0.04), unknown=rate(0.4, 0.1, 0.3), sync_failed=rate(0.06, 0.01, 0.03))
+    network = NetworkFaults(
+        frame_break=rate(0.08, 0.001, 0.004),
+        frame_lost=rate(0.08, 0.001, 0.004),
+        frame_repeated=rate(0.08, 0.001, 0.004),
+        message_lost=rate(0.15, 0.01, 0.03),
+        message_repeated=rate(0.35, 0.05, 0.2),
+    )
+    count = random.choice((0, 1, 1, 1, 2, 2, 3, 4))
+    blows = sorted((random.random() * STORM_MS, random.choices(BLOWS, _WEIGHTS)[0]) for _ in range(count))
+    user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
+    return Plan(spec, checkpoints, pace, store, network, tuple(blows), user_fault, STORM_MS)
+
+
+class Storm:
+    """Strikes when the plan says so, at whatever runs then."""
+
+    def __init__(self, world: World, cluster: Cluster, plan: Plan) -> None:
+        self._world = world
+        self._cluster = cluster
+        for time_ms, blow in plan.blows:
+            world.at(time_ms, None, f"fault: {blow}", lambda blow=blow: self._strike(blow))
+
+    def _strike(self, blow: str) -> None:
+        world, random, running = self._world, self._world.random, self._cluster.running
+        if self._cluster.finished or not running:
+            return
+        incarnation = random.choice(running)
+        master = incarnation.master
+        slot = random.choice(incarnation.slots) if incarnation.slots else None
+        world.hits.add(f"fault: {blow}")
+        match blow:
+            case "slot dies" if slot is not None:
+                world.kill(slot, "crash")
+            case "slot dies in a step" if slot is not None:
+                self._light(slot)
+            case "slot sleeps" if slot is not None:
+                slot.paused_until_ms = world.now_ms + random.choice((20, 100, 200))
+            case "slot is cut off" if slot is not None:
+                slot.link.held_until_ms = world.now_ms + random.choice((20, 100, 200))
+            case "master dies":
+                world.kill(master, "crash")
+            case "master dies in a step":
+                self._light(master)
+            case "master sleeps, another starts":
+                master.paused_until_ms = world.now_ms + random.choice((30, 60, 120))
+                world.after(world.delay(10), None, "another master starts", self._cluster.start)
+            case "another master starts":
+                self._cluster.start()
+            case "master sleeps":
+                master.paused_until_ms = world.now_ms + random.choice((20, 60, 120))
+            case "checkpoint by hand":
+                world.after(0.0, master, "checkpoint by hand", master.trigger)
+            case "cancel":
+                world.after(0.0, master, "cancel", master.cancel)
+
+    def _light(self, process: Process) -> None:
+        random = self._world.random
+        process.doom = random.choice(DOOMS)
+        process.fuse = random.randrange(4 if process.doom else 40)

@@ -1,0 +1,240 @@
+"""What must hold at every moment of every run. The checker sees the whole world; the engine does not know it is there.
+
+log        dense; each generation one owner; a fence adds one generation, an epoch record keeps it; epochs are dense
+durable    every file of a published epoch is synced and has its checksum; nothing deletes it while it is needed
+commit     what readers see is the union of whole published epochs 1..n, in order, and nothing else
+ledger     every published manifest's equations hold, computed here again
+no_loss, no_duplicate, no_phantom, state, no_reopened_window, exact_result   the oracle (jobs.py), at every epoch
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.protocol.config import CheckpointingMode
+from engine.protocol.epochlog import LogRecord, RecordKind
+from engine.protocol.manifest import Manifest
+from engine.snapshot.statefile import checksum
+from engine.state.keyhash import hash_columns
+from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen
+from tests.simulation.store import SimStore
+from tests.simulation.world import Violation
+
+
+class Checker:
+    def __init__(self, store: SimStore, spec: JobSpec, mode: CheckpointingMode) -> None:
+        self.epochs: list[Manifest] = []
+        self.records: list[LogRecord] = []
+        self.visible = 0  # epochs that readers of every table see
+        self._store = store
+        self._spec = spec
+        self._mode = mode
+        self._oracle = Oracle(spec, mode)
+        self._seen = Seen({table: [] for table in spec.tables})
+        self._digests: dict[str, int] = dict.fromkeys(spec.tables, 0)
+        self._published_files: set[str] = set()
+        self._owners: set[str] = set()
+        self._committed: dict[str, int] = dict.fromkeys(spec.tables, 0)
+        store.on_created = self._created
+        store.on_deleted = self._deleted
+
+    # --- what the store saw ---
+
+    def _created(self, path: str, data: bytes) -> None:
+        if path.startswith("job/log/"):
+            self._logged(path, msgspec.json.decode(data, type=LogRecord))
+        elif "/_spark_metadata/" in path:
+            self._committed_epoch(path, data)
+
+    def _deleted(self, path: str) -> None:
+        newest = self.epochs[-1] if self.epochs else None
+        if path in self._published_files or path.startswith("job/log/") or "/_spark_metadata/" in path:
+            raise Violation("durable", f"{path} was published and is deleted")
+        if newest is not None and (path in newest.paths or path == self.records[-1].newest.path):  # type: ignore[union-attr]
+            raise Violation("durable", f"{path} of the newest epoch {newest.epoch} is deleted")
+
+    # --- the log ---
+
+    def _logged(self, path: str, record: LogRecord) -> None:
+        last = self.records[-1] if self.records else None
+        number = last.number + 1 if last else 1
+        if record.number != number or path != f"job/log/{number:010d}.json":
+            raise Violation("log", f"{path} holds record {record.number} where {number} is due")
+        if record.kind is RecordKind.FENCE:
+            if record.generation != (last.generation + 1 if last else 1):
+                raise Violation("log", f"a fence of generation {record.generation} follows {last}")
+            if record.owner in self._owners and self._owner_of(record.owner) == record.generation:
+                raise Violation("log", f"{record.owner} fences generation {record.generation} twice")
+            if last is not None and record.newest != last.newest:
+                raise Violation("log", f"the fence {record.number} changes the newest epoch")
+            self._owners.add(record.owner)
+        else:
+            if last is None or (record.generation, record.owner) != (last.generation, last.owner):
+                raise Violation(
+                    "one_owner", f"{record.owner} publishes into {last.owner if last else 'nothing'}'s generation"
+                )
+            self._published(record)
+        self.records.append(record)
+
+    def _owner_of(self, owner: str) -> int:
+        return max((r.generation for r in self.records if r.owner == owner), default=0)
+
+    def _published(self, record: LogRecord) -> None:
+        ref = record.newest
+        assert ref is not None
+        if ref.epoch != len(self.epochs) + 1:
+            raise Violation("epochs", f"epoch {ref.epoch} follows epoch {len(self.epochs)}")
+        if self.epochs and ref.checkpoint <= self.epochs[-1].checkpoint:
+            raise Violation("epochs", f"checkpoint {ref.checkpoint} was published before")
+        if self.visible < len(self.epochs):
+            raise Violation("commit", f"epoch {ref.epoch} is published before epoch {len(self.epochs)} is committed")
+        manifest = msgspec.json.decode(self._durable(ref.path, ref.checksum), type=Manifest)
+        if manifest.attempt.generation != record.generation:
+            raise Violation("one_owner", f"generation {record.generation} publishes a manifest of {manifest.attempt}")
+        if self.epochs and manifest.attempt < self.epochs[-1].attempt:
+            raise Violation("attempts", f"attempt {manifest.attempt} publishes after {self.epochs[-1].attempt}")
+        self._seen.pane_rows = 0
+        for state in manifest.subtasks:
+            for file in state.files:
+                data = self._durable(file.path, file.checksum)
+                if file.name == "panes":
+                    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+                    self._seen.pane_rows += sum(table.column("_rows").to_pylist())
+        self._publish_rows(manifest)
+        self._check_ledger(manifest)
+        self.epochs.append(manifest)
+        self._oracle.check_cut(self._seen)
+
+    def _durable(self, path: str, expected: str | None) -> bytes:
+        data = self._store.durable.get(path)
+        if path in self._store.cached or data is None:
+            raise Violation("durable", f"{path} is published and not synced")
+        if expected is not None and checksum(data) != expected:
+            raise Violation("durable", f"{path} is published and is not what was written")
+        return data
+
+    def _publish_rows(self, manifest: Manifest) -> None:
+        for committable in manifest.commits:
+            path = committable.payload["path"]
+            if path in self._published_files:
+                raise Violation("no_duplicate", f"{path} is published by two epochs")
+            self._published_files.add(path)
+            data = self._durable(path, None)
+            if len(data) != committable.payload["size"]:
+                raise Violation("durable", f"{path} has {len(data)} bytes, not {committable.payload['size']}")
+            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+            self._seen.tables[committable.uid] += _tuples(table)
+            digest = np.add.reduce(hash_columns([c.combine_chunks() for c in table.columns]))
+            self._digests[committable.uid] = (self._digests[committable.uid] + int(digest)) % (1 << 64)
+        positions: dict[str, int] = {}
+        for state in manifest.subtasks:
+            for split, held in state.inline.get("source", {}).get("splits", {}).items():
+                positions[split] = held["position"]
+        self._seen.positions = positions
+        self._seen.late_rows = manifest.ledger.get("late:pv", 0)
+
+    # --- the ledger, computed again from what is really there ---
+
+    def _check_ledger(self, manifest: Manifest) -> None:
+        ledger = manifest.ledger
+        base = self.epochs[-1].ledger if self.epochs else {}
+        exact = self._mode is CheckpointingMode.EXACTLY_ONCE
+        for name in sorted(ledger):
+            if ledger[name] < base.get(name, 0) and not name.startswith("digest:"):
+                raise Violation("ledger", f"epoch {manifest.epoch}: {name} falls to {ledger[name]}")
+            if name.startswith("sent:"):
+                sent, received = ledger[name], ledger.get(f"received:{name[5:]}", 0)
+                if received != sent if exact else received < sent:
+                    raise Violation("ledger", f"epoch {manifest.epoch}: {name[5:]}: {sent} sent, {received} received")
+        read = sum(self._seen.positions.values())
+        if ledger.get("source:source", 0) != read:
+            raise Violation(
+                "ledger", f"epoch {manifest.epoch}: {ledger.get('source:source', 0)} rows read, positions {read}"
+            )
+        for table, rows in self._seen.tables.items():
+            if ledger.get(f"sink:{table}", 0) != len(rows):
+                raise Violation(
+                    "ledger",
+                    f"epoch {manifest.epoch}: {ledger.get(f'sink:{table}')} rows in {table}, {len(rows)} found",
+                )
+            if ledger.get(f"digest:{table}", 0) != self._digests[table]:
+                raise Violation(
+                    "ledger", f"epoch {manifest.epoch}: the rows in {table} do not have the digest of the ledger"
+                )
+
+    # --- what a reader sees ---
+
+    def _committed_epoch(self, path: str, data: bytes) -> None:
+        table, name = path.split("/")[2], path.rsplit("/", 1)[1]
+        epoch = int(name.removesuffix(".compact")) + 1
+        if epoch > len(self.epochs):
+            raise Violation("commit", f"{path} makes epoch {epoch} visible, and the log has only {len(self.epochs)}")
+        if epoch != self._committed[table] + 1:
+            raise Violation("commit", f"{path} follows epoch {self._committed[table]}")
+        self._committed[table] = epoch
+        self.visible = min(self._committed.values())
+        self.read_as_spark(table)
+
+    def read_as_spark(self, table: str) -> None:
+        """The files that Spark's file-sink log names: exactly those of the epochs 1..n, each once."""
+        prefix = f"job/tables/{table}/_spark_metadata/"
+        names = [p.removeprefix(prefix) for p in self._store.durable if p.startswith(prefix)]
+        compacts = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
+        first = max(compacts, default=0)
+        wanted = sorted(
+            (n for n in names if int(n.removesuffix(".compact")) >= first),
+            key=lambda n: int(n.removesuffix(".compact")),
+        )
+        files: list[str] = []
+        for name in wanted:
+            version, *lines = self._store.durable[prefix + name].decode().split("\n")
+            if version != "v1":
+                raise Violation("commit", f"{prefix}{name} begins with {version!r}")
+            files += [json.loads(line)["path"].removeprefix("mem:///") for line in lines]
+        due = [c.payload["path"] for m in self.epochs[: self._committed[table]] for c in m.commits if c.uid == table]
+        if sorted(files) != sorted(due):
+            odd = sorted(set(files) ^ set(due))
+            raise Violation(
+                "commit", f"readers of {table} see other files than epochs 1..{self._committed[table]}: {odd[:4]}"
+            )
+        for file in files:
+            if file not in self._store.durable:
+                raise Violation("durable", f"readers of {table} miss {file}")
+
+    # --- the end ---
+
+    def check_finished(self) -> None:
+        if not self.epochs or not self.epochs[-1].final:
+            raise Violation("finishes", "the newest epoch is not a final one")
+        if self.visible != len(self.epochs):
+            raise Violation("commit", f"finished with {len(self.epochs)} epochs, of which {self.visible} are visible")
+        for table in self._spec.tables:
+            self.read_as_spark(table)
+        self._oracle.check_final(self._seen)
+
+    def final_state(self) -> dict[str, Any]:
+        """Keyed state, positions and watermarks of the last epoch, in a form that does not depend on files or order."""
+        result: dict[str, Any] = {}
+        for state in self.epochs[-1].subtasks:
+            for file in state.files:
+                table = pa.ipc.open_file(pa.BufferReader(self._store.durable[file.path])).read_all()
+                rows = _tuples(table)
+                if file.name == "reduced":  # which record came last is chance; what they add up to is not
+                    rows = [(key, value["v"]) for key, value in rows]
+                result.setdefault(f"{file.uid}/{file.name}", []).extend(rows)
+            for uid, inline in state.inline.items():
+                result.setdefault(uid, []).append(json.dumps(inline, sort_keys=True))
+        return {name: sorted(rows, key=repr) for name, rows in result.items()}
+
+    def final_rows(self) -> dict[str, Rows]:
+        return {table: sorted(rows, key=repr) for table, rows in self._seen.tables.items()}
+
+
+def _tuples(table: pa.Table) -> Rows:
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

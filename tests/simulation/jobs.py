@@ -1,0 +1,301 @@
+"""Small jobs written with the real API, and for each an oracle in plain Python that knows what its tables must hold.
+
+The oracle shares no code with the engine: it computes record n from n, and from the sources' positions in a manifest it
+knows which records an epoch must contain, no more and no less.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from engine.api import (
+    CheckpointConfig,
+    CheckpointingMode,
+    ExponentialDelay,
+    KeyedProcessFunction,
+    MapFunction,
+    ProcessContext,
+    RuntimeContext,
+    StreamEnvironment,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count,
+    total,
+)
+from engine.connectors.generator import GeneratorSource
+from engine.connectors.table import TableSink
+from engine.graph.job_graph import JobGraph
+from engine.runtime.functions import Row
+from tests.simulation.world import Violation
+
+BASE_MS = 1_000_000
+STEP_MS = 16
+JITTER_MS = 30
+WINDOW_MS = 160
+LATE_MS = 300
+RESTART = ExponentialDelay(initial_ms=4, max_ms=30, multiplier=1.5)
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """`kind`: windows (nothing is late), late (some records are), process (two tables), reduce, copy (one vertex)."""
+
+    kind: str
+    parallelism: int
+    splits: int
+    rows: int
+    batch_rows: int
+    keys: int = 3
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return ("raw", "counts") if self.kind == "process" else ("out",)
+
+
+# --- record n, as the engine makes it and as the oracle does ---
+
+
+def _columns(spec: JobSpec, n: np.ndarray) -> dict[str, Any]:
+    stamps = BASE_MS + n * STEP_MS + (n * 2_654_435_761 >> 7) % JITTER_MS
+    if spec.kind == "late":
+        stamps = np.where(n % 5 == 4, stamps - LATE_MS, stamps)
+    keys = np.array([f"k{i}" for i in range(spec.keys)])[n * 7 % spec.keys]
+    return {"n": n, "key": pa.array(keys.tolist(), pa.string()), "v": n % 10 + 1, "ts": stamps * 1000}
+
+
+def key_of(spec: JobSpec, n: int) -> str:
+    return f"k{n * 7 % spec.keys}"
+
+
+def value_of(n: int) -> int:
+    return n % 10 + 1
+
+
+def stamp_of(spec: JobSpec, n: int) -> int:
+    stamp = BASE_MS + n * STEP_MS + (n * 2_654_435_761 >> 7) % JITTER_MS
+    return stamp - LATE_MS if spec.kind == "late" and n % 5 == 4 else stamp
+
+
+def numbers(spec: JobSpec, positions: Mapping[str, int]) -> list[int]:
+    """The records below these positions."""
+    return [int(split) + spec.splits * i for split, end in sorted(positions.items()) for i in range(end)]
+
+
+def all_positions(spec: JobSpec) -> dict[str, int]:
+    return {str(s): (spec.rows - s + spec.splits - 1) // spec.splits for s in range(spec.splits)}
+
+
+# --- the jobs ---
+
+
+@dataclass
+class UserFault:
+    """Set by the run: the user's function raises once after this many calls."""
+
+    calls_left: int | None = None
+    raised: int = 0
+
+
+USER_FAULT = UserFault()
+
+
+class Tag(MapFunction):
+    def map(self, value: Row) -> Row:
+        if USER_FAULT.calls_left is not None:
+            USER_FAULT.calls_left -= 1
+            if USER_FAULT.calls_left < 0:
+                USER_FAULT.calls_left = None
+                USER_FAULT.raised += 1
+                raise RuntimeError("simulated fault of the user's function")
+        return {"n": value["n"], "key": value["key"], "v": value["v"]}
+
+
+class CountPerKey(KeyedProcessFunction):
+    def open(self, context: RuntimeContext) -> None:
+        self._seen = context.get_state(ValueStateDescriptor("seen", pa.int64()))
+
+    def process_element(self, value: Row, context: ProcessContext) -> list[Row]:
+        seen = (self._seen.value() or 0) + 1
+        self._seen.update(seen)
+        return [{"n": value["n"], "key": value["key"], "seq": seen}]
+
+
+def _define(spec: JobSpec, env: StreamEnvironment) -> None:
+    source = GeneratorSource(lambda n: _columns(spec, n), splits=spec.splits, rows=spec.rows)
+    stream = env.from_source(source, schema="n long, key string, v long, ts timestamp", uid="source")
+    if spec.kind == "process":
+        tagged = stream.map(Tag(), schema="n long, key string, v long")
+        tagged.sink_to(TableSink("raw"), uid="raw")
+        counted = tagged.key_by("key").process(CountPerKey(), uid="count", schema="n long, key string, seq long")
+        counted.sink_to(TableSink("counts"), uid="counts")
+        return
+    if spec.kind == "reduce":
+        stream.map(Tag(), schema="n long, key string, v long").key_by("key").sum("v", uid="sum").sink_to(
+            TableSink("out"), uid="out"
+        )
+        return
+    if spec.kind == "copy":
+        stream.map(Tag(), schema="n long, key string, v long").sink_to(TableSink("out"), uid="out")
+        return
+    bound_ms = JITTER_MS + STEP_MS if spec.kind == "windows" else JITTER_MS
+    (
+        stream.assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_bounded_out_of_orderness(bound_ms).with_timestamps("ts")
+        )
+        .key_by("key")
+        .window(TumblingEventTimeWindows.of(WINDOW_MS))
+        .aggregate(pv=count(), v=total("v"), uid="pv")
+        .sink_to(TableSink("out"), uid="out")
+    )
+
+
+_GRAPHS: dict[tuple[JobSpec, int], JobGraph] = {}
+
+
+def graph_of(spec: JobSpec, process: int, checkpoints: CheckpointConfig) -> JobGraph:
+    """Each process builds its own, as each slot does: user functions are objects. Built ones are used again."""
+    graph = _GRAPHS.get((spec, process))
+    if graph is None:
+        env = StreamEnvironment(parallelism=spec.parallelism)
+        _define(spec, env)
+        graph = _GRAPHS[spec, process] = env.graph.translate("job", CheckpointConfig(), RESTART, 16, "simulated")
+    return replace(graph, checkpoints=checkpoints)
+
+
+# --- the oracle ---
+
+
+@dataclass
+class Seen:
+    """What is published so far, and what the newest manifest holds: positions, rows in panes, late rows."""
+
+    tables: dict[str, Rows]
+    positions: dict[str, int] = field(default_factory=dict)
+    pane_rows: int = 0
+    late_rows: int = 0
+
+
+class Oracle:
+    def __init__(self, spec: JobSpec, mode: CheckpointingMode) -> None:
+        self.spec = spec
+        self.exactly_once = mode is CheckpointingMode.EXACTLY_ONCE
+
+    def check_cut(self, seen: Seen) -> None:
+        """What is published is exactly what the records below the sources' positions give."""
+        due = numbers(self.spec, seen.positions)
+        if self.spec.kind in ("windows", "late"):
+            self._windows_unique(seen.tables["out"])
+            self._accounted(len(due), seen)
+            return
+        for table in self.spec.tables:
+            self._each_once(table, due, [row[0] for row in seen.tables[table]])
+        if self.exactly_once and self.spec.kind != "copy":
+            self._running(seen.tables)
+
+    def check_final(self, seen: Seen) -> None:
+        if seen.positions != all_positions(self.spec):
+            raise Violation("no_loss", f"finished at {seen.positions} of {all_positions(self.spec)}")
+        self.check_cut(seen)
+        if self.spec.kind in ("windows", "late"):
+            self._final_windows(seen)
+
+    # --- per record ---
+
+    def _each_once(self, table: str, due: Sequence[int], got: Sequence[int]) -> None:
+        want, have = Counter(due), Counter(got)
+        lost = sorted((want - have).elements())
+        if lost:
+            raise Violation("no_loss", f"table {table} lacks the records {lost[:10]} ({len(lost)})")
+        more = sorted((have - want).elements())
+        if not self.exactly_once:
+            return
+        doubled = [n for n in more if n in want]
+        if doubled:
+            raise Violation("no_duplicate", f"table {table} has {doubled[:10]} more than once ({len(doubled)})")
+        if more:
+            raise Violation("no_phantom", f"table {table} has {more[:10]}, which lie behind the barrier ({len(more)})")
+
+    def _running(self, tables: Mapping[str, Rows]) -> None:
+        """Running values per key grow by exactly each record's own part: state and output agree."""
+        if self.spec.kind == "process":
+            rows = [(n, key, seq, 1) for n, key, seq in tables["counts"]]
+        else:
+            rows = [(n, key, v, value_of(n)) for n, key, v in tables["out"]]
+        last: dict[str, int] = {}
+        for n, key, running, own in sorted(rows, key=lambda row: (row[1], row[2])):
+            if key != key_of(self.spec, n):
+                raise Violation("keys", f"record {n} came out with the key {key}")
+            if running != last.get(key, 0) + own:
+                raise Violation(
+                    "state", f"key {key}: {running} follows {last.get(key, 0)} at record {n}, which adds {own}"
+                )
+            last[key] = running
+
+    # --- windows ---
+
+    def _windows_unique(self, rows: Rows) -> None:
+        twice = [pair for pair, times in Counter((row[0], row[1]) for row in rows).items() if times > 1]
+        if twice and self.exactly_once:
+            raise Violation("no_reopened_window", f"published twice: {sorted(twice)[:4]}")
+
+    def _accounted(self, due: int, seen: Seen) -> None:
+        published = sum(row[3] for row in seen.tables["out"])
+        found = published + seen.pane_rows + seen.late_rows
+        if found < due:
+            raise Violation("no_loss", f"{due} records are before the barrier, {found} are accounted for")
+        if found > due and self.exactly_once:
+            raise Violation("no_duplicate", f"{due} records are before the barrier, {found} are accounted for")
+
+    def _final_windows(self, seen: Seen) -> None:
+        got: dict[tuple[str, int], tuple[int, int]] = {}
+        for key, start, _, pv, v in seen.tables["out"]:
+            held = got.get((key, _ms(start)), (0, 0))
+            got[key, _ms(start)] = (held[0] + pv, held[1] + v)
+        everything = self._aggregate(range(self.spec.rows), drop=False)
+        if self.exactly_once and (self.spec.kind == "windows" or self.spec.splits == 1):
+            want = everything if self.spec.kind == "windows" else self._aggregate(range(self.spec.rows), drop=True)
+            if got != want:
+                wrong = sorted(pair for pair in got.keys() | want.keys() if got.get(pair) != want.get(pair))
+                pair = wrong[0]
+                raise Violation("exact_result", f"{len(wrong)} windows, {pair}: {got.get(pair)}, not {want.get(pair)}")
+            return
+        for pair in got:
+            if pair not in everything:
+                raise Violation("no_phantom", f"there is no record for {pair}")
+            if self.exactly_once and got[pair][0] > everything[pair][0]:
+                raise Violation("no_duplicate", f"{pair}: {got[pair][0]} records of {everything[pair][0]}")
+        if self.spec.kind == "windows":
+            for pair, (pv, _) in everything.items():
+                if got.get(pair, (0, 0))[0] < pv:
+                    raise Violation("no_loss", f"{pair}: {got.get(pair)} where {pv} records are")
+
+    def _aggregate(self, of: Sequence[int], drop: bool) -> dict[tuple[str, int], tuple[int, int]]:
+        """Windows of one split, batch by batch, as a single reader sees them; `drop`: late records are dropped."""
+        result: dict[tuple[str, int], tuple[int, int]] = {}
+        watermark, highest, size = -(2**63), -(2**63), self.spec.batch_rows
+        for first in range(0, len(of), size):
+            for n in of[first : first + size]:
+                stamp = stamp_of(self.spec, n)
+                start = stamp - stamp % WINDOW_MS
+                highest = max(highest, stamp)
+                if drop and start + WINDOW_MS - 1 <= watermark:
+                    continue
+                pair = (key_of(self.spec, n), start)
+                held = result.get(pair, (0, 0))
+                result[pair] = (held[0] + 1, held[1] + value_of(n))
+            watermark = highest - JITTER_MS - 1
+        return result
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

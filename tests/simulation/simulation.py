@@ -1,0 +1,122 @@
+"""One simulated run: from a seed to a result. `run(seed)` is all that tests, planted bugs and the command line need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from engine.protocol.config import CheckpointConfig
+from engine.runtime.deployment import Deployer
+from tests.simulation import jobs
+from tests.simulation.cluster import Cluster, Pace
+from tests.simulation.coverage import WatchedAligner
+from tests.simulation.faults import Plan, Storm, draw_plan
+from tests.simulation.invariants import Checker
+from tests.simulation.jobs import JobSpec
+from tests.simulation.ports import Network
+from tests.simulation.store import SimStore
+from tests.simulation.world import Violation, World
+
+# One thread, as the simulator promises; and starting pools for tables of ten rows costs more than it gives.
+pa.set_cpu_count(1)
+pa.set_io_thread_count(1)
+
+LIMIT_MS = 30_000.0
+LIMIT_EVENTS = 60_000
+
+
+@dataclass(frozen=True)
+class Result:
+    seed: int
+    plan: Plan
+    violation: Violation | None
+    events: int
+    epochs: int
+    hits: frozenset[str]
+    digest: str
+    trace: list[str]
+    rows: dict[str, jobs.Rows]
+    state: dict[str, Any]
+
+    @property
+    def replay(self) -> str:
+        return f"python -m tests.simulation.run --trace {self.seed}"
+
+
+def run(seed: int, plan: Plan | None = None) -> Result:
+    plan = plan or draw_plan(seed)
+    world = World(seed)
+    world.calm_ms = plan.storm_ms
+    jobs.USER_FAULT.calls_left = plan.user_fault
+    store = SimStore(world, plan.store)
+    checker = Checker(store, plan.spec, plan.checkpoints.mode)
+    network = Network(world, plan.network, plan.pace.network)
+    cluster = Cluster(world, plan.spec, plan.checkpoints, store, network, plan.pace, checker)
+    Storm(world, cluster, plan)
+    violation = None
+    rows: dict[str, jobs.Rows] = {}
+    state: dict[str, Any] = {}
+    aligner = Deployer._aligner  # a planted bug may have replaced it
+    watched = patch.object(
+        Deployer, "_aligner", lambda self, channels: WatchedAligner(aligner(self, channels), channels, world.hits)
+    )
+    try:
+        with watched:
+            _live(world, cluster)
+        checker.check_finished()
+        rows, state = checker.final_rows(), checker.final_state()
+        if plan.storm_ms:
+            _compare(plan, state)
+    except Violation as error:
+        violation = error
+        world.log(f"VIOLATION {error}")
+    finally:
+        world.close()
+    return Result(
+        seed,
+        plan,
+        violation,
+        world.events,
+        len(checker.epochs),
+        frozenset(world.hits),
+        world.digest(),
+        world.trace,
+        rows,
+        state,
+    )
+
+
+def _live(world: World, cluster: Cluster) -> None:
+    cluster.start()
+    if not world.run(lambda: cluster.finished, LIMIT_MS, LIMIT_EVENTS):
+        phases = ", ".join(f"{i.name} {i.master.job.phase.name}" for i in cluster.running)
+        raise Violation("finishes", f"not finished after {world.now_ms:.0f} ms and {world.events} events ({phases})")
+    # Whoever slept through it wakes up now, and must do no harm.
+    limit_ms = world.now_ms + 400
+    world.run(lambda: not cluster.running, limit_ms, world.events + 5_000)
+
+
+_CLEAN: dict[JobSpec, dict[str, Any]] = {}
+
+
+def clean_state(spec: JobSpec) -> dict[str, Any]:
+    """The final state of the same job without any fault, by the same engine."""
+    if spec not in _CLEAN:
+        calm = run(0, Plan(spec, CheckpointConfig(interval_ms=8), Pace()))
+        if calm.violation is not None:
+            raise calm.violation
+        _CLEAN[spec] = calm.state
+    return _CLEAN[spec]
+
+
+def _compare(plan: Plan, state: dict[str, Any]) -> None:
+    if plan.checkpoints.mode.value != "exactly_once":
+        return
+    clean = clean_state(plan.spec)
+    if state != clean:
+        names = sorted(name for name in state.keys() | clean.keys() if state.get(name) != clean.get(name))
+        name = names[0]
+        raise Violation("state_as_without_faults", f"{name}: {state.get(name)}, without faults {clean.get(name)}")

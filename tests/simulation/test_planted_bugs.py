@@ -1,0 +1,24 @@
+"""The simulator finds bugs: each planted one breaks a real module, and its seed and invariant are known.
+
+Without the bug the same seed passes, so it is the bug that is found and not the weather.
+"""
+
+import pytest
+
+from tests.simulation.bugs import BUGS, PlantedBug
+from tests.simulation.simulation import run
+
+
+@pytest.mark.promise("D2", "D4", "D11", "C3", "F2")
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "_"))
+def test_a_planted_bug_is_caught_by_its_seed(bug: PlantedBug) -> None:
+    with bug.planted(bug.seed):
+        violation = run(bug.seed).violation
+    assert violation is not None, f"seed {bug.seed} does not notice: {bug.name}"
+    assert violation.invariant in bug.invariants, f"{bug.name} was caught by {violation}"
+    assert run(bug.seed).violation is None
+
+
+def test_at_least_ten_bugs_are_planted() -> None:
+    assert len(BUGS) >= 10
+    assert len({bug.name for bug in BUGS}) == len(BUGS)

@@ -1,0 +1,142 @@
+"""The epoch log over a store: claiming a job, publishing, fencing, and answers that get lost."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.protocol.epochlog import Created, RecordKind
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Manifest, ManifestRef
+from engine.snapshot.log import EpochLog, Fenced, read_checked
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.statefile import CorruptSnapshot, checksum
+from engine.snapshot.store import StoreError
+from tests.fakes import MemoryStore, directory_store
+
+
+def ref(epoch: int, checkpoint: int) -> ManifestRef:
+    return ManifestRef(f"m{epoch}", "00", epoch, checkpoint)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EpochLog:
+    return EpochLog(directory_store(tmp_path), JobPaths("job"))
+
+
+@pytest.mark.promise("F2")
+def test_a_claim_takes_the_next_generation(log: EpochLog) -> None:
+    first, second = log.claim("a"), log.claim("b")
+    assert first is not None and second is not None
+    assert (first.generation, second.generation) == (1, 2)
+    assert log.last() == second.record
+
+
+@pytest.mark.promise("F2")
+def test_of_two_claimants_at_once_one_wins_and_the_other_goes_behind_it() -> None:
+    store = MemoryStore()
+    a, b = (EpochLog(store, JobPaths("job")) for _ in range(2))
+    a.claim("old")
+    last = a.last()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EpochLog, "last", lambda self: last)  # both looked at the same moment
+        won, lost = a.claim("a"), b.claim("b")
+    assert won is not None and won.generation == 2
+    assert lost is None
+    again = b.claim("b")
+    assert again is not None and again.generation == 3
+
+
+@pytest.mark.promise("F2", "D11")
+def test_a_publisher_that_slept_through_its_replacement_is_fenced(log: EpochLog) -> None:
+    old = log.claim("old")
+    assert old is not None
+    log.claim("new")
+    with pytest.raises(Fenced, match="log record 2 is not ours"):
+        log.publish(old.record, ref(1, 1))
+    newest = log.last()
+    assert newest is not None and newest.newest is None
+
+
+def test_epochs_follow_each_other_and_survive_a_takeover(log: EpochLog) -> None:
+    claimed = log.claim("a")
+    assert claimed is not None
+    first = log.publish(claimed.record, ref(1, 3))
+    assert first is not None
+    second = log.publish(first, ref(2, 4))
+    assert second is not None and second.kind is RecordKind.EPOCH
+    taken_over = log.claim("b")
+    assert taken_over is not None
+    assert taken_over.record.newest == ref(2, 4)
+    assert taken_over.record.next_checkpoint == 5
+    assert [Path(p).name for p in log.store.list("job/log")] == [f"{n:010d}.json" for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_an_unknown_outcome_is_repeated_with_the_same_bytes_until_it_is_definite(made: bool) -> None:
+    store = MemoryStore()
+    log = EpochLog(store, JobPaths("job"))
+    claimed = log.claim("a")
+    assert claimed is not None
+    store.answers = [(Created.UNKNOWN, made), (Created.UNKNOWN, False)]
+    assert log.publish(claimed.record, ref(1, 1)) is None
+    assert log.publish(claimed.record, ref(1, 1)) is None
+    record = log.publish(claimed.record, ref(1, 1))
+    assert record is not None and record.newest == ref(1, 1)
+    assert len(store.list("job/log")) == 2
+
+
+@pytest.mark.promise("F2")
+def test_an_unknown_outcome_that_somebody_else_decided_means_fenced() -> None:
+    store = MemoryStore()
+    log = EpochLog(store, JobPaths("job"))
+    claimed = log.claim("a")
+    assert claimed is not None
+    store.answers = [(Created.UNKNOWN, False)]
+    assert log.publish(claimed.record, ref(1, 1)) is None
+    EpochLog(store, JobPaths("job")).claim("b")
+    with pytest.raises(Fenced):
+        log.publish(claimed.record, ref(1, 1))
+
+
+def test_a_claim_whose_answer_was_lost_is_found_again() -> None:
+    store = MemoryStore()
+    log = EpochLog(store, JobPaths("job"))
+    store.answers = [(Created.UNKNOWN, True)]
+    assert log.claim("a") is None
+    claimed = log.claim("a")
+    assert claimed is not None and claimed.generation == 1
+    assert len(store.list("job/log")) == 1
+
+
+def test_a_store_that_can_not_write_is_an_error_and_not_an_unknown_outcome(log: EpochLog) -> None:
+    log.store.write("job/log", b"a file where the directory should be")
+    with pytest.raises(StoreError):
+        log.claim("a")
+
+
+def manifest(epoch: int = 1) -> Manifest:
+    return Manifest("job", epoch, 5, AttemptId(1, 2), 0, 128, [], [], [], {"sent:e": 3})
+
+
+def test_a_manifest_is_synced_before_anyone_can_refer_to_it() -> None:
+    store = MemoryStore()
+    written = EpochLog(store, JobPaths("job")).write_manifest(manifest())
+    assert store.synced == [written.path]
+    assert written.path == "job/gen-0001/chk-0000005/2/manifest.json"
+    assert EpochLog(store, JobPaths("job")).read_manifest(written) == manifest()
+
+
+def test_a_manifest_that_was_changed_or_lost_is_corrupt(log: EpochLog) -> None:
+    written = log.write_manifest(manifest())
+    data = log.store.read(written.path)
+    log.store.write(written.path, data.replace(b'"sent:e":3', b'"sent:e":4'))
+    with pytest.raises(CorruptSnapshot, match="is not what was written: its checksum differs"):
+        log.read_manifest(written)
+    log.store.delete(written.path)
+    with pytest.raises(CorruptSnapshot, match="is missing"):
+        log.read_manifest(written)
+
+
+def test_read_checked_gives_the_bytes_that_were_written(log: EpochLog) -> None:
+    log.store.write("x", b"abc")
+    assert read_checked(log.store, "x", checksum(b"abc")) == b"abc"

@@ -1,0 +1,193 @@
+"""DirectoryStore on a real file system: create-if-absent under races, what is synced, listing and deleting."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from engine.protocol.epochlog import Created
+from engine.snapshot.store import DirectoryStore, StoreError, SyncFailed
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "store")
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that were fsynced, in order."""
+    paths: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (paths.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1])
+    return paths
+
+
+def test_what_was_written_is_read(store: DirectoryStore) -> None:
+    store.write("a/b/c", b"one")
+    store.write("a/b/c", b"two")
+    assert store.read("a/b/c") == b"two"
+
+
+def test_reading_what_is_not_there_says_so(store: DirectoryStore) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.read("a")
+
+
+def test_create_makes_a_file_once(store: DirectoryStore) -> None:
+    assert store.create("log/1", b"mine") is Created.CREATED
+    assert store.create("log/1", b"yours") is Created.EXISTS
+    assert store.read("log/1") == b"mine"
+    assert store.list("log") == ["log/1"]
+    assert len(list((store.root / "log").iterdir())) == 1  # no temporary file is left
+
+
+@pytest.mark.promise("F2")
+def test_of_eight_racing_threads_exactly_one_creates_and_its_bytes_are_there(store: DirectoryStore) -> None:
+    start = Barrier(8)
+
+    def race(writer: int, number: int) -> Created:
+        start.wait()
+        return store.create(f"log/{number}", f"writer {writer}".encode())
+
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(20):
+            outcomes = list(pool.map(lambda writer, n=number: race(writer, n), range(8)))
+            assert sorted(o.value for o in outcomes) == ["created"] + ["exists"] * 7
+            winner = outcomes.index(Created.CREATED)
+            assert store.read(f"log/{number}") == f"writer {winner}".encode()
+
+
+@pytest.mark.promise("F2")
+def test_of_eight_racing_processes_exactly_one_creates(store: DirectoryStore) -> None:
+    """Each process waits for its line on standard input, so that all create at the same moment."""
+    program = textwrap.dedent(
+        """
+        import sys
+        from engine.snapshot.store import DirectoryStore
+        store, writer = DirectoryStore(sys.argv[1]), sys.argv[2]
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(" ".join(store.create(f"log/{n}", writer.encode()).value for n in range(20)))
+        """
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(store.root), str(writer)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for writer in range(8)
+    ]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate()[0].split() for process in processes]
+    for number in range(20):
+        of_number = [answer[number] for answer in answers]
+        assert sorted(of_number) == ["created"] + ["exists"] * 7
+        assert store.read(f"log/{number}") == str(of_number.index("created")).encode()
+
+
+def test_sync_makes_files_and_the_names_of_new_directories_durable(store: DirectoryStore, synced: list[str]) -> None:
+    store.write("job/gen/chk/a", b"1")
+    store.write("job/gen/chk/b", b"2")
+    store.sync(["job/gen/chk/a", "job/gen/chk/b"])
+    root = str(store.root)
+    assert synced[:2] == [f"{root}/job/gen/chk/a", f"{root}/job/gen/chk/b"]
+    assert synced[2:] == [f"{root}/job/gen/chk", f"{root}/job/gen", f"{root}/job", root]
+
+
+def test_a_created_file_was_synced_before_its_name_and_its_directory_after(
+    store: DirectoryStore, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.link
+    monkeypatch.setattr(os, "link", lambda a, b: (synced.append("link"), real(a, b))[1])
+    store.create("log/1", b"x")
+    at = synced.index("link")
+    assert Path(synced[at - 1]).name.startswith(".1.")
+    assert synced[at + 1] == f"{store.root}/log"
+
+
+def test_the_directory_that_a_create_had_to_make_is_durable_too(store: DirectoryStore, synced: list[str]) -> None:
+    store.create("job/log/1", b"x")
+    assert f"{store.root}/job" in synced
+    assert str(store.root) in synced
+
+
+def test_a_file_that_exists_is_durable_before_anyone_is_told_so(
+    store: DirectoryStore, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link was made but its answer lost, so nobody has synced the directory; the repeated create finds the file."""
+    real = os.link
+
+    def link_and_lose_the_answer(a: Path, b: Path) -> None:
+        real(a, b)
+        raise OSError("stale file handle")
+
+    monkeypatch.setattr(os, "link", link_and_lose_the_answer)
+    assert store.create("log/1", b"x") is Created.UNKNOWN
+    monkeypatch.setattr(os, "link", real)
+    synced.clear()
+    assert store.create("log/1", b"x") is Created.EXISTS
+    assert f"{store.root}/log" in synced
+
+
+def test_a_link_whose_answer_is_lost_is_unknown(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> None:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(os, "link", lost)
+    assert store.create("log/1", b"x") is Created.UNKNOWN
+    assert store.list("log") == []
+
+
+def test_a_failed_fsync_is_told_apart_from_other_failures(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write("a", b"1")
+
+    def broken(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(SyncFailed, match="fsync of .*/a failed: Input/output error"):
+        store.sync(["a"])
+
+
+def test_a_write_that_fails_names_the_file(store: DirectoryStore) -> None:
+    store.write("a", b"1")
+    with pytest.raises(StoreError, match="can't write .*/a/b: "):
+        store.write("a/b", b"2")
+
+
+def test_list_is_sorted_recursive_and_empty_where_nothing_is(store: DirectoryStore) -> None:
+    for path in ("j/b/2", "j/a/1", "j/c", "other/d", "j/.hidden"):
+        store.write(path, b"")
+    assert store.list("j") == ["j/a/1", "j/b/2", "j/c"]
+    assert store.list("nothing") == []
+
+
+def test_delete_removes_a_file_or_a_tree_and_does_not_mind_what_is_gone(store: DirectoryStore) -> None:
+    for path in ("j/a/1", "j/a/b/2", "j/c"):
+        store.write(path, b"")
+    store.delete("j/a")
+    assert store.list("j") == ["j/c"]
+    assert not (store.root / "j/a").exists()
+    store.delete("j/c")
+    store.delete("j/c")
+    store.delete("nothing/at/all")
+    assert store.list("j") == []
+
+
+def test_the_uri_is_one_that_spark_reads(store: DirectoryStore) -> None:
+    assert store.uri("a b/c") == f"file://{store.root}/a%20b/c"

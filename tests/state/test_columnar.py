@@ -1,0 +1,81 @@
+"""Columnar window state: what a snapshot refers to stays as it was (C3), and panes hold every row once."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.state.aggregates import ROWS, WINDOW, AggregatePlan, count, total
+from engine.state.columnar import FANOUT, Panes
+
+SCHEMA = pa.schema([("k", pa.int64()), ("x", pa.int64())])
+PLAN = AggregatePlan(["k"], {"n": count(), "sum": total("x")}, SCHEMA)
+
+
+def partial(start: int, *rows: tuple[int, int]) -> pa.Table:
+    return PLAN.partial(pa.RecordBatch.from_pylist([{"k": k, "x": x} for k, x in rows], schema=SCHEMA), start)
+
+
+def results(table: pa.Table) -> dict[int, tuple[int, int]]:
+    return {row["k"]: (row["n"], row["sum"]) for row in PLAN.finish(table).to_pylist()}
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 10, 20]), st.integers(0, 3), st.integers(-9, 9)), max_size=150))
+def test_a_pane_gives_every_row_exactly_once_however_many_levels_it_has(rows) -> None:
+    panes = Panes(PLAN.merge)
+    for start, k, x in rows:
+        panes.append(start, partial(start, (k, x)))
+    for start in panes.due(20):
+        expected: dict[int, tuple[int, int]] = {}
+        for s, k, x in rows:
+            if s == start:
+                n, sum_ = expected.get(k, (0, 0))
+                expected[k] = (n + 1, sum_ + x)
+        popped = panes.pop(start)
+        assert set(popped.column(WINDOW).to_pylist()) == {start}
+        assert results(popped) == expected
+    assert len(panes) == 0
+
+
+@pytest.mark.promise("C3")
+@given(st.integers(0, 130), st.integers(0, 130))
+def test_what_a_snapshot_refers_to_is_not_changed_by_later_appends(before, after) -> None:
+    panes = Panes(PLAN.merge)
+    for n in range(before):
+        panes.append(n % 3 * 10, partial(n % 3 * 10, (n % 5, n)))
+    references = panes.references()
+    then = [[run.to_pylist() for run in runs] for runs in references]
+    for n in range(after):
+        panes.append(n % 3 * 10, partial(n % 3 * 10, (n % 5, 1000)))
+    for start in panes.due(10**9):
+        panes.pop(start)
+    assert [[run.to_pylist() for run in runs] for runs in references] == then
+    compact = Panes.compact(references, PLAN.merge)
+    assert sum(sum(table.column(ROWS).to_pylist()) for table in compact) == before
+
+
+def test_runs_stay_few_however_many_are_appended() -> None:
+    panes = Panes(PLAN.merge)
+    for n in range(1000):
+        panes.append(0, partial(0, (n % 7, 1)))
+    (runs,) = panes.references()
+    assert len(runs) < FANOUT * 4
+
+
+def test_due_windows_come_oldest_first_and_only_up_to_the_bound() -> None:
+    panes = Panes(PLAN.merge)
+    for start in (20, -10, 0, 10):
+        panes.append(start, partial(start, (1, 1)))
+    assert panes.due(10) == [-10, 0, 10]
+    assert panes.due(-11) == []
+
+
+def test_the_upload_writes_one_table_per_pane_with_a_row_per_key() -> None:
+    panes = Panes(PLAN.merge)
+    for start in (10, 0):
+        for n in range(11):
+            panes.append(start, partial(start, (n % 2, n)))
+    compact = Panes.compact(panes.references(), PLAN.merge)
+    assert [table.column(WINDOW)[0].as_py() for table in compact] == [0, 10]
+    assert [table.num_rows for table in compact] == [2, 2]
+    assert Panes.compact([], PLAN.merge) == []
