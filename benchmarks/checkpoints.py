@@ -16,19 +16,21 @@ def checkpoint_cost(say: Say, pairs: int, phase_s: float) -> list[Result]:
     """Phases with a checkpoint every second and phases without any take turns in one run of the window job.
 
     Both kinds begin and end with a checkpoint, whose ledger says exactly how many rows were read between two barriers.
+    Every second pair is the other way round, so that a machine that gets slower or faster favours neither.
     """
+    order = [checkpointed for pair in range(pairs) for checkpointed in (pair % 2 == 0, pair % 2 == 1)]
     with WeirJob("benchmarks.jobs:window", interval="none") as job:
         time.sleep(3)
         _checkpoint(job)
         bounds = [len(job.checkpoints()) - 1]
-        for phase in range(2 * pairs):
-            checkpointed = phase % 2 == 0
+        for checkpointed in order:
             _spend(job, phase_s, every_s=1.0 if checkpointed else phase_s)
             bounds.append(len(job.checkpoints()) - 1)
         job.check()
         checkpoints = job.checkpoints()
     rates = [rate_between(checkpoints[first], checkpoints[last]) for first, last in pairwise(bounds)]
-    busy, free = rates[0::2], rates[1::2]
+    busy = [rate for rate, checkpointed in zip(rates, order, strict=True) if checkpointed]
+    free = [rate for rate, checkpointed in zip(rates, order, strict=True) if not checkpointed]
     cost = median(1 - with_ / without for with_, without in zip(busy, free, strict=True))
     say(f"checkpoint_cost: {cost:.1%} ({median(busy) / 1e6:.2f} against {median(free) / 1e6:.2f} M rows/s)")
     duration, state = median(c.duration_ms for c in checkpoints[1:]), checkpoints[-1].state_bytes

@@ -25,8 +25,8 @@ def latency(say: Say, rate: int, warmup_s: float, seconds: float, spark_s: float
     say(f"latency_ms: spark: {theirs}")
     note = (
         f"p99 at {rate:,} rows/s over {len(rows):,} rows ({_spread(rows)}): from when the rate makes a row due, "
-        "through a keyed exchange and a Python function with keyed state, to the sink; a checkpoint every second. Spark "
-        f"the same way: rows over a socket, count per key in update mode, each micro-batch right after the last, "
+        "through a keyed exchange and a Python function with keyed state, to the sink; a checkpoint every second. "
+        f"Spark the same way: rows over a socket, count per key in update mode, each micro-batch right after the last, "
         f"{spark['batch_ms']:.0f} ms each ({theirs})"
     )
     columnar_note = (

@@ -14,7 +14,7 @@ from benchmarks.processes import alive, tree
 from benchmarks.weir import ROOT, fresh_folder
 
 
-def run_spark(what: str, patience_s: float = 180, **order: Any) -> dict[str, Any]:
+def run_spark(what: str, patience_s: float = 240, **order: Any) -> dict[str, Any]:
     folder = fresh_folder(f"spark-{what}-{order.get('provider', 'heap')}")
     command = [sys.executable, "-m", "benchmarks.spark_peer", str(folder), json.dumps({"what": what, **order})]
     log = folder / "log"

@@ -85,12 +85,12 @@ def _window(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
     """A first query warms the JVM up and finds out how many rows make a batch of a second; the second is measured."""
     batch = 4_000_000 // BLOCK
     with _Windows(spark, folder / "warmup", batch) as query:
-        query.run(order.warmup_s)
+        query.run(order.warmup_s, at_least=3)
         batch = max(1, round(query.rows_per_s(skip=len(query.batches()) // 2) / BLOCK))
     with _Windows(spark, folder / "measured", batch) as query:
-        query.run(2)
+        query.run(2, at_least=2)
         cpu, done = cpu_s(tree(os.getpid())), len(query.batches())
-        query.run(order.seconds)
+        query.run(order.seconds, at_least=4)
         batches = query.batches()[done:]
         cpu = cpu_s(tree(os.getpid())) - cpu
         rows = len(batches) * batch * BLOCK
@@ -99,7 +99,7 @@ def _window(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
             "batches": len(batches),
             "rows_per_batch": batch * BLOCK,
             "batch_s": median(_duration_ms(b) for b in batches) / 1000,
-            "cpu_s_per_million_rows": cpu / rows * 1_000_000 if rows else None,
+            "cpu_s_per_million_rows": cpu / rows * 1_000_000,
             "table": str(folder / "measured" / "table"),
         }
 
@@ -125,16 +125,14 @@ class _Windows:
     def __exit__(self, *_: object) -> None:
         self._query.stop()
 
-    def run(self, seconds: float) -> None:
-        _run(self._query, seconds)
+    def run(self, seconds: float, at_least: int) -> None:
+        _run(self._query, seconds, at_least)
 
     def batches(self) -> list[Any]:
-        return [progress for progress in self._query.recentProgress if progress.numInputRows]
+        return _batches(self._query)
 
     def rows_per_s(self, skip: int) -> float:
         batches = self.batches()[skip:]
-        if not batches:
-            raise RuntimeError("Spark completed no batch while it was measured: give it more seconds")
         return len(batches) * self._rows_per_batch * 1000 / sum(_duration_ms(b) for b in batches)
 
 
@@ -142,11 +140,17 @@ def _duration_ms(progress: Any) -> int:
     return int(progress.durationMs["triggerExecution"])
 
 
-def _run(query: StreamingQuery, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        if query.awaitTermination(max(1, int(min(left, 1.0)))):
-            raise RuntimeError("the Spark query ended by itself")
+def _batches(query: StreamingQuery) -> list[Any]:
+    return [progress for progress in query.recentProgress if progress.numInputRows]
+
+
+def _run(query: StreamingQuery, seconds: float, at_least: int) -> None:
+    """For so long, and until so many more batches are complete."""
+    done, deadline = len(_batches(query)), time.monotonic() + seconds
+    while time.monotonic() < deadline or len(_batches(query)) < done + at_least:
+        if not query.isActive:
+            raise RuntimeError(f"the Spark query ended by itself: {query.exception()}")
+        time.sleep(0.1)
 
 
 def _numbers(spark: SparkSession, blocks: int) -> DataFrame:
@@ -187,9 +191,9 @@ def _latency(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
         .option("checkpointLocation", str(folder / "checkpoint"))
         .start()
     )
-    _run(query, order.warmup_s)
+    _run(query, order.warmup_s, at_least=5)
     since = time.monotonic()
-    _run(query, order.seconds)
+    _run(query, order.seconds, at_least=10)
     query.stop()
     latencies = np.concatenate([late_us for at, late_us in seen if at >= since]) / 1000
     durations = [_duration_ms(progress) for progress in query.recentProgress[-20:]]

@@ -76,8 +76,8 @@ def _result(peer: str, weir: list[Sample], samples: list[Sample], same: int) -> 
     last = samples[-1].detail
     note = (
         f"medians of {len(weir)} run(s) each, in turn, start-up left out; Weir: rows between completed checkpoints, "
-        f"one a second; Spark: micro-batches of {last['rows_per_batch'] / 1e6:g} M rows in {last['batch_s']:.1f} s, each "
-        f"its checkpoint; CPU seconds per million rows: {cpu:.3f} against {their_cpu:.3f}; "
+        f"one a second; Spark: micro-batches of {last['rows_per_batch'] / 1e6:g} M rows in {last['batch_s']:.1f} s, "
+        f"each its checkpoint; CPU seconds per million rows: {cpu:.3f} against {their_cpu:.3f}; "
         f"both gave the same results for all {KEYS:,} keys of {same} windows"
     )
     runs = {"weir": [s.rows_per_s for s in weir], peer: [s.rows_per_s for s in samples]}

@@ -1,4 +1,4 @@
-"""The ports of `engine/runtime/ports.py`, for one test at a time: a clock set by hand, work done at once or on demand."""
+"""The ports of `engine/runtime/ports.py`, for one test at a time: a clock set by hand, work done on demand."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.live import Live
@@ -26,6 +28,10 @@ from engine.cluster.spark import default_max_slots
 from engine.cluster.supervisor import Supervisor
 from engine.graph.execution_graph import ExecutionGraph
 from engine.runtime.errors import WeirError
+from engine.snapshot.log import EpochLog, Fenced
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.rewind import NothingIntact, fork, go_back
+from engine.snapshot.store import DirectoryStore, StoreError
 
 app = typer.Typer(
     help="Exactly-once streaming jobs on Spark. A JOB is an import path such as assets.pageviews.job:job.",
@@ -40,9 +46,16 @@ JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUN
 JobName = Annotated[str, typer.Argument(help="name of the job (weir jobs), or its import path", metavar="JOB")]
 Store = Annotated[str, typer.Option(help="directory for snapshots and tables", envvar="WEIR_STORE")]
 Param = Annotated[list[str] | None, typer.Option(help="a parameter of the job, NAME=VALUE (see weir describe)")]
-Parallelism = Annotated[int | None, typer.Option(min=1, help="slots to run on, unless the job sets it  [default: 2]")]
-Name = Annotated[str | None, typer.Option(help="name of the job  [default: from its import path]")]
-MaxSlots = Annotated[int | None, typer.Option(min=1, help="task slots Spark is given  [default: max(4, cores)]")]
+Parallelism = Annotated[int | None, typer.Option(min=1, help="slots to run on, unless the job sets it (default 2)")]
+Name = Annotated[str | None, typer.Option(help="name of the job (default: from its import path)")]
+MaxSlots = Annotated[int | None, typer.Option(min=1, help="task slots Spark is given (default: the cores, at least 4)")]
+Rewind = Annotated[bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide later ones")]
+Fork = Annotated[
+    str | None, typer.Option("--fork", metavar="NAME", help="a job of this name goes on from the newest intact epoch")
+]
+AllowReplay = Annotated[
+    bool, typer.Option("--allow-replay", help="go back to the newest intact epoch; later output stays and comes again")
+]
 SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
 
 
@@ -70,9 +83,13 @@ def run(
     name: Name = None,
     max_slots: MaxSlots = None,
     slots_timeout: SlotsTimeout = 60.0,
+    rewind: Rewind = False,
+    fork_name: Fork = None,
+    allow_replay: AllowReplay = False,
 ) -> None:
     """Run a job in the foreground, with a live view. Ctrl-C cancels it; the next run goes on from its last epoch."""
     launch = _launch(job, store, param, parallelism, name, max_slots, slots_timeout)
+    launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
     supervisor.start()
     try:
@@ -95,9 +112,13 @@ def submit(
     name: Name = None,
     max_slots: MaxSlots = None,
     slots_timeout: SlotsTimeout = 60.0,
+    rewind: Rewind = False,
+    fork_name: Fork = None,
+    allow_replay: AllowReplay = False,
 ) -> None:
     """Start a job in the background and return when it runs. It outlives this terminal; `weir cancel` ends it."""
     launch = _launch(job, store, param, parallelism, name, max_slots, slots_timeout)
+    launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     folder = RunFolder(launch.store, launch.name)
     folder.prepare()
     folder.clear()
@@ -241,6 +262,32 @@ def _launch(
     if client.alive():
         raise WeirError(f"job {spec.name!r} is running already: weir status {spec.name}, or choose another --name")
     return MasterLaunch(job, spec.name, params, parallelism, str(Path(store).absolute()), slots, slots_timeout)
+
+
+def _go_back(launch: MasterLaunch, *, rewind: bool, fork_name: str | None, allow_replay: bool) -> MasterLaunch:
+    """Restoring behind committed output is never automatic: only by one of these options."""
+    chosen = [rewind, fork_name is not None, allow_replay]
+    if sum(chosen) > 1:
+        raise WeirError("choose one of --rewind, --fork and --allow-replay")
+    if not any(chosen):
+        return launch
+    log = EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
+    graph, _ = load_with_params(JobSpec(launch.path, launch.name, launch.params, launch.parallelism))
+    fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
+    if rewind and fixed:
+        raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
+    owner = f"cli-{secrets.token_hex(8)}"
+    try:
+        if fork_name is not None:
+            epoch = fork(log, fork_name, owner)
+            console.print(f"{fork_name} goes on from epoch {epoch} of {launch.name}", highlight=False)
+            return msgspec.structs.replace(launch, name=fork_name)
+        old, new = go_back(log, owner, hide=rewind)
+    except (NothingIntact, Fenced, StoreError) as error:
+        raise WeirError(f"can't go back: {error}") from error
+    what = "tables hide what came after it" if rewind else "what came after it stays, and comes again"
+    console.print(f"going back to epoch {old}, as epoch {new}: {what}", highlight=False)
+    return launch
 
 
 def _check_store(store: str) -> None:

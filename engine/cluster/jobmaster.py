@@ -393,9 +393,10 @@ class JobMaster:
     def _corrupt(self, what: str) -> str:
         epoch = self.newest.epoch if self.newest else 0
         return (
-            f"the snapshot of epoch {epoch} can't be restored: {what}. Its output is committed, so going back to an older "
-            "epoch would publish rows twice, and Weir does not do that by itself. Bring the file back from a backup, or "
-            "start the job under another name with an empty state"
+            f"the snapshot of epoch {epoch} can't be restored: {what}. Its output is committed, so Weir does not go back to "
+            "an older epoch by itself. Bring the file back from a backup, or start the job with --rewind (its tables hide "
+            "what later epochs published), --fork NAME (another job goes on from the older state, with tables of its own) "
+            "or --allow-replay (what was published stays, and some of it is published again)"
         )
 
     def _deploy_if_ready(self, now_ms: float) -> list[Action]:
@@ -601,7 +602,12 @@ class JobMaster:
 
     def _commit_all(self, permit: CommitPermit, manifest: Manifest) -> None:
         assert permit.epoch == manifest.epoch
+        if manifest.epoch == 0:
+            return  # a fork begins with another job's state, and has published nothing itself
         for uid, committer in self._committers.items():
+            if manifest.rewound_to is not None:
+                committer.rewind(permit, manifest.rewound_to)
+                continue
             committer.commit(permit, [c for c in manifest.commits if c.uid == uid])
 
     def _committed(self, _: None, error: BaseException | None, now_ms: float) -> list[Action]:

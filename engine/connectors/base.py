@@ -113,6 +113,10 @@ class Committer(ABC):
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         """Publish an epoch. Idempotent: the same epoch may be committed again, after any crash."""
 
+    def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
+        """Hide what epochs after `to_epoch` published; idempotent. Only for sinks that say `can_rewind`."""
+        raise TypeError(f"{type(self).__name__} can't take back what it published")
+
     @abstractmethod
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
         """On restore: remove what attempts before `attempt` wrote and no epoch up to the permit's published."""
@@ -120,6 +124,8 @@ class Committer(ABC):
 
 class Sink(ABC):
     guarantee: Guarantee
+    can_rewind = False
+    """Whether what later epochs published can be hidden again."""
 
     @property
     def target(self) -> str | None:

@@ -33,6 +33,7 @@ _FILE_NAME = re.compile(r"(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+\.parquet"
 
 class TableSink(Sink):
     guarantee = Guarantee.EXACTLY_ONCE
+    can_rewind = True
 
     def __init__(self, path: str) -> None:
         parts = path.split("/")
@@ -111,6 +112,12 @@ class TableCommitter(Committer):
         if (number + 1) % COMPACT_EVERY == 0:
             lines = self._all_lines(number) + lines
         self._create(self._record(number), "\n".join(["v1", *lines]).encode())
+
+    def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
+        """One record that repeats everything up to `to_epoch`: readers begin at it, so what came between is hidden."""
+        assert permit.epoch % COMPACT_EVERY == 0 and permit.epoch > to_epoch
+        lines = self._all_lines(to_epoch)
+        self._create(self._record(permit.epoch - 1), "\n".join(["v1", *lines]).encode())
 
     def files(self, epoch: int) -> list[dict[str, Any]]:
         """Every file published up to this epoch."""

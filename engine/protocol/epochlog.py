@@ -19,6 +19,7 @@ from engine.protocol.manifest import ManifestRef
 class RecordKind(Enum):
     FENCE = "fence"
     EPOCH = "epoch"
+    REWIND = "rewind"
 
 
 class LogRecord(msgspec.Struct, frozen=True):
@@ -71,6 +72,20 @@ def epoch_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
     return LogRecord(
         number=last.number + 1,
         kind=RecordKind.EPOCH,
+        generation=last.generation,
+        owner=last.owner,
+        newest=manifest,
+        next_checkpoint=manifest.checkpoint + 1,
+    )
+
+
+def rewind_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
+    """The record by which an operator goes back to older state. Its epoch is new: numbers are never used again."""
+    assert last.newest is not None and manifest.epoch > last.newest.epoch
+    assert manifest.checkpoint >= last.next_checkpoint, f"checkpoint {manifest.checkpoint} was used before"
+    return LogRecord(
+        number=last.number + 1,
+        kind=RecordKind.REWIND,
         generation=last.generation,
         owner=last.owner,
         newest=manifest,

@@ -70,6 +70,8 @@ class Manifest(msgspec.Struct, frozen=True):
     carried: list[Committable]
     ledger: dict[str, int]
     final: bool = False
+    rewound_to: int | None = None
+    """Made by a rewind: the state of this older epoch again; tables hide what later epochs published."""
     format: int = 1
 
     @property

@@ -34,12 +34,12 @@ class EpochLog:
         if last is not None and last.owner == owner:
             return Claimed(last)  # an earlier try of ours whose answer was lost
         record = fence_after(last, owner)
-        return Claimed(record) if self._append(record) is Created.CREATED else None
+        return Claimed(record) if self.append(record) is Created.CREATED else None
 
     def publish(self, last: LogRecord, manifest: ManifestRef) -> LogRecord | None:
         """Append the epoch record: the commit point. None: unknown, call again with the same arguments."""
         record = epoch_after(last, manifest)
-        match self._append(record):
+        match self.append(record):
             case Created.CREATED:
                 return record
             case Created.EXISTS:
@@ -47,7 +47,7 @@ class EpochLog:
             case Created.UNKNOWN:
                 return None
 
-    def _append(self, record: LogRecord) -> Created:
+    def append(self, record: LogRecord) -> Created:
         data = msgspec.json.encode(record)
         path = self.paths.log_record(record.number)
         outcome = self.store.create(path, data)

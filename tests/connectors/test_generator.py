@@ -39,7 +39,6 @@ def test_split_s_of_S_holds_the_records_s_plus_multiples_of_S(splits: int, rows:
         assert numbers == list(range(split, rows, splits))
 
 
-@pytest.mark.promise("D1")
 @given(st.integers(1, 4), st.integers(1, 60), st.data())
 def test_going_on_from_any_position_gives_identical_rows(splits: int, rows: int, data) -> None:
     source = GeneratorSource(make, splits, rows)

@@ -28,7 +28,9 @@ def test_exactly_the_channels_whose_barrier_has_come_are_blocked() -> None:
 
 @pytest.mark.promise("D2")
 @given(st.integers(1, 6), st.randoms(use_true_random=False))
-def test_whatever_the_order_of_barriers_each_checkpoint_is_aligned_once_when_the_last_has_come(channels, random) -> None:
+def test_whatever_the_order_of_barriers_each_checkpoint_is_aligned_once_when_the_last_has_come(
+    channels, random
+) -> None:
     aligner = AlignedBarriers(channels)
     left = {channel: [1, 2, 3] for channel in range(channels)}
     aligned = []

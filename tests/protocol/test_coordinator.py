@@ -1,4 +1,4 @@
-"""The coordinator alone, with a clock set by hand: when it triggers, what completes, what is aborted and how often it says so."""
+"""The coordinator alone, with a clock set by hand: when it triggers, what completes, what is aborted."""
 
 import pytest
 

@@ -20,7 +20,9 @@ SLOT_MESSAGES = [
     m.Register("session", "grpc://127.0.0.1:1", 42, 0, "nonce", "plan"),
     m.Heartbeat({"a[0]": {"rows_in": 1, "watermark_ms": None, "busy_ms": 0.5, "finished": False}}),
     m.Deployed(ATTEMPT),
-    m.Acknowledge(ATTEMPT, 9, STATE, [COMMITTABLE], {"sent:e": 1, "digest:out": 2**64 - 1}, Timings(1.5, 2.0, 0.1, 9.0)),
+    m.Acknowledge(
+        ATTEMPT, 9, STATE, [COMMITTABLE], {"sent:e": 1, "digest:out": 2**64 - 1}, Timings(1.5, 2.0, 0.1, 9.0)
+    ),
     m.Decline(ATTEMPT, 9, SUBTASK, True, "no space left"),
     m.SubtaskFinished(ATTEMPT, SUBTASK),
     m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", True),

@@ -118,7 +118,6 @@ def test_with_one_input_nothing_waits() -> None:
     assert gate.drain() == [[1], Aligned(1, 0.0), [2]]
 
 
-@pytest.mark.promise("D1")
 def test_at_least_once_reads_on_behind_the_barrier() -> None:
     gate = Gate(2, tracked=True)
     gate.send(0, Barrier(1, 0))

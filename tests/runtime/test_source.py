@@ -1,4 +1,4 @@
-"""The head of a source: splits in turn, a watermark per split combined by the lowest (B1), positions in the snapshot."""
+"""The head of a source: splits in turn, a watermark per split, of which the lowest counts (B1), and positions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -140,9 +140,7 @@ def test_the_splits_are_dealt_out_so_that_each_has_one_owner() -> None:
 
 @pytest.mark.promise("D7")
 def test_positions_and_watermarks_are_found_again_at_another_parallelism() -> None:
-    script: dict[str, list[list[int] | None]] = {
-        str(s): [[10 * s + n] for n in range(4)] for s in range(3)
-    }
+    script: dict[str, list[list[int] | None]] = {str(s): [[10 * s + n] for n in range(4)] for s in range(3)}
     first = head(Script(script))
     for _ in range(4):
         first.poll(1)
@@ -173,7 +171,9 @@ def test_a_new_split_begins_at_its_beginning() -> None:
 
 def test_a_source_that_gives_another_schema_is_told_both() -> None:
     made = head(Script({"0": [[1]]}, pa.schema([("other", pa.int64())])))
-    with pytest.raises(SchemaMismatch, match=r"source 'src', split '0' gave records of \(other int64\), but the job decl"):
+    with pytest.raises(
+        SchemaMismatch, match=r"source 'src', split '0' gave records of \(other int64\), but the job decl"
+    ):
         made.poll(1)
 
 
@@ -218,7 +218,9 @@ def test_a_record_without_a_timestamp_is_told() -> None:
 
 
 def test_event_times_replace_those_that_a_batch_has() -> None:
-    batch = with_event_times(pa.record_batch({"_event_time": [1], "t": [2]}), event_times(pa.record_batch({"t": [2]}), "t", ""))
+    batch = with_event_times(
+        pa.record_batch({"_event_time": [1], "t": [2]}), event_times(pa.record_batch({"t": [2]}), "t", "")
+    )
     assert batch.to_pydict() == {"t": [2], "_event_time": [2]}
 
 

@@ -1,4 +1,4 @@
-"""Tumbling windows through both operators: [start, end) from the epoch, fired at end − 1 ms, late rows dropped and counted (B4)."""
+"""Tumbling windows (B4): [start, end) from the epoch, fired at end − 1 ms, late rows dropped and counted."""
 
 import datetime as dt
 from typing import Any
@@ -18,6 +18,7 @@ from tests.fakes import Collected, context
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("ts", pa.int64()), ("_event_time", pa.int64())])
+ROWS = st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-9, 9), st.integers(-40, 40))
 
 
 class Window:
@@ -138,12 +139,9 @@ def test_a_watermark_that_does_not_advance_is_passed_on_and_fires_nothing() -> N
 
 @pytest.mark.promise("B4")
 @given(
-    st.lists(
-        st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-9, 9), st.integers(-40, 40)), max_size=8),
-        max_size=6,
-    ),
+    st.lists(st.lists(ROWS, max_size=8), max_size=6),
     st.integers(1, 25),
-)  # fmt: skip
+)
 def test_windows_equal_a_plain_computation_with_a_watermark_behind_each_batch(batches, size) -> None:
     window = Window(size)
     expected: dict[tuple[Any, int], list[int | None]] = {}

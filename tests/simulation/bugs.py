@@ -201,7 +201,7 @@ def _publishes_behind_its_successor() -> Patches:
     def publish(self: EpochLog, last: LogRecord, manifest: Any) -> LogRecord | None:
         record = epoch_after(last, manifest)
         while True:
-            match self._append(record):
+            match self.append(record):
                 case Created.CREATED:
                     return record
                 case Created.UNKNOWN:

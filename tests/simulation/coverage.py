@@ -78,7 +78,7 @@ EXPECTED = (
     "checkpoint: completed",
     "checkpoint: completed, final",
     *(f"checkpoint: {failure.code}" for failure in CheckpointFailure),
-    *(f"acknowledge: {outcome.value}" for outcome in AckOutcome),
+    *(f"acknowledge: {outcome.value}" for outcome in AckOutcome if outcome is not AckOutcome.SUCCESS),
     *(f"attempt: {failure.code}" for failure in AttemptFailure),
     *(f"note: {kind}" for kind in ("claimed", "claim_lost", "claim_failed", "published", "publish_unknown")),
     "log: Fenced",

@@ -37,6 +37,7 @@ BLOWS = (
     "slot dies in a step",
     "slot sleeps",
     "slot is cut off",
+    "a trigger is lost",
     "master dies",
     "master dies in a step",
     "master sleeps, another starts",
@@ -45,7 +46,7 @@ BLOWS = (
     "checkpoint by hand",
     "cancel",
 )
-_WEIGHTS = (4, 6, 2, 2, 3, 6, 4, 2, 1, 3, 1)
+_WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
 
 
 DOOMS = ("", "", "", "control", "write", "sync", "sync", "create", "created", "created", "read", "delete", "frame")
@@ -85,9 +86,9 @@ def draw_plan(seed: int) -> Plan:
 
     store = StoreFaults(error=rate(0.3, 0.01, 0.04), unknown=rate(0.4, 0.1, 0.3), sync_failed=rate(0.06, 0.01, 0.03))
     network = NetworkFaults(
-        frame_break=rate(0.08, 0.001, 0.004),
-        frame_lost=rate(0.08, 0.001, 0.004),
-        frame_repeated=rate(0.08, 0.001, 0.004),
+        frame_break=rate(0.08, 0.002, 0.008),
+        frame_lost=rate(0.08, 0.002, 0.008),
+        frame_repeated=rate(0.1, 0.004, 0.01),
         message_lost=rate(0.15, 0.01, 0.03),
         message_repeated=rate(0.35, 0.05, 0.2),
     )
@@ -123,6 +124,8 @@ class Storm:
                 slot.paused_until_ms = world.now_ms + random.choice((20, 100, 200))
             case "slot is cut off" if slot is not None:
                 slot.link.held_until_ms = world.now_ms + random.choice((20, 100, 200))
+            case "a trigger is lost" if slot is not None:
+                slot.link.lose_next = "Trigger"
             case "master dies":
                 world.kill(master, "crash")
             case "master dies in a step":

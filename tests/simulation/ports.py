@@ -246,6 +246,7 @@ class Link:
         self.slot = slot
         self.master = master
         self.broken = False
+        self.lose_next = ""  # the name of a message
         self.held_until_ms = 0.0  # a partition: everything waits until it heals
         self._faults = faults
         self._typical_ms = typical_ms
@@ -261,7 +262,9 @@ class Link:
         world = self.world
         if self.broken:
             return
-        if world.chance(self._faults.message_lost):
+        lost = bool(self.lose_next) and self.lose_next in label
+        if lost or world.chance(self._faults.message_lost):
+            self.lose_next = ""
             world.hits.add("control: a message is lost, the stream breaks")
             world.after(60 * world.random.random(), None, f"link of {self.slot.name} breaks", self.breaks)
             return

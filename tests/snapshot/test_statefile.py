@@ -1,4 +1,4 @@
-"""State files: rows filed by key group, so that any parallelism finds every row exactly once; damage is always noticed."""
+"""State files: rows filed by key group, so that any parallelism finds every row once; damage is always noticed."""
 
 import datetime as dt
 

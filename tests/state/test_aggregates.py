@@ -1,4 +1,4 @@
-"""Built-in aggregates: partial, merge and finish equal a plain Python computation, however rows are batched and merged."""
+"""Built-in aggregates: partial, merge and finish equal plain Python, however rows are batched and merged."""
 
 import datetime as dt
 from decimal import Decimal
@@ -171,7 +171,13 @@ def test_float_keys_that_hash_alike_are_one_key(kind: pa.DataType) -> None:
         (pa.int8(), [100, 100, None], 200, 100, 100),
         (pa.uint64(), [2**63, 1], 2**63 + 1, 1, 2**63),
         (pa.bool_(), [True, True, False], 2, False, True),
-        (pa.decimal128(5, 2), [Decimal("999.99"), Decimal("0.02")], Decimal("1000.01"), Decimal("0.02"), Decimal("999.99")),
+        (
+            pa.decimal128(5, 2),
+            [Decimal("999.99"), Decimal("0.02")],
+            Decimal("1000.01"),
+            Decimal("0.02"),
+            Decimal("999.99"),
+        ),
         (pa.float32(), [1.5, 2.5], 4.0, 1.5, 2.5),
     ],
 )

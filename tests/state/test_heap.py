@@ -1,4 +1,4 @@
-"""Heap state: a value per key, snapshots that later updates do not change (C3), and a restore that gives back what was held."""
+"""Heap state: a value per key; a snapshot is not changed by later updates (C3); a restore gives back what was held."""
 
 import datetime as dt
 from typing import Any

@@ -1,0 +1,114 @@
+"""Going on from an older epoch, by hand: the three ways out when the newest snapshot can't be read.
+
+`rewind` and `replay` publish the older state again under a new epoch number (numbers are never used again); `fork` copies it
+into a job of its own. All of them first fence whoever may still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from engine.protocol.epochlog import Created, LogRecord, RecordKind, rewind_after
+from engine.protocol.manifest import Manifest, ManifestRef
+from engine.snapshot.log import EpochLog, Fenced, read_checked
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.statefile import CorruptSnapshot
+from engine.snapshot.store import Store, StoreError
+
+TABLE_RECORDS = 10
+"""A table can hide later epochs only with a record that repeats everything: every tenth (see the Weir table)."""
+
+
+class NothingIntact(Exception):
+    """No epoch in the store can be read whole."""
+
+
+def newest_intact(log: EpochLog) -> Manifest:
+    """The newest epoch of which every byte is as it was written."""
+    problems = []
+    for ref in _epochs(log):
+        try:
+            manifest = log.read_manifest(ref)
+            for state in manifest.subtasks:
+                for file in state.files:
+                    read_checked(log.store, file.path, file.checksum)
+        except CorruptSnapshot as error:
+            problems.append(f"epoch {ref.epoch}: {error}")
+            continue
+        return manifest
+    raise NothingIntact("; ".join(problems) or "the job has no epoch yet")
+
+
+def _epochs(log: EpochLog) -> Iterator[ManifestRef]:
+    """The epochs whose manifests are still there, newest first."""
+    for path in reversed(log.store.list(log.paths.log_directory())):
+        record = msgspec.json.decode(log.store.read(path), type=LogRecord)
+        if record.kind is not RecordKind.FENCE and record.newest is not None:
+            yield record.newest
+
+
+def go_back(log: EpochLog, owner: str, *, hide: bool) -> tuple[int, int]:
+    """Publish the newest intact state as a new epoch; returns (its old number, its new one).
+
+    `hide`: tables hide what was published after it; otherwise that stays, and what is read again is published again.
+    """
+    target = newest_intact(log)
+    claimed = None
+    while claimed is None:
+        claimed = log.claim(owner)
+    last = claimed.record
+    assert last.newest is not None
+    epoch = last.newest.epoch + 1
+    if hide:
+        epoch = -(-epoch // TABLE_RECORDS) * TABLE_RECORDS
+    manifest = msgspec.structs.replace(
+        target,
+        epoch=epoch,
+        checkpoint=last.next_checkpoint,
+        commits=[],
+        carried=[],
+        final=False,
+        rewound_to=target.epoch if hide else None,
+    )
+    manifest = _copied(log.store, log.paths, manifest)
+    ref = log.write_manifest(manifest)
+    record = rewind_after(last, ref)
+    outcome = Created.UNKNOWN
+    while outcome is Created.UNKNOWN:
+        outcome = log.append(record)
+    if outcome is Created.EXISTS:
+        raise Fenced("a JobMaster of this job started meanwhile: cancel it first")
+    return target.epoch, epoch
+
+
+def fork(log: EpochLog, name: str, owner: str) -> int:
+    """Begin job `name` with this job's newest intact state; its own epochs and tables begin anew."""
+    target = newest_intact(log)
+    other = EpochLog(log.store, JobPaths(name))
+    if other.last() is not None:
+        raise StoreError(f"there is a job {name!r} in the store already: choose another name")
+    manifest = msgspec.structs.replace(target, job=name, epoch=0, commits=[], carried=[], final=False, rewound_to=None)
+    ref = other.write_manifest(_copied(log.store, other.paths, manifest))
+    record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1)
+    outcome = Created.UNKNOWN
+    while outcome is Created.UNKNOWN:
+        outcome = other.append(record)
+    if outcome is Created.EXISTS:
+        raise StoreError(f"a job {name!r} was made meanwhile: choose another name")
+    return target.epoch
+
+
+def _copied(store: Store, paths: JobPaths, manifest: Manifest) -> Manifest:
+    """With state files of its own: retention deletes the old ones with the old epoch."""
+    subtasks = []
+    for state in manifest.subtasks:
+        files = []
+        for file in state.files:
+            path = paths.state_file(manifest.attempt, manifest.checkpoint, file.uid, state.subtask, file.name)
+            store.write(path, read_checked(store, file.path, file.checksum))
+            files.append(msgspec.structs.replace(file, path=path))
+        subtasks.append(msgspec.structs.replace(state, files=files))
+    store.sync([file.path for state in subtasks for file in state.files])
+    return msgspec.structs.replace(manifest, subtasks=subtasks)
