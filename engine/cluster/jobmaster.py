@@ -1,10 +1,10 @@
-"""`JobMaster`: every decision about one job. Messages, results and ticks in; actions out. No I/O, threads or clock here.
+"""`JobMaster`: every decision about one job. Messages, results and ticks in; actions out. No I/O, threads, clock here.
 
 The life of a job: FENCING (claim a generation) → RESTORING (commit the newest epoch again, abort what no epoch knows) →
 WAITING for slots → DEPLOYING → RUNNING; a failure leads to RESTARTING and from there to RESTORING; STOPPED at the end.
 
-Invariants: only the owner of the log's last fence publishes; epochs are published one at a time and committed before the
-next; nothing is restored while the outcome of a publication is open; a permit exists only for a published epoch.
+Invariants: only the owner of the log's last fence publishes; epochs are published one at a time and committed before
+the next; nothing is restored while the outcome of a publication is open; a permit exists only for a published epoch.
 """
 
 from __future__ import annotations
@@ -299,8 +299,8 @@ class JobMaster:
     def _register(self, message: Register, now_ms: float) -> list[Action]:
         if message.nonce != self._nonce:
             reason = (
-                f"the slot in process {message.pid} does not see this job's store; every executor needs the same store, "
-                "at the same address"
+                f"the slot in process {message.pid} does not see this job's store; every executor needs the same "
+                "store, at the same address"
             )
             return [Send(message.session, Shutdown(reason)), *self._stop(Outcome.FAILED, reason)]
         if message.plan != self.execution.graph.fingerprint:
@@ -379,8 +379,8 @@ class JobMaster:
             if manifest is not None and manifest.max_parallelism != self.execution.graph.max_parallelism:
                 return self._stop(
                     Outcome.FAILED,
-                    f"epoch {manifest.epoch} was taken with max_parallelism {manifest.max_parallelism}, the job now has "
-                    f"{self.execution.graph.max_parallelism}: set it back; key groups can't be split anew",
+                    f"epoch {manifest.epoch} was taken with max_parallelism {manifest.max_parallelism}, the job now "
+                    f"has {self.execution.graph.max_parallelism}: set it back; key groups can't be split anew",
                 )
             self._manifest = manifest
             self.ledger = dict(manifest.ledger) if manifest else {}
@@ -393,10 +393,10 @@ class JobMaster:
     def _corrupt(self, what: str) -> str:
         epoch = self.newest.epoch if self.newest else 0
         return (
-            f"the snapshot of epoch {epoch} can't be restored: {what}. Its output is committed, so Weir does not go back to "
-            "an older epoch by itself. Bring the file back from a backup, or start the job with --rewind (its tables hide "
-            "what later epochs published), --fork NAME (another job goes on from the older state, with tables of its own) "
-            "or --allow-replay (what was published stays, and some of it is published again)"
+            f"the snapshot of epoch {epoch} can't be restored: {what}. Its output is committed, so Weir does not go "
+            "back to an older epoch by itself. Bring the file back from a backup, or start the job with --rewind (its "
+            "tables hide what later epochs published), --fork NAME (another job goes on from the older state, with "
+            "tables of its own) or --allow-replay (what was published stays, and some of it is published again)"
         )
 
     def _deploy_if_ready(self, now_ms: float) -> list[Action]:
@@ -406,8 +406,8 @@ class JobMaster:
                 have, need = len(self.slots.all), self.slots.needed
                 return self._stop(
                     Outcome.FAILED,
-                    f"too few slots: registered {have} of {need} after {waited / 1000:.0f} s. Give Spark at least {need} "
-                    "task slots that nothing else uses, or start the job with a lower --parallelism",
+                    f"too few slots: registered {have} of {need} after {waited / 1000:.0f} s. Give Spark at least "
+                    f"{need} task slots that nothing else uses, or start the job with a lower --parallelism",
                 )
             return []
         self.phase = Phase.DEPLOYING

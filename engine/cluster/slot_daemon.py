@@ -5,7 +5,6 @@ import pyarrow.compute
 import pyarrow.flight
 import pyarrow.parquet
 import pyspark.daemon
-import pyspark.sql.pandas.serializers
 
 import engine.cluster.slot_main  # noqa: F401
 

@@ -10,10 +10,8 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from engine.cluster.java import prepare_environment
 from engine.cluster.slot_main import SlotLaunch, run_slot
@@ -30,7 +28,6 @@ _PINNED = {
     "spark.python.daemon.module": "engine.cluster.slot_daemon",
     "spark.task.maxFailures": str(TASK_RETRIES),
     "spark.task.reaper.enabled": "false",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.authenticate": "true",
     "spark.ui.enabled": "false",
@@ -88,8 +85,7 @@ class SlotJob:
         context = self._session.sparkContext
         context.setJobGroup("weir", f"weir slots of {self._launch.job.name}", interruptOnCancel=True)
         try:
-            frame = self._session.range(0, self._slots, 1, self._slots)
-            frame.mapInArrow(_slot_task(self._launch), "slot long").collect()
+            context.parallelize(range(self._slots), self._slots).mapPartitions(_slot_task(self._launch)).collect()
             self._on_end("the Spark job of the slots ended")
         except Exception as error:
             self._on_end(f"the Spark job of the slots failed: {str(error).splitlines()[0]}")
@@ -100,15 +96,14 @@ class SlotJob:
         java_context.killTaskAttempt(task_attempt, True, why)
 
 
-def _slot_task(launch: SlotLaunch) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def slot(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _slot_task(launch: SlotLaunch) -> Callable[[Iterable[int]], Iterable[int]]:
+    def slot(partition: Iterable[int]) -> Iterable[int]:
+        """Which partition this is means nothing: any task fills any slot."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        for _ in batches:  # which partition this is means nothing: any task fills any slot
-            pass
         run_slot(launch, context.taskAttemptId())
-        return iter(())
+        return ()
 
     return slot

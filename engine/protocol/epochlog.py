@@ -1,8 +1,8 @@
 """The rules of the epoch log. It is dense and append-only; each record is a fence or an epoch.
 
 Invariants: the record after number n is n + 1, made by create-if-absent, so exactly one writer makes it; a writer that
-finds a foreign record where it would write has been replaced and stops. Every record carries the generation in force and
-the newest epoch, so the last record alone tells where the job stands.
+finds a foreign record where it would write has been replaced and stops. Every record carries the generation in force
+and the newest epoch, so the last record alone tells where the job stands.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Tim
 
 
 class Register(msgspec.Struct, frozen=True, tag=True):
-    """A task is there and can be deployed to. `nonce` proves that it sees the store, `plan` that it runs the same code."""
+    """A task is there and can be deployed to. `nonce` proves that it sees the store, `plan` that it runs this code."""
 
     session: str
     address: str
@@ -58,7 +58,7 @@ class SubtaskFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
-    """A subtask can't go on. `user`: a function of the job raised; `corrupt`: a snapshot file is not what was written."""
+    """A subtask can't go on. `user`: a function of the job raised; `corrupt`: a snapshot file is not as written."""
 
     attempt: AttemptId
     subtask: SubtaskId | None
@@ -127,8 +127,8 @@ MasterMessage = (
     Welcome | Deploy | Start | Trigger | NotifyComplete | NotifyAbort | Rollback | Shutdown | MasterHeartbeat
 )
 
-_slot_decoder = msgspec.json.Decoder(SlotMessage)
-_master_decoder = msgspec.json.Decoder(MasterMessage)
+_slot_decoder: msgspec.json.Decoder[SlotMessage] = msgspec.json.Decoder(SlotMessage)
+_master_decoder: msgspec.json.Decoder[MasterMessage] = msgspec.json.Decoder(MasterMessage)
 
 
 def encode(message: SlotMessage | MasterMessage) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobVertex
@@ -52,7 +52,7 @@ class Deployer:
     upload: Callable[[AttemptId, SubtaskId, TakenSnapshot], None]
     report: Callable[[SlotMessage], None]
     batch_rows: int = BATCH_ROWS
-    limits: ChannelLimits = ChannelLimits()
+    limits: ChannelLimits = field(default_factory=ChannelLimits)
 
     def deploy(self, attempt: AttemptId, slot: int, restored: Restored | None) -> Deployment:
         deployment = Deployment(attempt, [], {}, {})
@@ -73,7 +73,9 @@ class Deployer:
             for uid in [*(o.uid for o in vertex.operators), *([vertex.source.uid] if vertex.source else [])]
         }
         if vertex.source is not None and isinstance(head, SourceHead):
-            head.open(contexts[vertex.source.uid], self._restored(restored, subtask, vertex.source.uid))
+            # Splits are dealt out anew, so each source subtask sees the positions of all.
+            uid = vertex.source.uid
+            head.open(contexts[uid], RestoredState(restored.inline.get(uid, []), []) if restored else None)
         for spec, operator in zip(vertex.operators, operators, strict=True):
             operator.open(contexts[spec.uid], self._restored(restored, subtask, spec.uid))
         return Subtask(
@@ -133,8 +135,8 @@ class Deployer:
             counters,
         )
 
-    @staticmethod
-    def _restored(restored: Restored | None, subtask: SubtaskId, uid: str) -> RestoredState | None:
+    def _restored(self, restored: Restored | None, subtask: SubtaskId, uid: str) -> RestoredState | None:
         if restored is None:
             return None
-        return RestoredState(restored.inline.get(uid, []), restored.tables.get((subtask, uid), []))
+        inline = restored.inline_of(uid, self.execution.key_groups(subtask))
+        return RestoredState(inline, restored.tables.get((subtask, uid), []))

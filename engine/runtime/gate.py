@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ class Ended:
     """Every channel has said EndOfData."""
 
 
-Taken = pa.RecordBatch | Watermark | Ended | Outcome
+Taken: TypeAlias = pa.RecordBatch | Watermark | Ended | Outcome
 
 
 class InputGate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.messages import SlotMessage
 from engine.protocol.signals import Signal
 
-Element = pa.RecordBatch | Signal
+Element: TypeAlias = pa.RecordBatch | Signal
 
 
 @dataclass(frozen=True, slots=True)

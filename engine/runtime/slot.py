@@ -43,7 +43,6 @@ from engine.snapshot.statefile import CorruptSnapshot
 from engine.snapshot.store import Store, SyncFailed
 from engine.snapshot.upload import upload
 
-
 VISIT_ELEMENTS = 256
 VISIT_MS = 10.0
 """How much one subtask takes from its inputs before the next one has its turn."""
@@ -154,7 +153,7 @@ class SlotRuntime:
             return False
         busy = False
         for subtask in self._subtasks:
-            if not self._started:
+            if self._deployment is None:
                 break  # an earlier one failed: the attempt is over
             busy = self._guarded(subtask.id, partial(self._visit, subtask)) is Activity.BUSY or busy
         return busy

@@ -148,8 +148,6 @@ class Subtask:
         match taken:
             case None:
                 return False
-            case pa.RecordBatch():
-                self._process(taken)
             case Watermark(timestamp_ms):
                 self._advance(timestamp_ms)
             case Aligned(checkpoint, alignment_ms):
@@ -159,6 +157,8 @@ class Subtask:
                 self._report(Decline(self._attempt, checkpoint, self.id, False, detail))
             case Ended():
                 self._end()
+            case batch:
+                self._process(batch)
         return True
 
     def _process(self, batch: pa.RecordBatch) -> None:

@@ -29,14 +29,15 @@ def event_times(batch: pa.RecordBatch, column: str, uid: str) -> np.ndarray:
     if values.null_count:
         raise SchemaMismatch(f"operator {uid!r}: {values.null_count} records have no value in {column!r}")
     if pa.types.is_timestamp(values.type):
-        ticks = values.view(pa.int64()).to_numpy()
+        ticks: np.ndarray = values.view(pa.int64()).to_numpy()
         unit = values.type.unit
         if unit == "ms":
             return ticks
         if unit == "s":
             return ticks * 1000
-        return np.floor_divide(ticks, 1000 if unit == "us" else 1_000_000)
-    return pc.cast(values, pa.int64()).to_numpy()
+        return ticks // (1000 if unit == "us" else 1_000_000)
+    times: np.ndarray = pc.cast(values, pa.int64()).to_numpy()
+    return times
 
 
 def with_event_times(batch: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The epoch log in a store: claim the job, publish an epoch. Every call is one try with a definite or UNKNOWN outcome."""
+"""The epoch log in a store: claim the job, publish an epoch. Each call is one try; its outcome may be UNKNOWN."""
 
 from __future__ import annotations
 

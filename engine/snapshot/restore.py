@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from engine.protocol.ids import SubtaskId
 from engine.protocol.manifest import ManifestRef
 from engine.snapshot.log import EpochLog, read_checked
 from engine.snapshot.statefile import decode
-from engine.state.keygroups import KeyGroupRange
+from engine.state.keygroups import KeyGroupRange, range_of
 
 
 @dataclass
@@ -20,7 +21,13 @@ class Restored:
     """Per operator uid the inline parts of all its subtasks; per subtask and uid the tables of its key groups."""
 
     inline: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    groups: dict[str, list[KeyGroupRange]] = field(default_factory=dict)  # of the subtasks that wrote `inline`
     tables: dict[tuple[SubtaskId, str], list[tuple[str, pa.Table]]] = field(default_factory=dict)
+
+    def inline_of(self, uid: str, groups: KeyGroupRange) -> list[dict[str, Any]]:
+        """Only from subtasks whose key groups meet these."""
+        written = zip(self.inline.get(uid, []), self.groups.get(uid, []), strict=True)
+        return [inline for inline, of in written if of.intersects(groups)]
 
 
 @dataclass(frozen=True)
@@ -35,9 +42,12 @@ class Wanted:
 def restore(log: EpochLog, ref: ManifestRef, wanted: Sequence[Wanted]) -> Restored:
     manifest = log.read_manifest(ref)
     result = Restored()
+    parallelism = Counter(state.subtask.vertex for state in manifest.subtasks)
     for state in manifest.subtasks:
+        groups = range_of(state.subtask.index, parallelism[state.subtask.vertex], manifest.max_parallelism)
         for uid, inline in state.inline.items():
             result.inline.setdefault(uid, []).append(inline)
+            result.groups.setdefault(uid, []).append(groups)
         for file in state.files:
             readers = [
                 want

@@ -18,7 +18,7 @@ def disposable(paths: JobPaths, files: Iterable[str], kept: Sequence[ManifestRef
 
     Directories of this generation above the oldest kept epoch may belong to checkpoints under way.
     """
-    needed = {found for ref in kept if (found := paths.parse_checkpoint(ref.path))}
+    needed = {parsed for ref in kept if (parsed := paths.parse_checkpoint(ref.path))}
     oldest = min((ref.checkpoint for ref in kept), default=0)
     found = {parsed for path in files if (parsed := paths.parse_checkpoint(path))}
     return [

@@ -1,6 +1,6 @@
 """Going on from an older epoch, by hand: the three ways out when the newest snapshot can't be read.
 
-`rewind` and `replay` publish the older state again under a new epoch number (numbers are never used again); `fork` copies it
+`rewind` and `replay` publish the older state again under a new epoch number (none is ever used twice); `fork` copies it
 into a job of its own. All of them first fence whoever may still run.
 """
 

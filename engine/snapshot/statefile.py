@@ -49,7 +49,8 @@ def encode(table: pa.Table, keys: Sequence[str], groups: KeyGroupRange, max_para
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table)
-    return out.getvalue().to_pybytes()
+    data: bytes = out.getvalue().to_pybytes()
+    return data
 
 
 def decode(data: bytes, wanted: KeyGroupRange) -> pa.Table:

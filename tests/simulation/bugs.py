@@ -373,6 +373,11 @@ def _repeated_trigger_taken_twice() -> Patches:
     return [(Subtask, "trigger", trigger)]
 
 
+def _stopped_goes_on() -> Patches:
+    """Work that was under way when the job was cancelled brings a stopped JobMaster back (found by the simulator)."""
+    return [(JobMaster, "_off_loop", lambda self, name, work, done: RunOffLoop(name, work, done))]
+
+
 def _retention_forgets_what_is_needed() -> Patches:
     disposable = jobmaster_module.disposable
     return [
@@ -381,33 +386,36 @@ def _retention_forgets_what_is_needed() -> Patches:
 
 
 BUGS = (
-    PlantedBug("no alignment", _no_alignment, ("ledger",), 0),
-    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 0),
-    PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 0),
-    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 0),
-    PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 0),
+    PlantedBug("no alignment", _no_alignment, ("ledger",), 8),
+    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 8),
+    PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 1),
+    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 28),
+    PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
     PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),
-    PlantedBug("panes are not copied at the barrier", _snapshot_not_copied, ("no_duplicate", "no_loss"), 0),
-    PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 0),
+    PlantedBug("panes are not copied at the barrier", _snapshot_not_copied, ("no_duplicate", "no_loss"), 8),
+    PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 32),
     PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
-    PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 0),
-    PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 0),
-    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 0),
-    PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 0),
-    PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 0),
-    PlantedBug("an abort drops committables", _abort_drops_committables, ("ledger",), 0),
-    PlantedBug("carried committables are committed twice", _carried_committed_twice, ("no_duplicate",), 0),
-    PlantedBug("committables are not carried on", _committables_forgotten_at_the_next_barrier, ("ledger",), 0),
-    PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 0),
-    PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 0),
-    PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 0),
-    PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 0),
-    PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 0),
-    PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 0),
-    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 0),
-    PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 0),
-    PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 0),
+    PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),
+    PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 7),
+    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 29),
+    PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 4),
+    PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 4),
+    PlantedBug("an abort drops committables", _abort_drops_committables, ("ledger",), 11),
+    PlantedBug("carried committables are committed twice", _carried_committed_twice, ("no_duplicate",), 17),
+    PlantedBug("committables are not carried on", _committables_forgotten_at_the_next_barrier, ("ledger",), 11),
+    PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 4),
+    PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 5),
+    PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 347),
+    PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 5),
+    PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 5),
+    PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 32),
+    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 122),
+    PlantedBug(
+        "a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 1790
+    ),
+    PlantedBug("a stopped JobMaster goes on", _stopped_goes_on, ("stopped",), 26),
+    PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 1),
 )
 
 
@@ -429,7 +437,7 @@ def main() -> int:
     wanted = sys.argv[1:]
     for bug in BUGS:
         if not wanted or any(word in bug.name for word in wanted):
-            seed, others = search(bug, range(400))
+            seed, others = search(bug, range(2000))
             print(f"{bug.name}: seed {seed}", others or "", flush=True)
     return 0
 

@@ -27,6 +27,7 @@ class Plan:
     blows: tuple[tuple[float, str], ...] = ()
     user_fault: int | None = None
     storm_ms: float = 0.0
+    pauses: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.spec} {self.checkpoints} {self.pace} {self.store} {self.network} {self.blows} {self.user_fault}"
@@ -58,13 +59,13 @@ def draw_plan(seed: int) -> Plan:
     kind = random.choice(("windows", "windows", "late", "late", "process", "process", "reduce", "copy"))
     spec = JobSpec(
         kind,
-        parallelism=random.choice((1, 2, 2, 3)),
+        parallelism=random.choice((1, 2, 2, 2, 3)),
         splits=random.choice((1, 2)) if kind == "late" else 2,
-        rows=random.choice((30, 42)),
+        rows=random.choice((24, 36)),
         batch_rows=random.choice((3, 6)),
     )
     checkpoints = CheckpointConfig(
-        interval_ms=random.choice((2, 4, 4, 7, 7, 12, None)),
+        interval_ms=random.choice((2, 4, 4, 6, 6, 10, 16, None)),
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,
         timeout_ms=random.choice((12, 30, 60, 300, 300)),
         min_pause_ms=random.choice((0, 0, 3, 12)),
@@ -74,7 +75,7 @@ def draw_plan(seed: int) -> Plan:
     )
     pace = Pace(
         visit_elements=random.choice((1, 2, 256)),
-        step=random.choice((1.0, 2.5, 4.0)),
+        step=random.choice((2.0, 5.0, 8.0)),
         network=random.choice((0.2, 0.5, 1.5)),
         offload=random.choice((0.5, 1.0, 4.0)),
     )
@@ -95,7 +96,8 @@ def draw_plan(seed: int) -> Plan:
     count = random.choice((0, 1, 1, 1, 2, 2, 3, 4))
     blows = sorted((random.random() * STORM_MS, random.choices(BLOWS, _WEIGHTS)[0]) for _ in range(count))
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
-    return Plan(spec, checkpoints, pace, store, network, tuple(blows), user_fault, STORM_MS)
+    pauses = 0.6 if random.random() < 0.3 else 0.0
+    return Plan(spec, checkpoints, pace, store, network, tuple(blows), user_fault, STORM_MS, pauses)
 
 
 class Storm:

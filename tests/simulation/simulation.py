@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from engine.connectors import table
 from engine.protocol.config import CheckpointConfig
 from engine.runtime.deployment import Deployer
 from tests.simulation import jobs
@@ -50,6 +51,7 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     plan = plan or draw_plan(seed)
     world = World(seed)
     world.calm_ms = plan.storm_ms
+    world.pauses = plan.pauses
     jobs.USER_FAULT.calls_left = plan.user_fault
     store = SimStore(world, plan.store)
     checker = Checker(store, plan.spec, plan.checkpoints.mode)
@@ -63,8 +65,9 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     watched = patch.object(
         Deployer, "_aligner", lambda self, channels: WatchedAligner(aligner(self, channels), channels, world.hits)
     )
+    compaction = patch.object(table, "COMPACT_EVERY", 3)  # runs have few epochs; no reader depends on the number
     try:
-        with watched:
+        with watched, compaction:
             _live(world, cluster)
             _settle(world, cluster, checker)
         checker.check_finished()

@@ -66,6 +66,7 @@ class World:
         self.seed = seed
         self.random = random.Random(seed)
         self.now_ms = 0.0
+        self.pauses = 0.0  # the share of work off the loop that others may interrupt
         self.calm_ms = 0.0  # no fault begins after this
         self.events = 0
         self.trace: list[str] = []
@@ -147,7 +148,7 @@ class World:
 
     def off_loop(self, process: Process, label: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `work`, in one go or with pauses at its calls of the store; `then` with its result."""
-        if self.random.random() < 0.5:
+        if self.random.random() >= self.pauses:
             then(work())
             return
         fiber = Fiber(work)

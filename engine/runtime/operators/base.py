@@ -71,7 +71,7 @@ class OperatorSnapshot:
 
 @dataclass(frozen=True)
 class RestoredState:
-    """What a restored subtask finds: the inline parts of every subtask whose key groups meet its own, and its tables."""
+    """What a restored subtask finds: the inline parts of each subtask whose key groups meet its own, and its tables."""
 
     inline: list[dict[str, Any]]
     tables: list[tuple[str, pa.Table]]

@@ -56,7 +56,7 @@ class RowOperator(Operator):
         stamps: list[int | None] = []
         record: Row = {}
         try:
-            for position, record in enumerate(_records(batch)):  # noqa: B007 (named in the error)
+            for position, record in enumerate(_records(batch)):
                 stamp = times[position] if times else None
                 for result in self._apply(record, stamp):
                     rows.append(result)

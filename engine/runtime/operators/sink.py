@@ -1,8 +1,8 @@
 """The sink's end of the two-phase commit: rows wait in an open transaction, barriers turn it into committables.
 
 Invariants: a row is in exactly one piece, and every piece is persisted and becomes a committable in barrier order, also
-when a checkpoint in between fails or is aborted; a committable is carried by every snapshot until an epoch that has it is
-known to be complete.
+when a checkpoint in between fails or is aborted; a committable is carried by every snapshot until an epoch that has it
+is known to be complete.
 """
 
 from __future__ import annotations

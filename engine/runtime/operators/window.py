@@ -63,7 +63,8 @@ class WindowMerge(Operator):
         super().open(context, restored)
         if restored is None:
             return
-        # The lowest of all: a late row must not reopen a window that some key group has published already.
+        # The lowest of those whose key groups it takes over; at the same parallelism, its own: windows that it has
+        # fired stay fired, and a late row does not reopen them.
         self._watermark = min((inline["watermark"] for inline in restored.inline), default=MIN_WATERMARK)
         for _, table in restored.tables:
             self._add(table.cast(self._plan.partial_schema))
