@@ -23,7 +23,7 @@ demo: $(STAMP) ## run the page-view job, break it, and see that nothing is lost 
 test: $(STAMP) ## all tests: the quick ones in parallel, then those that start Spark
 	@run() { $(BIN)/python -m pytest -q "$$@"; local code=$$?; [ $$code -eq 5 ] || return $$code; }; \
 	status=0; \
-	run -n 2 --dist loadfile --ignore=tests/cluster tests || status=1; \
+	run -n 2 --dist worksteal --ignore=tests/cluster tests || status=1; \
 	if [ -d tests/cluster ]; then run tests/cluster || status=1; fi; \
 	exit $$status
 
@@ -48,7 +48,7 @@ lock: ## pin requirements*.in into requirements*.lock
 	python=$$($(FIND_PYTHON)) && "$$python" -m venv "$$work" && "$$work/bin/pip" -q install uv && \
 	for name in requirements requirements-dev; do \
 	  "$$work/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	    --no-emit-index-url $$name.in -o $$name.lock || exit 1; \
+	    --no-emit-index-url --no-strip-extras $$name.in -o $$name.lock || exit 1; \
 	done
 
 clean: ## delete the virtualenv, caches and build output (not .weir: it holds jobs)

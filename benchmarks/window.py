@@ -55,14 +55,15 @@ def window(say: Say, rounds: int, weir_s: float, spark_warmup_s: float, spark_s:
 def _weir(seconds: float) -> Sample:
     with WeirJob("benchmarks.jobs:window") as job:
         job.wait_for("three checkpoints are complete", lambda: len(job.checkpoints()) >= 3)
-        first, cpu = job.checkpoints()[-1], cpu_s(job.pids())
+        first, cpu, since = job.checkpoints()[-1], cpu_s(job.pids()), time.monotonic()
         time.sleep(seconds)
-        cpu = cpu_s(job.pids()) - cpu
+        cores = (cpu_s(job.pids()) - cpu) / (time.monotonic() - since)
         checkpoints = [c for c in job.checkpoints() if c.number >= first.number]
         job.check()
     last = checkpoints[-1]
     durations = {"checkpoint_ms": median(c.duration_ms for c in checkpoints), "state_bytes": last.state_bytes}
-    return Sample(rate_between(first, last), cpu / (last.rows - first.rows) * 1e6, job.table("windows"), durations)
+    rate = rate_between(first, last)
+    return Sample(rate, cores / rate * 1e6, job.table("windows"), durations)
 
 
 def _spark(provider: str, warmup_s: float, seconds: float) -> Sample:

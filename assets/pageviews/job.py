@@ -4,22 +4,27 @@ from assets.pageviews.source import PageViews
 from engine.api import StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, total
 from engine.connectors.table import TableSink
 
+VIEW = "app_id string, user_id long, bytes long, ts timestamp"
+NUMBERED_VIEW = f"view_id long, {VIEW}"
+
 
 def job(env: StreamEnvironment) -> None:
     rows = env.params.get("rows", 0, "page views in all; 0: no end")
     rate = env.params.get("rate", 200_000, "page views per second; 0: as fast as possible")
     interval = env.params.get("interval", "1 s", "time between checkpoints")
+    raw = env.params.get("raw", False, "also write every view, with its number, to the table 'views' (for drills)")
     env.enable_checkpointing(interval=interval)
     views = env.from_source(
         PageViews(splits=2, rows=rows or None, rate=rate or None),
-        schema="app_id string, user_id long, bytes long, ts timestamp",
+        schema=NUMBERED_VIEW if raw else VIEW,
         uid="views",
+    ).assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_bounded_out_of_orderness("2 s").with_timestamps("ts")
     )
+    if raw:
+        views.sink_to(TableSink("views"), uid="raw")
     (
-        views.assign_timestamps_and_watermarks(
-            WatermarkStrategy.for_bounded_out_of_orderness("2 s").with_timestamps("ts")
-        )
-        .key_by("app_id")
+        views.key_by("app_id")
         .window(TumblingEventTimeWindows.of("10 s"))
         .aggregate(pv=count(), bytes=total("bytes"), uid="pv")
         .sink_to(TableSink("pv"), uid="out")

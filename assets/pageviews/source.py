@@ -9,6 +9,7 @@ from engine.connectors.generator import Columns, GeneratorSource
 
 START_US = 1_700_000_000_000_000
 APPS = 20
+EVENT_RATE = 10_000
 _NAMES = pa.array([f"app{n + 1}" for n in range(APPS)])
 
 
@@ -23,18 +24,20 @@ class PageViews(GeneratorSource):
         splits: int = 2,
         rows: int | None = None,
         rate: float | None = None,
-        event_rate: int = 10_000,
+        event_rate: int = EVENT_RATE,
         live_since_ms: int | None = None,
     ) -> None:
         super().__init__(lambda n: page_views(n, event_rate), splits, rows, rate, live_since_ms)
 
 
 def page_views(n: np.ndarray, event_rate: int) -> Columns:
+    """Views number n; `view_id` is that number, for jobs whose schema asks for it."""
     mixed = (n * 2654435761) & 0x7FFFFFFF
     late_us = np.where(n % 13 == 0, mixed % 2_000_000, 0)
     # Views are not spread evenly: low-numbered apps get more.
     app = np.minimum(mixed % APPS, (mixed >> 8) % APPS)
     return {
+        "view_id": n,
         "app_id": _NAMES.take(pa.array(app)),
         "user_id": mixed % 100_003,
         "bytes": mixed % 1500 + 40,

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.live import Live
@@ -24,14 +20,10 @@ from engine.cluster.doctor import run_doctor
 from engine.cluster.launch import MasterExit, MasterLaunch, RunFolder
 from engine.cluster.liveview import Rates, plain_line, render
 from engine.cluster.loading import JobSpec, as_params, default_name, load_with_params
-from engine.cluster.spark import default_max_slots
+from engine.cluster.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch, start_detached
 from engine.cluster.supervisor import Supervisor
 from engine.graph.execution_graph import ExecutionGraph
 from engine.runtime.errors import WeirError
-from engine.snapshot.log import EpochLog, Fenced
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.rewind import NothingIntact, fork, go_back
-from engine.snapshot.store import DirectoryStore, StoreError
 
 app = typer.Typer(
     help="Exactly-once streaming jobs on Spark. A JOB is an import path such as assets.pageviews.job:job.",
@@ -92,12 +84,15 @@ def run(
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
     supervisor.start()
+    folder = RunFolder(launch.store, launch.name)
+    folder.want_running(launch, "cli")
     try:
         ended = _watch(JobClient(launch.store, launch.name), supervisor.poll)
     except KeyboardInterrupt:
         console.print("cancelling …")
+        folder.want_stopped("cli")
         supervisor.stop()
-        ended = RunFolder(launch.store, launch.name).read_exit() or MasterExit("cancelled", "cancelled")
+        ended = folder.read_exit() or MasterExit("cancelled", "cancelled")
     finally:
         supervisor.stop()
     _finish(ended, launch)
@@ -119,31 +114,12 @@ def submit(
     """Start a job in the background and return when it runs. It outlives this terminal; `weir cancel` ends it."""
     launch = _launch(job, store, param, parallelism, name, max_slots, slots_timeout)
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
-    folder = RunFolder(launch.store, launch.name)
-    folder.prepare()
-    folder.clear()
-    path = folder.write_launch(launch)
-    with folder.log.open("ab") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "engine.cluster.supervisor", str(path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    client = JobClient(launch.store, launch.name)
+    client = start_detached(launch, "cli")
     with console.status(f"starting {launch.name}: Spark, then {launch.parallelism or 'its'} slots …"):
-        while True:
-            ended = client.ended()
-            if ended is not None:
-                _finish(ended, launch)
-                return
-            try:
-                if client.status()["phase"] == "running":
-                    break
-            except NotRunning:
-                pass
-            time.sleep(0.2)
+        ended = client.wait_until_running()
+    if ended is not None:
+        _finish(ended, launch)
+        return
     console.print(f"[green]{launch.name} is running.[/] Watch it with: weir status {launch.name}{_store_hint(store)}")
 
 
@@ -203,8 +179,7 @@ def cancel(job: JobName, store: Store = ".weir") -> None:
     client = JobClient(store, _name(job))
     client.cancel()
     with console.status("cancelling …"):
-        while client.ended() is None and client.alive():
-            time.sleep(0.1)
+        client.wait_until_ended()
     console.print(f"{_name(job)} is cancelled")
 
 
@@ -246,61 +221,29 @@ def _launch(
     max_slots: int | None,
     slots_timeout: float,
 ) -> MasterLaunch:
-    """Everything that can be wrong is found here, before a process is started."""
-    params = dict(as_params(param or []))
-    spec = JobSpec(job, name or default_name(job), params, parallelism)
-    graph, _ = load_with_params(spec)
-    slots = max_slots or default_max_slots()
-    needed = ExecutionGraph(graph).slots
-    if needed > slots:
-        raise WeirError(
-            f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a lower "
-            "--parallelism"
-        )
-    _check_store(store)
-    client = JobClient(store, spec.name)
-    if client.alive():
-        raise WeirError(f"job {spec.name!r} is running already: weir status {spec.name}, or choose another --name")
-    return MasterLaunch(job, spec.name, params, parallelism, str(Path(store).absolute()), slots, slots_timeout)
+    return plan_launch(
+        job,
+        store,
+        params=as_params(param or []),
+        parallelism=parallelism,
+        name=name,
+        max_slots=max_slots,
+        slots_timeout_s=slots_timeout,
+    )
 
 
 def _go_back(launch: MasterLaunch, *, rewind: bool, fork_name: str | None, allow_replay: bool) -> MasterLaunch:
     """Restoring behind committed output is never automatic: only by one of these options."""
-    chosen = [rewind, fork_name is not None, allow_replay]
-    if sum(chosen) > 1:
+    if sum([rewind, fork_name is not None, allow_replay]) > 1:
         raise WeirError("choose one of --rewind, --fork and --allow-replay")
-    if not any(chosen):
+    if fork_name is not None:
+        launch, said = fork_launch(launch, fork_name)
+    elif rewind or allow_replay:
+        said = choose_snapshot(launch, FromSnapshot.REWIND if rewind else FromSnapshot.ALLOW_REPLAY)
+    else:
         return launch
-    log = EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
-    graph, _ = load_with_params(JobSpec(launch.path, launch.name, launch.params, launch.parallelism))
-    fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
-    if rewind and fixed:
-        raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
-    owner = f"cli-{secrets.token_hex(8)}"
-    try:
-        if fork_name is not None:
-            epoch = fork(log, fork_name, owner)
-            console.print(f"{fork_name} goes on from epoch {epoch} of {launch.name}", highlight=False)
-            return msgspec.structs.replace(launch, name=fork_name)
-        old, new = go_back(log, owner, hide=rewind)
-    except (NothingIntact, Fenced, StoreError) as error:
-        raise WeirError(f"can't go back: {error}") from error
-    what = "tables hide what came after it" if rewind else "what came after it stays, and comes again"
-    console.print(f"going back to epoch {old}, as epoch {new}: {what}", highlight=False)
+    console.print(said, highlight=False)
     return launch
-
-
-def _check_store(store: str) -> None:
-    folder = Path(store).absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_bytes(b"weir")
-        probe.unlink()
-    except OSError as error:
-        raise WeirError(
-            f"the store {folder} can't be written: {error.strerror}; choose another with --store"
-        ) from error
 
 
 def _watch(client: JobClient, poll: Callable[[], MasterExit | None]) -> MasterExit:

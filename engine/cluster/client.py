@@ -49,8 +49,35 @@ class JobClient:
             time.sleep(0.1)
         raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still be")
 
-    def cancel(self) -> None:
+    def cancel(self, by: str = "cli") -> None:
+        """Also of a job that is not running, so that nobody starts it again; then raises `NotRunning`."""
+        self.folder.want_stopped(by)
         self._call("POST", "/cancel")
+
+    def wait_until_running(self, timeout_s: float | None = None) -> MasterExit | None:
+        """Until records can flow; or how the job ended before."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while deadline is None or time.monotonic() < deadline:
+            ended = self.ended()
+            if ended is not None:
+                return ended
+            try:
+                if self.status()["phase"] == "running":
+                    return None
+            except NotRunning:
+                pass
+            time.sleep(0.2)
+        raise WeirError(f"job {self.name!r} does not run after {timeout_s:.0f} s; its log is {self.folder.log}")
+
+    def wait_until_ended(self, timeout_s: float | None = None) -> MasterExit | None:
+        """Until the job has ended on purpose; None: nobody answers for it any more."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while deadline is None or time.monotonic() < deadline:
+            ended = self.ended()
+            if ended is not None or not self.alive():
+                return ended
+            time.sleep(0.1)
+        raise WeirError(f"job {self.name!r} has not ended after {timeout_s:.0f} s; its log is {self.folder.log}")
 
     def alive(self) -> bool:
         try:

@@ -123,7 +123,8 @@ Done = Callable[[Any, BaseException | None, float], list[Action]]
 @dataclass(frozen=True)
 class MasterConfig:
     """Time-outs in ms. `same_error_limit`: how often the same user error may come without a checkpoint in between;
-    `claim_error_limit`: how many errors of the store a JobMaster bears while it claims the job.
+    `claim_error_limit`: how many errors of the store a JobMaster bears while it claims the job; `retry_ms`: how long
+    it waits before it asks the store again.
     """
 
     slots_timeout_ms: float = 60_000
@@ -132,6 +133,7 @@ class MasterConfig:
     heartbeat_timeout_ms: float = 10_000
     same_error_limit: int = 3
     claim_error_limit: int = 5
+    retry_ms: float = 50
 
 
 @dataclass
@@ -142,6 +144,7 @@ class Publication:
     manifest: Manifest
     ref: ManifestRef | None = None
     create_sent: bool = False
+    retry_at_ms: float | None = None
     published: bool = False
 
 
@@ -215,6 +218,10 @@ class JobMaster:
         for slot in self.slots.silent_since(now_ms - self.config.heartbeat_timeout_ms):
             actions.append(KillSlot(slot, AttemptFailure.SLOT_SILENT.text))
             actions += self._lose(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", now_ms)
+        publication = self._publication
+        if publication is not None and publication.retry_at_ms is not None and now_ms >= publication.retry_at_ms:
+            publication.retry_at_ms = None
+            actions.append(self._append_epoch())
         match self.phase:
             case Phase.FENCING:
                 if not self._claiming and now_ms >= self._claim_at_ms:
@@ -235,6 +242,8 @@ class JobMaster:
     def wakeup_ms(self) -> float:
         """When `on_tick` may have something to do at the latest."""
         times = [self._heartbeat_at_ms]
+        if self._publication is not None and self._publication.retry_at_ms is not None:
+            times.append(self._publication.retry_at_ms)
         if self.phase is Phase.RUNNING and self.coordinator is not None:
             due = self.coordinator.wakeup_ms()
             if due is not None:
@@ -338,10 +347,10 @@ class JobMaster:
                 self._claim_errors += 1
                 if not isinstance(error, StoreError) or self._claim_errors >= self.config.claim_error_limit:
                     return self._stop(Outcome.FAILED, f"the store can't be used: {error}")
-                self._claim_at_ms = now_ms + 50
+                self._claim_at_ms = now_ms + self.config.retry_ms
                 return [Note("claim_failed", {"error": str(error)})]
             if claimed is None:
-                self._claim_at_ms = now_ms + 50
+                self._claim_at_ms = now_ms + self.config.retry_ms
                 return [Note("claim_lost", {})]
             self._record = claimed.record
             self.newest = claimed.record.newest
@@ -570,7 +579,8 @@ class JobMaster:
             return self._not_published(str(error), now_ms)
         if record is None:
             publication.create_sent = True  # from here on only the log knows: repeat until the answer is definite
-            return [Note("publish_unknown", {"checkpoint": publication.completed.checkpoint}), self._append_epoch()]
+            publication.retry_at_ms = now_ms + self.config.retry_ms
+            return [Note("publish_unknown", {"checkpoint": publication.completed.checkpoint})]
         return self._published(publication, record, now_ms)
 
     def _not_published(self, detail: str, now_ms: float) -> list[Action]:

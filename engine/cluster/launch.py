@@ -1,15 +1,23 @@
-"""The folder `<store>/<job>/run/`: how the processes of a job find each other. Readable only by the owner."""
+"""The folder `<store>/<job>/run/`: how the processes of a job find each other. Readable only by the owner.
+
+Beside it `<store>/<job>/desired.json`: what should be running, whoever asked last (CLI, HTTP or Dagster).
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+FENCED = "fenced"
+FENCED_EXIT_CODE = 3
+"""A fenced JobMaster says so by its exit code alone: the folder belongs to its successor by then."""
 
 
 class MasterLaunch(msgspec.Struct, frozen=True):
@@ -40,56 +48,109 @@ class MasterExit(msgspec.Struct, frozen=True):
     reason: str
 
 
+class LastHeartbeat(msgspec.Struct, frozen=True):
+    """Written every second by the thread that decides: a JobMaster that hangs is seen by its age, not by its pid."""
+
+    at_ms: int
+    generation: int
+    phase: str
+
+
+class Desired(msgspec.Struct, frozen=True):
+    """What should be running. A job that is wanted and gone may be started again, as it was started last."""
+
+    running: bool
+    launch: MasterLaunch
+    by: str
+    at_ms: int
+
+
 class RunFolder:
     def __init__(self, store: str | Path, job: str) -> None:
         self.folder = Path(store).absolute() / job / "run"
         self.log = self.folder / "master.log"
+        self._launch = self.folder / "launch.json"
+        self._address = self.folder / "master.json"
+        self._exit = self.folder / "exit.json"
+        self._heartbeat = self.folder / "heartbeat.json"
+        self._token = self.folder / "token"
+        self._desired = self.folder.parent / "desired.json"
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
 
     def write_launch(self, launch: MasterLaunch) -> Path:
-        self._write("launch.json", msgspec.json.format(msgspec.json.encode(launch)))
-        return self.folder / "launch.json"
+        _write(self._launch, msgspec.json.format(msgspec.json.encode(launch)))
+        return self._launch
 
     def read_launch(self) -> MasterLaunch | None:
-        return self._read("launch.json", MasterLaunch)
+        return _read(self._launch, MasterLaunch)
 
     def write_address(self, address: MasterAddress) -> None:
-        self._write("master.json", msgspec.json.encode(address))
+        _write(self._address, msgspec.json.encode(address))
 
     def read_address(self) -> MasterAddress | None:
-        return self._read("master.json", MasterAddress)
+        return _read(self._address, MasterAddress)
 
     def write_exit(self, end: MasterExit) -> None:
-        self._write("exit.json", msgspec.json.encode(end))
-        (self.folder / "master.json").unlink(missing_ok=True)
+        """Not by one that was fenced: the folder is its successor's."""
+        if end.outcome == FENCED:
+            return
+        _write(self._exit, msgspec.json.encode(end))
+        self._address.unlink(missing_ok=True)
 
     def read_exit(self) -> MasterExit | None:
-        return self._read("exit.json", MasterExit)
+        return _read(self._exit, MasterExit)
+
+    def write_heartbeat(self, heartbeat: LastHeartbeat) -> None:
+        _write(self._heartbeat, msgspec.json.encode(heartbeat))
+
+    def read_heartbeat(self) -> LastHeartbeat | None:
+        return _read(self._heartbeat, LastHeartbeat)
 
     def clear(self) -> None:
-        for name in ("exit.json", "master.json"):
-            (self.folder / name).unlink(missing_ok=True)
+        """Before a start. The last heartbeat stays: its age says how long nobody has been there."""
+        self._exit.unlink(missing_ok=True)
+        self._address.unlink(missing_ok=True)
+
+    def want_running(self, launch: MasterLaunch, by: str) -> None:
+        self._write_desired(Desired(True, launch, by, _now_ms()))
+
+    def want_stopped(self, by: str) -> None:
+        """Also of a job that is not running: nobody is to start it again."""
+        desired = self.read_desired()
+        if desired is not None and desired.running:
+            self._write_desired(Desired(False, desired.launch, by, _now_ms()))
+
+    def read_desired(self) -> Desired | None:
+        return _read(self._desired, Desired)
+
+    def _write_desired(self, desired: Desired) -> None:
+        _write(self._desired, msgspec.json.format(msgspec.json.encode(desired)))
 
     def token(self) -> str:
         """Made once per job; who can read the folder can talk to the job."""
-        path = self.folder / "token"
-        if not path.exists():
-            self._write("token", secrets.token_urlsafe(32).encode())
-        return path.read_text()
+        if not self._token.exists():
+            _write(self._token, secrets.token_urlsafe(32).encode())
+        return self._token.read_text()
 
-    def _write(self, name: str, data: bytes) -> None:
-        """Whole or not at all, and never readable by others."""
-        temporary = self.folder / f".{name}.{os.getpid()}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        temporary.replace(self.folder / name)
 
-    def _read(self, name: str, kind: type[T]) -> T | None:
-        try:
-            return msgspec.json.decode((self.folder / name).read_bytes(), type=kind)
-        except FileNotFoundError:
-            return None
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, and never readable by others."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    temporary.replace(path)
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -33,7 +33,14 @@ from engine.cluster.jobmaster import (
     Send,
     Stop,
 )
-from engine.cluster.launch import MasterAddress, MasterExit, MasterLaunch, RunFolder
+from engine.cluster.launch import (
+    FENCED_EXIT_CODE,
+    LastHeartbeat,
+    MasterAddress,
+    MasterExit,
+    MasterLaunch,
+    RunFolder,
+)
 from engine.cluster.loading import JobSpec, load
 from engine.cluster.rest import RestServer
 from engine.cluster.slot_main import SlotLaunch
@@ -51,6 +58,7 @@ from engine.snapshot.store import DirectoryStore, StoreError, SyncFailed
 
 HOST = "127.0.0.1"
 TICK_S = 0.02
+HEARTBEAT_MS = 1000
 LEASE_S = 15.0
 HISTORY = 500
 
@@ -71,6 +79,7 @@ class MasterProcess:
         self._store = DirectoryStore(launch.store)
         self._paths = JobPaths(launch.name)
         self._end: Stop | None = None
+        self._heartbeat_at_ms = 0.0
         self._parent = os.getppid()
         self._parallelism = self._execution.slots
         self._events_path = Path(launch.store).absolute() / self._paths.history("events.jsonl")
@@ -115,9 +124,32 @@ class MasterProcess:
                 work()
             if self._end is None:
                 self._carry_out(self.master.on_tick(self._clock.now_ms()))
+            self._beat()
             if os.getppid() != self._parent:
                 self._carry_out(self.master.cancel(self._clock.now_ms()))  # nobody would ever stop this job
         time.sleep(0.2)  # shutdown messages are on their way; slots that miss them end by their broken stream
+
+    def _beat(self) -> None:
+        """Leave a sign of life on disk, and see whether somebody with a higher generation has taken over."""
+        now_ms = self._clock.now_ms()
+        if now_ms < self._heartbeat_at_ms:
+            return
+        self._heartbeat_at_ms = now_ms + HEARTBEAT_MS
+        generation = self.master.attempt.generation
+        heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, self.master.phase.value)
+
+        def work() -> bool:
+            address = self._folder.read_address()
+            if address is not None and address.generation > generation > 0:
+                return True
+            self._folder.write_heartbeat(heartbeat)
+            return False
+
+        def done(replaced: bool | None, error: BaseException | None) -> None:
+            if replaced and self._end is None:
+                self._end = Stop(Outcome.FENCED, "another JobMaster runs this job")
+
+        self._offload.submit("heartbeat", work, done)
 
     def _patience_s(self) -> float:
         return min(TICK_S, max(0.0, (self.master.wakeup_ms() - self._clock.now_ms()) / 1000))
@@ -169,6 +201,7 @@ class MasterProcess:
         return checkpoint
 
     def cancel(self) -> bool:
+        self._folder.want_stopped("http")
         self._mailbox.put(self._cancel)
         return True
 
@@ -224,6 +257,9 @@ _LANES = {"delete": "clean", "sweep": "clean"}
 """Everything else of the JobMaster's I/O runs in order, one after the other."""
 
 
+_EXIT_CODES = {Outcome.FINISHED.value: 0, Outcome.CANCELLED.value: 0, Outcome.FENCED.value: FENCED_EXIT_CODE}
+
+
 def main() -> None:
     launch = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=MasterLaunch)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -238,7 +274,7 @@ def main() -> None:
     folder.write_exit(end)
     sys.stdout.flush()
     # Flight servers and Spark's gateway have threads that hang at interpreter exit; the JVM ends with its parent's pipe.
-    os._exit(0 if end.outcome in (Outcome.FINISHED.value, Outcome.CANCELLED.value) else 1)
+    os._exit(_EXIT_CODES.get(end.outcome, 1))
 
 
 if __name__ == "__main__":

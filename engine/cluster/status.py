@@ -16,6 +16,7 @@ _SUMS = ("rows_in", "rows_out", "busy_ms", "idle_ms", "back_pressured_ms")
 
 def describe(master: JobMaster, launch: MasterLaunch, now_ms: float, wall_ms: int) -> dict[str, Any]:
     graph = master.execution.graph
+    vertices = [_vertex(master, v.id, v.label, v.parallelism, wall_ms) for v in graph.vertices]
     return {
         "job": graph.name,
         "path": launch.path,
@@ -39,7 +40,17 @@ def describe(master: JobMaster, launch: MasterLaunch, now_ms: float, wall_ms: in
             v.source.uid: master.ledger.get(ledger.source_rows(v.source.uid), 0) for v in graph.vertices if v.source
         },
         "slots": [{"slot": s.index, "pid": s.pid, "address": s.address} for s in master.slots.all],
-        "vertices": [_vertex(master, v.id, v.label, v.parallelism, wall_ms) for v in graph.vertices],
+        "vertices": vertices,
+        "sinks": {
+            operator.uid: {
+                "rows": master.ledger.get(ledger.sink_rows(operator.uid), 0),
+                "watermark_ms": shown["watermark_ms"],
+                "lag_ms": shown["lag_ms"],
+            }
+            for vertex, shown in zip(graph.vertices, vertices, strict=True)
+            for operator in vertex.operators
+            if operator.sink is not None
+        },
     }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.cluster.launch import MasterExit, MasterLaunch, RunFolder
+from engine.cluster.launch import FENCED, FENCED_EXIT_CODE, MasterExit, MasterLaunch, RunFolder
 
 CRASHES_IN_A_ROW = 3
 BACK_OFF_S = 1.0
@@ -48,6 +48,8 @@ class Supervisor:
         code = process.poll()
         if code is None:
             return None
+        if code == FENCED_EXIT_CODE:
+            return MasterExit(FENCED, "another JobMaster runs this job")
         ended = self._folder.read_exit()
         if ended is not None:
             return ended

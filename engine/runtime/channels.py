@@ -67,10 +67,27 @@ def sliced(batch: pa.RecordBatch, frame_bytes: int = MAX_FRAME_BYTES) -> list[pa
     size = batch.nbytes
     if size <= frame_bytes:
         return [batch]
+    if any(pa.types.is_dictionary(field.type) for field in batch.schema):
+        batch = _with_own_dictionaries(batch)  # a slice carries all of its dictionary, however few rows use
+        if batch.nbytes <= frame_bytes:
+            return [batch]
     if batch.num_rows == 1:
         raise ChannelError(f"one record has {size} bytes; a channel takes records up to {frame_bytes} bytes")
     half = batch.num_rows // 2
     return sliced(batch.slice(0, half), frame_bytes) + sliced(batch.slice(half), frame_bytes)
+
+
+def _with_own_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows and types; each dictionary holds only what these rows use."""
+    columns = []
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type):
+            of, used = column.type, column.dictionary_decode().dictionary_encode()
+            column = pa.DictionaryArray.from_arrays(
+                used.indices.cast(of.index_type), used.dictionary, ordered=of.ordered
+            )
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 class OutputPort:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.graph.execution_graph import ExecutionGraph
@@ -15,6 +16,7 @@ from engine.protocol.ledger import Counters
 from engine.protocol.messages import SlotMessage
 from engine.runtime.chain import OperatorChain, PortsOutput
 from engine.runtime.channels import OutputChannel, OutputPort
+from engine.runtime.closing import close_all
 from engine.runtime.gate import InputGate
 from engine.runtime.operators.base import OperatorContext, RestoredState
 from engine.runtime.ports import Clock, Offload, Transport
@@ -35,8 +37,7 @@ class Deployment:
     outputs: dict[ChannelId, OutputChannel]
 
     def close(self) -> None:
-        for subtask in self.subtasks:
-            subtask.close()
+        close_all(subtask.close for subtask in self.subtasks)
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,13 @@ class Deployer:
 
     def deploy(self, attempt: AttemptId, slot: int, restored: Restored | None) -> Deployment:
         deployment = Deployment(attempt, [], {}, {})
-        for subtask in self.execution.in_slot(slot):
-            deployment.subtasks.append(self._subtask(deployment, subtask, restored))
+        try:
+            for subtask in self.execution.in_slot(slot):
+                deployment.subtasks.append(self._subtask(deployment, subtask, restored))
+        except Exception:
+            with suppress(Exception):  # what could not be opened is the error to report
+                deployment.close()
+            raise
         return deployment
 
     def _subtask(self, deployment: Deployment, subtask: SubtaskId, restored: Restored | None) -> Subtask:
@@ -72,12 +78,20 @@ class Deployer:
             uid: self._context(uid, subtask, vertex, attempt, counters)
             for uid in [*(o.uid for o in vertex.operators), *([vertex.source.uid] if vertex.source else [])]
         }
-        if vertex.source is not None and isinstance(head, SourceHead):
-            # Splits are dealt out anew, so each source subtask sees the positions of all.
-            uid = vertex.source.uid
-            head.open(contexts[uid], RestoredState(restored.inline.get(uid, []), []) if restored else None)
-        for spec, operator in zip(vertex.operators, operators, strict=True):
-            operator.open(contexts[spec.uid], self._restored(restored, subtask, spec.uid))
+        opened: list[Callable[[], None]] = []
+        try:
+            if vertex.source is not None and isinstance(head, SourceHead):
+                # Splits are dealt out anew, so each source subtask sees the positions of all.
+                uid = vertex.source.uid
+                head.open(contexts[uid], RestoredState(restored.inline.get(uid, []), []) if restored else None)
+                opened.append(head.close)
+            for spec, operator in zip(vertex.operators, operators, strict=True):
+                operator.open(contexts[spec.uid], self._restored(restored, subtask, spec.uid))
+                opened.append(operator.close)
+        except Exception:
+            with suppress(Exception):
+                close_all(opened)
+            raise
         return Subtask(
             subtask,
             attempt,

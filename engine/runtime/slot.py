@@ -258,8 +258,8 @@ class SlotRuntime:
             gate.start()
         self._started = True
 
-    def _leave(self) -> None:
-        """Forget the attempt. Uploads under way may finish; nobody waits for them."""
+    def _leave(self) -> Exception | None:
+        """Forget the attempt. Uploads under way may finish; nobody waits for them. Returns what closing it raised."""
         deployment, attempt = self._deployment, self._attempt
         self._attempt = self._deploy = self._deployment = None
         self._started = False
@@ -267,8 +267,13 @@ class SlotRuntime:
         if attempt is not None:
             self._left = max(self._left, attempt)
             self._transport.close(attempt)
-        if deployment is not None:
+        if deployment is None:
+            return None
+        try:
             deployment.close()
+        except Exception as error:  # of a user's close(): the attempt is over all the same
+            return error
+        return None
 
     def _guarded(self, subtask: SubtaskId | None, work: Callable[[], Any]) -> Any:
         """Run a step; whatever it raises ends the attempt here and is told to the JobMaster."""
@@ -284,7 +289,10 @@ class SlotRuntime:
         attempt = self._attempt
         if attempt is None:
             return
+        closing = self._leave()
         detail = "".join(traceback.format_exception(error))
+        if closing is not None:  # a user's close() may raise too; the first error is the one to report
+            detail += f"\nwhile closing: {closing}"
         uid = error.uid if isinstance(error, UserFunctionError) else ""
         text = str(error) if isinstance(error, WeirError | CorruptSnapshot) else f"{type(error).__name__}: {error}"
         message = TaskFailed(
@@ -297,11 +305,6 @@ class SlotRuntime:
             corrupt=isinstance(error, CorruptSnapshot),
         )
         self._control.send(message)
-        try:
-            self._leave()
-        except Exception as second:  # a user's close() may raise too; the first error is the one to report
-            self._attempt = self._deployment = None
-            self._control.send(TaskFailed(attempt, subtask, uid, f"while closing: {second}", detail, user=True))
 
     def _report_of_subtask(self, message: SlotMessage) -> None:
         self._control.send(message)

@@ -21,6 +21,7 @@ from engine.protocol.messages import Decline, SlotMessage, SubtaskFinished
 from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, Watermark
 from engine.runtime.chain import OperatorChain
 from engine.runtime.channels import OutputPort
+from engine.runtime.closing import close_all
 from engine.runtime.gate import Ended, InputGate
 from engine.runtime.operators.base import OperatorSnapshot
 from engine.runtime.ports import Clock
@@ -220,7 +221,5 @@ class Subtask:
         return self._ports
 
     def close(self) -> None:
-        if isinstance(self._head, SourceHead):
-            self._head.close()
-        for operator in self._chain.operators:
-            operator.close()
+        source = [self._head.close] if isinstance(self._head, SourceHead) else []
+        close_all([*source, *(operator.close for operator in self._chain.operators)])

@@ -67,41 +67,62 @@ class DirectoryStore:
             raise StoreError(f"can't write {target}: {error.strerror or error}") from error
 
     def sync(self, paths: list[str]) -> None:
-        directories: set[Path] = set()
         for path in paths:
             self._fsync(self.root / path)
-            directory = (self.root / path).parent
-            # A new directory's own name is durable only once its parent is synced.
+        self._sync_directories({(self.root / path).parent for path in paths})
+
+    def _sync_directories(self, lowest: set[Path]) -> None:
+        """A new directory's own name is durable only once its parent is synced."""
+        directories: set[Path] = set()
+        for directory in lowest:
             while directory not in directories and directory != self.root.parent:
                 directories.add(directory)
                 directory = directory.parent
-        for directory in sorted(directories, key=lambda d: -len(d.parts)):
+        for directory in sorted(directories, key=lambda d: (-len(d.parts), d)):
             self._fsync(directory)
 
     def create(self, path: str, data: bytes) -> Created:
         target = self.root / path
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-        self.write(str(temporary.relative_to(self.root)), data)
+        outcome = Created.CREATED
         try:
+            self.write(str(temporary.relative_to(self.root)), data)
             self._fsync(temporary)
-            os.link(temporary, target)
-        except FileExistsError:
-            return Created.EXISTS
-        except OSError:
-            return Created.UNKNOWN  # a network file system may have made the link and lost the answer
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                outcome = Created.EXISTS
+            except OSError:
+                return Created.UNKNOWN  # a network file system may have made the link and lost the answer
         finally:
-            temporary.unlink(missing_ok=True)
-        self._fsync(target.parent)
-        return Created.CREATED
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        try:
+            # Where it exists too: whoever made it may have died before its name was durable.
+            self._sync_directories({target.parent})
+        except SyncFailed:
+            raise
+        except StoreError:
+            return Created.UNKNOWN
+        return outcome
 
     def read(self, path: str) -> bytes:
-        return (self.root / path).read_bytes()
+        try:
+            return (self.root / path).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"can't read {self.root / path}: {error.strerror or error}") from error
 
     def list(self, prefix: str) -> list[str]:
+        def unreadable(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise StoreError(f"can't list {error.filename}: {error.strerror or error}") from error
+
         base = self.root / prefix
         return sorted(
             str((Path(folder) / name).relative_to(self.root))
-            for folder, _, names in os.walk(base)
+            for folder, _, names in os.walk(base, onerror=unreadable)
             for name in names
             if not name.startswith(".")
         )

@@ -73,7 +73,6 @@ def test_a_record_too_large_for_a_frame_is_told_with_its_size() -> None:
         sliced(batch)
 
 
-@pytest.mark.xfail(strict=True, reason="channels.sliced: nbytes of a slice counts its whole dictionary")
 def test_small_records_over_a_large_dictionary_still_get_through() -> None:
     """The dictionary travels with every slice, so slicing never makes the batch smaller than it."""
     words = pa.array([f"{n:0100d}" for n in range(40_000)])

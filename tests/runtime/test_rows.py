@@ -79,22 +79,17 @@ def test_a_record_that_does_not_fit_the_declared_schema_is_told_with_operator_an
         run(RowMap(None, lambda r: wrong, SCHEMA), [row("a", 1)])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="rows._batch does not catch OverflowError: a bare error without operator or field"
-)
 @pytest.mark.parametrize("wrong", [2**70, -(2**63) - 1])
 def test_a_number_too_large_for_its_field_is_told_with_operator_and_field(wrong: int) -> None:
     with pytest.raises(SchemaMismatch, match="operator 'op' declares the field 'x' as int64"):
         run(RowMap(None, lambda r: {**r, "x": wrong}, SCHEMA), [row("a", 1)])
 
 
-@pytest.mark.xfail(strict=True, reason="pa.array([1.5], pa.int64()) cuts off silently; rows._batch does not look")
 def test_a_fraction_in_an_integer_field_is_not_cut_off_silently() -> None:
     with pytest.raises(SchemaMismatch, match="operator 'op' declares the field 'x' as int64"):
         run(RowMap(None, lambda r: {**r, "x": 1.5}, SCHEMA), [row("a", 1)])
 
 
-@pytest.mark.xfail(strict=True, reason="rows._batch does not look at nullable: a required Parquet column gets nulls")
 def test_a_null_in_a_field_declared_not_null_is_told() -> None:
     schema = pa.schema([pa.field("k", pa.string(), nullable=False), ("x", pa.int64())])
     with pytest.raises(SchemaMismatch, match="operator 'op' declares the field 'k'"):
@@ -208,10 +203,6 @@ def test_reduce_emits_the_running_value_per_record_and_goes_on_from_a_snapshot()
     assert out.rows == [row("a", 8), row("c", 1)]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="KeyedReduce keeps one dict per key and makes the batch at its end, so all its rows show the last value",
-)
 @pytest.mark.promise("A2")
 def test_a_reduce_that_changes_its_left_side_in_place_still_emits_each_value() -> None:
     def in_place(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
@@ -222,10 +213,6 @@ def test_a_reduce_that_changes_its_left_side_in_place_still_emits_each_value() -
     assert run(operator, [row("a", 1), row("a", 2), row("a", 3)]).rows == [row("a", 1), row("a", 3), row("a", 6)]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason='rows._records gives maps as pairs, restored state as dicts: it needs maps_as_pydicts="lossy" too',
-)
 @pytest.mark.promise("A2")
 def test_a_map_column_looks_the_same_to_both_sides_of_a_reduce_also_after_a_restore() -> None:
     schema = pa.schema([("k", pa.string()), ("m", pa.map_(pa.string(), pa.int64()))])

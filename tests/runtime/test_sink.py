@@ -178,9 +178,6 @@ def test_a_sink_whose_writes_are_behind_takes_no_more_rows(monkeypatch: pytest.M
     assert rows_of(sink.barrier(1)()) == [[1, 2, 3], [4, 5, 6]]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="SinkOperator starts writes ahead only when rows come, and takes none while it is blocked"
-)
 def test_a_blocked_sink_whose_last_write_failed_is_not_blocked_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocked, it takes no rows, so no further write ahead is started; without checkpoints no barrier comes either."""
     monkeypatch.setattr(sink_module, "ROLL_BYTES", 24)

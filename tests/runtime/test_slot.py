@@ -186,7 +186,6 @@ def test_a_function_that_raises_ends_the_attempt_with_its_name_and_everything_is
     assert slot.calls[4:] == []
 
 
-@pytest.mark.xfail(strict=True, reason="Subtask.close and Deployment.close stop at the first close() that raises")
 @pytest.mark.promise("A5")
 def test_a_close_that_raises_does_not_keep_the_others_from_being_closed() -> None:
     slot = Slot(fails={"first": "close"})
@@ -200,7 +199,6 @@ def test_a_close_that_raises_does_not_keep_the_others_from_being_closed() -> Non
     assert slot.calls == ["open first", "open second", "close first", "close second"]
 
 
-@pytest.mark.xfail(strict=True, reason="SlotRuntime._leave on Rollback lets an error of a user close() through")
 @pytest.mark.promise("A5")
 def test_a_close_that_raises_on_rollback_does_not_take_the_slot_down() -> None:
     slot = Slot(fails={"first": "close"})
@@ -211,7 +209,6 @@ def test_a_close_that_raises_on_rollback_does_not_take_the_slot_down() -> None:
     assert Deployed(AttemptId(1, 2)) in slot.messages
 
 
-@pytest.mark.xfail(strict=True, reason="Deployer.deploy forgets what it opened when a later open() raises")
 @pytest.mark.promise("A5")
 def test_what_was_opened_before_another_s_open_failed_is_closed() -> None:
     slot = Slot(fails={"second": "open"})

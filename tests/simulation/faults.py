@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
+from engine.runtime.operators.sink import ROLL_BYTES
 from tests.simulation.cluster import Cluster, Pace
 from tests.simulation.jobs import JobSpec
 from tests.simulation.ports import NetworkFaults
@@ -28,6 +29,7 @@ class Plan:
     user_fault: int | None = None
     storm_ms: float = 0.0
     pauses: float = 0.0
+    roll_bytes: int = ROLL_BYTES
 
     def __str__(self) -> str:
         return f"{self.spec} {self.checkpoints} {self.pace} {self.store} {self.network} {self.blows} {self.user_fault}"
@@ -85,7 +87,7 @@ def draw_plan(seed: int) -> Plan:
     def rate(probability: float, *values: float) -> float:
         return random.choice(values) if random.random() < probability else 0.0
 
-    store = StoreFaults(error=rate(0.3, 0.01, 0.04), unknown=rate(0.4, 0.1, 0.3), sync_failed=rate(0.06, 0.01, 0.03))
+    store = StoreFaults(error=rate(0.3, 0.01, 0.04), unknown=rate(0.4, 0.1, 0.3), sync_failed=rate(0.08, 0.03, 0.08))
     network = NetworkFaults(
         frame_break=rate(0.08, 0.002, 0.008),
         frame_lost=rate(0.08, 0.002, 0.008),
@@ -97,7 +99,8 @@ def draw_plan(seed: int) -> Plan:
     blows = sorted((random.random() * STORM_MS, random.choices(BLOWS, _WEIGHTS)[0]) for _ in range(count))
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
-    return Plan(spec, checkpoints, pace, store, network, tuple(blows), user_fault, STORM_MS, pauses)
+    roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
+    return Plan(spec, checkpoints, pace, store, network, tuple(blows), user_fault, STORM_MS, pauses, roll_bytes)
 
 
 class Storm:

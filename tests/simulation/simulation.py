@@ -11,6 +11,7 @@ import pyarrow as pa
 from engine.connectors import table
 from engine.protocol.config import CheckpointConfig
 from engine.runtime.deployment import Deployer
+from engine.runtime.operators import sink
 from tests.simulation import jobs
 from tests.simulation.cluster import Cluster, Pace
 from tests.simulation.coverage import WatchedAligner
@@ -67,7 +68,7 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     )
     compaction = patch.object(table, "COMPACT_EVERY", 3)  # runs have few epochs; no reader depends on the number
     try:
-        with watched, compaction:
+        with watched, compaction, patch.object(sink, "ROLL_BYTES", plan.roll_bytes):
             _live(world, cluster)
             _settle(world, cluster, checker)
         checker.check_finished()

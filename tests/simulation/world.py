@@ -88,7 +88,7 @@ class World:
         """Mostly short, now and then ten or forty times as long; in calm weather always short."""
         draw = self.random.random()
         if not self.stormy:
-            return 0.4 * typical_ms * draw
+            return 0.15 * typical_ms * draw
         if draw < 0.02:
             return typical_ms * 40 * self.random.random()
         if draw < 0.1:

@@ -118,19 +118,12 @@ def test_a_created_file_was_synced_before_its_name_and_its_directory_after(
     assert synced[at + 1] == f"{store.root}/log"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="DirectoryStore.create syncs the parent only, not the directories that it made above it"
-)
 def test_the_directory_that_a_create_had_to_make_is_durable_too(store: DirectoryStore, synced: list[str]) -> None:
     store.create("job/log/1", b"x")
     assert f"{store.root}/job" in synced
     assert str(store.root) in synced
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="DirectoryStore.create answers EXISTS without syncing the directory, and EpochLog takes that for published",
-)
 def test_a_file_that_exists_is_durable_before_anyone_is_told_so(
     store: DirectoryStore, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,8 +76,8 @@ class RowOperator(Operator):
         for name in self._names:
             field = self._schema.field(name)
             try:
-                arrays.append(pa.array([row[name] for row in rows], field.type))
-            except (KeyError, TypeError, pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+                arrays.append(_array([row[name] for row in rows], field))
+            except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowNotImplementedError) as error:
                 raise SchemaMismatch(
                     f"operator {self.context.uid!r} declares the field {name!r} as {field.type}, but its function "
                     f"returned records such as {_short(rows[0])}: {type(error).__name__}: {error}"
@@ -87,9 +87,21 @@ class RowOperator(Operator):
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
+def _array(values: list[Any], field: pa.Field) -> pa.Array:
+    """Exactly these values: Arrow by itself cuts fractions off and does not look at `nullable`."""
+    if pa.types.is_integer(field.type):
+        for value in values:
+            if isinstance(value, float) and not value.is_integer():
+                raise ValueError(f"{value} is no integer")
+    array = pa.array(values, field.type)
+    if array.null_count and not field.nullable:
+        raise ValueError(f"{array.null_count} nulls in a field declared not null")
+    return array
+
+
 def _records(batch: pa.RecordBatch) -> Iterator[Row]:
     names = [name for name in batch.schema.names if name != EVENT_TIME]
-    columns = [batch.column(name).to_pylist() for name in names]
+    columns = [batch.column(name).to_pylist(maps_as_pydicts="lossy") for name in names]
     return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
 
 
@@ -167,7 +179,8 @@ class KeyedReduce(KeyedRowOperator):
 
     def _apply_keyed(self, key: Key, record: Row, stamp: int | None) -> Iterable[Row]:
         held = self._state.value()
-        value = record if held is None else self._call(held, record)
+        # A copy: a function may change its left side in place, and what was emitted before must stay as it was.
+        value = record if held is None else self._call(dict(held), record)
         self._state.update(value)
         return (value,)
 

@@ -17,6 +17,7 @@ from engine.connectors.base import Piece, Sink, WriterContext
 from engine.protocol import ledger
 from engine.protocol.manifest import Committable
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from engine.snapshot.store import SyncFailed
 from engine.state.keyhash import hash_columns
 
 ROLL_BYTES = 32 << 20
@@ -33,6 +34,7 @@ class SinkOperator(Operator):
         self._pending: dict[int, list[Committable]] = {}  # by the checkpoint of birth
         self._behind = 0  # bytes handed to the upload and not persisted yet
         self._sequence = 0
+        self._closed = False
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)
@@ -52,11 +54,24 @@ class SinkOperator(Operator):
         ledger.add(counters, {ledger.sink_digest(self.context.uid): digest})
         if self._writer.buffered_bytes >= ROLL_BYTES:
             self._detach()
-            self.context.offload.submit(self.context.lane, self._persist_all, self._ignore)
+            self._write_ahead()
 
     @property
     def blocked(self) -> bool:
         return self._behind >= 2 * ROLL_BYTES
+
+    def _write_ahead(self) -> None:
+        self.context.offload.submit(self.context.lane, self._persist_all, self._written)
+
+    def _written(self, result: Any, error: BaseException | None) -> None:
+        """A write ahead that failed is tried again with the next one, or at the barrier, where failure counts.
+
+        A blocked sink gets no rows that would bring a next one, so it tries again by itself.
+        """
+        if isinstance(error, SyncFailed):
+            raise error
+        if error is not None and self.blocked and not self._closed:
+            self._write_ahead()
 
     def _detach(self) -> None:
         piece = self._writer.pre_commit()
@@ -69,6 +84,9 @@ class SinkOperator(Operator):
         self._detach()
         self._queue.append(checkpoint)
         return OperatorSnapshot(pre_commit=lambda: self._pre_commit(checkpoint))
+
+    def close(self) -> None:
+        self._closed = True
 
     def on_complete(self, checkpoint: int) -> None:
         for born in [c for c in self._pending if c <= checkpoint]:
@@ -99,7 +117,3 @@ class SinkOperator(Operator):
         self._sequence += 1
         context = self.context
         return Committable(context.uid, context.subtask.index, context.attempt, checkpoint, self._sequence, payload)
-
-    @staticmethod
-    def _ignore(result: Any, error: BaseException | None) -> None:
-        """A write ahead that failed is tried again with the next one, or at the barrier, where failure counts."""

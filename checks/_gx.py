@@ -1,0 +1,148 @@
+"""The one module that imports Great Expectations.
+
+Importing it imports `pyspark.sql.connect`, which takes a process whose `__main__` has neither `__spec__` nor `__file__`
+for a doctest, and ends it with exit code 0: a Dagster run worker is such a process. So `__main__` gets a `__file__`
+first. Telemetry is off before the import, because that is when it is decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_main = sys.modules["__main__"]
+if getattr(_main, "__spec__", None) is None and not hasattr(_main, "__file__"):
+    _main.__file__ = __file__
+os.environ["GX_ANALYTICS_ENABLED"] = "false"
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import (
+        DataContextConfig,
+        InMemoryStoreBackendDefaults,
+        ProgressBarsConfig,
+    )
+
+logging.getLogger("great_expectations").setLevel(logging.ERROR)
+
+_SITE = "weir"
+
+
+@dataclass(frozen=True)
+class NoRows:
+    """The query over `{batch}`, and whatever temporary views there are, gives no rows; those it gives are what is wrong."""
+
+    query: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class NotNull:
+    column: str
+
+    @property
+    def meaning(self) -> str:
+        return f"{self.column} is never NULL"
+
+
+Expectation = NoRows | NotNull
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One expectation, evaluated or broken. `error`: it could not be evaluated, which says nothing about the data."""
+
+    expectation: Expectation
+    success: bool
+    unexpected: int
+    rows: list[dict[str, Any]]
+    error: str = ""
+
+
+class Suites:
+    """Validates one DataFrame after the other (their view has a fixed name), and writes Data Docs about it."""
+
+    def __init__(self, docs: Path) -> None:
+        site = {
+            "class_name": "SiteBuilder",
+            "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs)},
+            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+        }
+        config = DataContextConfig(
+            store_backend_defaults=InMemoryStoreBackendDefaults(),
+            data_docs_sites={_SITE: site},
+            analytics_enabled=False,
+            progress_bars=ProgressBarsConfig(globally=False),
+        )
+        with _quietly():
+            self._context = gx.get_context(mode="ephemeral", project_config=config)
+            self._source = self._context.data_sources.add_spark("spark", persist=False)
+        self._docs = docs
+
+    def validate(self, name: str, frame: DataFrame, expectations: Sequence[Expectation]) -> list[Evaluated]:
+        """One result for each expectation that Great Expectations answered for; the caller counts them."""
+        with _quietly():
+            asset = self._source.add_dataframe_asset(name)
+            batch = asset.add_batch_definition_whole_dataframe("all rows")
+            suite = self._context.suites.add(gx.ExpectationSuite(name))
+            keys = {}
+            for number, expectation in enumerate(expectations):
+                made = _made(expectation, str(number))
+                keys[str(number)] = expectation
+                suite.add_expectation(made)
+            definition = self._context.validation_definitions.add(
+                gx.ValidationDefinition(name=name, data=batch, suite=suite)
+            )
+            result = definition.run(batch_parameters={"dataframe": frame}, result_format="COMPLETE")
+        return [_evaluated(keys[one.expectation_config.meta["weir"]], one) for one in result.results]
+
+    def write_docs(self) -> Path:
+        with _quietly():
+            self._context.build_data_docs(site_names=[_SITE])
+        return self._docs / "index.html"
+
+
+def _made(expectation: Expectation, key: str) -> Any:
+    meta = {"weir": key}
+    match expectation:
+        case NoRows(query, meaning):
+            return gx.expectations.UnexpectedRowsExpectation(
+                unexpected_rows_query=query, description=meaning, meta=meta
+            )
+        case NotNull(column):
+            return gx.expectations.ExpectColumnValuesToNotBeNull(column=column, meta=meta)
+
+
+def _evaluated(expectation: Expectation, one: Any) -> Evaluated:
+    error = _error(one.exception_info or {})
+    result = one.result or {}
+    rows: list[dict[str, Any]] = []
+    if isinstance(expectation, NoRows):
+        unexpected = int(result.get("observed_value") or 0)
+        rows = list((result.get("details") or {}).get("unexpected_rows") or [])
+    else:
+        unexpected = int(result.get("unexpected_count") or 0)
+    return Evaluated(expectation, bool(one.success) and not error, unexpected, rows, error)
+
+
+def _error(info: dict[str, Any]) -> str:
+    """Its text, whether it is the expectation's own or keyed by the metrics that raised."""
+    if "raised_exception" in info:
+        return str(info.get("exception_message") or "unknown error") if info["raised_exception"] else ""
+    texts = [str(i.get("exception_message") or "unknown error") for i in info.values() if i.get("raised_exception")]
+    return "; ".join(dict.fromkeys(texts))
+
+
+def _quietly() -> warnings.catch_warnings[None]:
+    """Without the deprecation warnings that Great Expectations raises about itself."""
+    return warnings.catch_warnings(action="ignore")

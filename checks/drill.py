@@ -1,0 +1,259 @@
+"""The kill drill: run a job to its end, SIGKILL its workers at random moments on the way, while somebody reads.
+
+The job runs through the real supervisor on real Spark, in a store of its own (`<store>/drills/<job>/<id>`), with the
+source-side ledger beside it. What was lost or doubled is for the audit to say; the drill itself says whether the job
+came through, how fast, and whether a reader ever saw part of an epoch. No process outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from checks.history import read_epochs
+from checks.ledger import write_ledger
+from checks.processes import end_sessions
+from checks.reader import Read, WatchedTable, judge_reads
+from checks.results import DrillResult
+from checks.spec import DrillSpec
+from engine.cluster.client import JobClient
+from engine.cluster.launch import MasterExit, MasterLaunch
+from engine.cluster.supervisor import Supervisor
+from engine.runtime.errors import WeirError
+from engine.snapshot.paths import JobPaths
+
+RECORDS_PER_KILL = 100_000
+CHECKPOINTS_FIRST = 2
+"""Completed before the first kill, so that there is something to lose; one more between two kills."""
+KILL_WITHIN_S = 2.0
+PATIENCE_S = 90.0
+READER_PATIENCE_S = 60.0
+LEAST_READS = 5
+_POLL_S = 0.03
+
+Say = Callable[[str], None]
+Share = Callable[[float], None]
+
+
+class DrillFailed(WeirError):
+    """The drill could not be carried to its end; the job, or the machine, is at fault. No verdict about the data."""
+
+
+def run_drill(
+    spec: DrillSpec,
+    store: str | Path,
+    *,
+    seed: int,
+    kills: int = 1,
+    records: int | None = None,
+    progress: Say = lambda text: None,
+    share: Share = lambda done: None,
+) -> DrillResult:
+    """Returns once the job is finished. `progress` hears what happens, in sentences; `share` how much is done, 0 to 1.
+
+    The seed decides whom and when to kill, counted from checkpoints. Raises DrillFailed.
+    """
+    records = records or RECORDS_PER_KILL * (1 + kills)
+    started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
+    folder = _new_folder(Path(store).absolute(), spec.job, seed)
+    write_ledger(spec, folder, records)
+    progress(f"ledger of {records:,} records written before the job starts")
+    reader = _Reader(spec, folder)
+    launch = MasterLaunch(
+        spec.path, spec.job, spec.launch_params(records), spec.parallelism, str(folder), max(2, spec.parallelism)
+    )
+    run = _Run(launch, spec, records, random.Random(seed), kills, progress, share)
+    try:
+        reader.start()
+        progress("a reader is at the tables: another Spark application, reading all the time")
+        run.to_the_end(reader)
+        reads = reader.stop()
+    finally:
+        reader.kill()
+        run.stop()
+    epochs = read_epochs(folder, spec.job)
+    result = DrillResult(
+        job=spec.job,
+        store=str(folder),
+        records=records,
+        kills=len(run.recoveries_s),
+        recovery_s=round(max(run.recoveries_s, default=0.0), 3),
+        restarts=run.restarts,
+        checkpoints=len(epochs),
+        reader_reads=len(reads),
+        reader_violations=judge_reads(reads, spec.tables, epochs),
+        started_ms=started_ms,
+        duration_s=round(time.monotonic() - started, 3),
+    )
+    (folder / "drill.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    progress(f"{len(reads)} reads, {len(result.reader_violations)} of them wrong; {len(epochs)} epochs")
+    return result
+
+
+def drills(store: str | Path, job: str) -> list[DrillResult]:
+    """The finished drills of a job, oldest first."""
+    files = sorted(Path(store, "drills", job).glob("*/drill.json"))
+    return [msgspec.json.decode(file.read_bytes(), type=DrillResult) for file in files]
+
+
+def _new_folder(store: Path, job: str, seed: int) -> Path:
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3] + f"-seed{seed}"
+    folder = store / "drills" / job / name
+    folder.mkdir(parents=True)
+    return folder
+
+
+class _Run:
+    """The job under fire."""
+
+    def __init__(
+        self,
+        launch: MasterLaunch,
+        spec: DrillSpec,
+        records: int,
+        chance: random.Random,
+        kills: int,
+        say: Say,
+        share: Share,
+    ) -> None:
+        self.recoveries_s: list[float] = []
+        self.restarts = 0
+        self._spec = spec
+        self._records = records
+        self._chance = chance
+        self._to_kill = kills
+        self._say = say
+        self._share = share
+        self._supervisor = Supervisor(launch, say)
+        self._client = JobClient(launch.store, launch.name)
+        self._sessions: set[int] = set()
+        self._kill_after = CHECKPOINTS_FIRST  # completed checkpoints
+        self._kill_at_s: float | None = None
+        self._killed_s: float | None = None
+        self._killed_attempt = 0
+        self._deadline_s = time.monotonic() + PATIENCE_S + 2 * records / spec.records_per_s
+
+    def to_the_end(self, reader: _Reader) -> None:
+        self._supervisor.start()
+        self._say("the job starts: Spark, then its slots")
+        while (ended := self._poll()) is None:
+            reader.check_alive()
+            if time.monotonic() > self._deadline_s:
+                raise DrillFailed(f"job {self._spec.job!r} did not finish in time; its log is {self._client.folder.log}")
+            with contextlib.suppress(WeirError):  # between two JobMasters nobody answers
+                self._look(self._client.status(), time.monotonic())
+            time.sleep(_POLL_S)
+        if ended.outcome != "finished":
+            raise DrillFailed(f"the job {ended.outcome}: {ended.reason}; its log is {self._client.folder.log}")
+        if self._to_kill or self._killed_s is not None:
+            raise DrillFailed("the job ended before every kill was survived: give it more records")
+        self._share(1.0)
+
+    def _poll(self) -> MasterExit | None:
+        if self._supervisor.master_pid is not None:
+            self._sessions.add(self._supervisor.master_pid)
+        return self._supervisor.poll()
+
+    def _look(self, status: dict[str, Any], now_s: float) -> None:
+        self.restarts = max(self.restarts, status["restarts"])
+        self._share(min(1.0, status["read_rows"].get(self._spec.source_uid, 0) / self._records))
+        running = status["phase"] == "running"
+        if self._killed_s is not None:
+            flows = sum(vertex["rows_in"] for vertex in status["vertices"]) > 0
+            if running and flows and status["attempt"] > self._killed_attempt:
+                self.recoveries_s.append(now_s - self._killed_s)
+                self._killed_s = None
+                self._kill_after = status["checkpoints"]["completed"] + 1
+                self._say(f"records flow again {self.recoveries_s[-1]:.1f} s after the kill")
+            return
+        if not self._to_kill or not running or status["checkpoints"]["completed"] < self._kill_after:
+            return
+        if self._kill_at_s is None:
+            self._kill_at_s = now_s + self._chance.uniform(0, KILL_WITHIN_S)
+        if now_s >= self._kill_at_s:
+            self._kill(status)
+
+    def _kill(self, status: dict[str, Any]) -> None:
+        slots = sorted((slot for slot in status["slots"] if slot["slot"] is not None), key=lambda slot: slot["slot"])
+        victim = self._chance.choice(slots)
+        os.kill(victim["pid"], signal.SIGKILL)
+        self._killed_s, self._kill_at_s = time.monotonic(), None
+        self._killed_attempt = status["attempt"]
+        self._to_kill -= 1
+        done = status["checkpoints"]["completed"]
+        self._say(f"kill -9 {victim['pid']}: slot {victim['slot']}, after {done} checkpoints")
+
+    def stop(self) -> None:
+        self._supervisor.stop()
+        left = end_sessions(self._sessions)
+        if left:
+            self._say(f"processes {left} of the job did not end by themselves, and were killed")
+
+
+class _Reader:
+    """The process of `checks.reader`."""
+
+    def __init__(self, spec: DrillSpec, folder: Path) -> None:
+        paths = JobPaths(spec.job)
+        watched = [
+            WatchedTable(t.name, t.uid, str(folder / paths.table(t.name)), t.schema, t.keys) for t in spec.tables
+        ]
+        self._reads = folder / "reads.jsonl"
+        self._log = folder / "reader.log"
+        self._arguments = [msgspec.json.encode(watched).decode(), str(self._reads)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "checks.reader", *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the drill, which ends it in order
+            )
+        deadline = time.monotonic() + READER_PATIENCE_S
+        while not self._reads.exists():  # made once it is ready
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise DrillFailed(f"the reader was not ready after {READER_PATIENCE_S:.0f} s; see {self._log}")
+            time.sleep(_POLL_S)
+
+    def check_alive(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            raise DrillFailed(f"the reader of the tables died, so nobody watched them; see {self._log}")
+
+    def stop(self) -> list[Read]:
+        """After the job's end: one more read of everything, then all reads."""
+        self.check_alive()
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            code = self._process.wait(READER_PATIENCE_S)
+        except subprocess.TimeoutExpired as error:
+            raise DrillFailed(f"the reader did not end; see {self._log}") from error
+        if code:
+            raise DrillFailed(f"the reader failed with exit code {code}; see {self._log}")
+        reads = [msgspec.json.decode(line, type=Read) for line in self._reads.read_bytes().splitlines()]
+        if len(reads) < LEAST_READS:
+            raise DrillFailed(f"only {len(reads)} reads of the tables: that proves nothing; see {self._log}")
+        return reads
+
+    def kill(self) -> None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        end_sessions({self._process.pid})

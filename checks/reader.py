@@ -1,0 +1,153 @@
+"""A reader of a job's tables that reads all the time, as its users do: plain `spark.read.parquet`, another application.
+
+`python -m checks.reader` runs until its standard input ends, so it never outlives the drill. Each read is one line of
+JSON: how many rows it saw, and their digest. `judge_reads` then holds them against the totals of the job's checkpoints:
+what a reader sees must be, row by row, a whole number of epochs, and never go back.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from checks.history import EpochTotals
+from checks.spec import AuditedTable
+from engine.protocol import ledger
+from engine.state.keyhash import hash_columns
+
+_PAUSE_S = 0.02
+
+
+class WatchedTable(msgspec.Struct, frozen=True):
+    name: str
+    uid: str
+    folder: str
+    schema: str
+    keys: tuple[str, ...]
+
+
+class Read(msgspec.Struct, frozen=True):
+    """One read. `error`: it could not be read, which is as bad as a wrong answer. `last`: after the job's end."""
+
+    table: str
+    at_ms: int
+    took_ms: int
+    rows: int = 0
+    digest: int = 0
+    error: str = ""
+    last: bool = False
+
+
+def digest_of(table: pa.Table, schema: pa.Schema) -> int:
+    """As the sink counts it in the ledger: the sum of the rows' hashes, whatever their order."""
+    hashed = [field.name for field in schema if not pa.types.is_nested(field.type)]
+    total = 0
+    for batch in table.select(schema.names).cast(schema).to_batches():
+        total += int(np.add.reduce(hash_columns([batch.column(name) for name in hashed])))
+    return total % (1 << 64)
+
+
+# --- judging, in the drill's process ---
+
+
+def judge_reads(reads: Iterable[Read], tables: Sequence[AuditedTable], epochs: Sequence[EpochTotals]) -> list[str]:
+    """What a reader must never see, as sentences; empty if all was well."""
+    reads = list(reads)
+    violations = []
+    for table in tables:
+        mine = [read for read in reads if read.table == table.name]
+        violations += _judge(table.name, mine, visible_states(table.uid, epochs))
+        if not any(read.last and not read.error for read in mine):
+            violations.append(f"{table.name}: nobody read the table after the job's end")
+    return violations
+
+
+def visible_states(uid: str, epochs: Sequence[EpochTotals]) -> list[tuple[int, int]]:
+    """(rows, digest) of a sink's table after 0, 1, 2, … epochs."""
+    names = ledger.sink_rows(uid), ledger.sink_digest(uid)
+    return [(0, 0), *((e.totals.get(names[0], 0), e.totals.get(names[1], 0)) for e in epochs)]
+
+
+def _judge(table: str, reads: list[Read], states: list[tuple[int, int]]) -> list[str]:
+    violations = []
+    least = 0  # epochs that some read has shown already
+    for read in reads:
+        at = datetime.fromtimestamp(read.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+        if read.error:
+            violations.append(f"{table} at {at}: it could not be read: {read.error}")
+            continue
+        seen = [epoch for epoch, state in enumerate(states) if state == (read.rows, read.digest)]
+        if not seen:
+            violations.append(f"{table} at {at}: {read.rows} rows are no whole number of epochs; {_near(states, read)}")
+        elif seen[-1] < least:
+            violations.append(f"{table} at {at}: went back to epoch {seen[-1]} after epoch {least} was seen")
+        elif read.last and seen[-1] != len(states) - 1:
+            violations.append(f"{table}: after the end only {read.rows} rows of {states[-1][0]}, epoch {seen[-1]}")
+        else:
+            least = next(epoch for epoch in seen if epoch >= least)
+    return violations
+
+
+def _near(states: list[tuple[int, int]], read: Read) -> str:
+    same = [str(epoch) for epoch, (rows, _) in enumerate(states) if rows == read.rows]
+    if same:
+        return f"epoch {same[0]} has as many, but other rows"
+    below = max((s for s in enumerate(states) if s[1][0] < read.rows), key=lambda s: s[1][0], default=(0, (0, 0)))
+    above = min((s for s in enumerate(states) if s[1][0] > read.rows), key=lambda s: s[1][0], default=None)
+    more = f"epoch {above[0]} at {above[1][0]}" if above else "there is no later one"
+    return f"epoch {below[0]} ends at {below[1][0]}, {more}"
+
+
+# --- reading, in a process of its own ---
+
+
+def main() -> None:
+    """Arguments: the watched tables as JSON, and the file for the reads."""
+    tables = msgspec.json.decode(sys.argv[1], type=list[WatchedTable])
+    from checks.spark import reading_session
+
+    spark = reading_session("weir reader", threads=1)
+    spark.range(1000).selectExpr("id", "cast(id as string)").toArrow()  # the first one is slow: before the job starts
+    with Path(sys.argv[2]).open("ab", buffering=0) as out:  # it exists: ready
+        while not _told_to_stop():
+            for table in tables:
+                _read(spark, table, out)
+            time.sleep(_PAUSE_S)
+        for table in tables:
+            _read(spark, table, out, last=True)
+    os._exit(0)  # the JVM ends with its parent's pipe; stopping it in order takes seconds
+
+
+def _read(spark: Any, table: WatchedTable, out: Any, last: bool = False) -> None:
+    if not Path(table.folder).exists():
+        return
+    from checks.spark import read_published
+
+    at_ms, started = time.time_ns() // 1_000_000, time.monotonic()
+    audited = AuditedTable(table.name, table.uid, table.schema, table.keys)
+    try:
+        rows = read_published(spark, table.folder, audited).toArrow()
+        result = Read(table.name, at_ms, 0, rows.num_rows, digest_of(rows, audited.arrow_schema), last=last)
+    except Exception as error:
+        result = Read(table.name, at_ms, 0, error=str(error).split("\n")[0][:500] or type(error).__name__, last=last)
+    result = msgspec.structs.replace(result, took_ms=int(1000 * (time.monotonic() - started)))
+    out.write(msgspec.json.encode(result) + b"\n")
+
+
+def _told_to_stop() -> bool:
+    """The drill closes our standard input; if it dies, the kernel does."""
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""How a job is drilled and audited: `assets/<job>/drill.py` has a `DRILL` of this kind, beside the job itself.
+
+Light: neither Spark nor Great Expectations is imported here, so Dagster may load every spec at start-up.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from engine.api.schema import parse_schema
+from engine.cluster.loading import default_name
+from engine.runtime.errors import WeirError
+
+LEDGER = "weir_ledger"
+"""The temporary view that a recomputation reads: the expected records, one row each."""
+
+AUDIT_CHECKS: Mapping[str, str] = {
+    "no_lost_duplicate_phantom_rows": "every record of the ledger is in the raw table exactly once, and nothing else is",
+    "aggregates_equal_recomputation": "the aggregates are those of a Spark batch recomputation over the ledger",
+    "keys_not_null": "no key is NULL",
+    "epochs_whole": "each epoch's files in the tables hold exactly the rows that its checkpoint counted",
+    "ledger_equations": "in each epoch, what was sent was received, and what was read was written",
+}
+"""The checks of an audit, in the order in which they are reported, and what each of them says when it is green."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class NoDrill(WeirError):
+    """This job does not say how it can be drilled."""
+
+
+@dataclass(frozen=True)
+class AuditedTable:
+    """A Weir table of the job. `uid`: of its sink; `keys`: the columns that tell its rows apart, never NULL."""
+
+    name: str
+    uid: str
+    schema: str
+    keys: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for column in self.arrow_schema.names:
+            if not _NAME.fullmatch(column):
+                raise ValueError(f"table {self.name!r}: the column {column!r} can't be used in an audit; rename it")
+        unknown = [key for key in self.keys if key not in self.arrow_schema.names]
+        if unknown or not self.keys:
+            raise ValueError(f"table {self.name!r} needs keys that are columns of it; unknown: {unknown}")
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        return parse_schema(self.schema)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(name for name in self.arrow_schema.names if name not in self.keys)
+
+
+@dataclass(frozen=True)
+class DrillSpec:
+    """A bounded run of a job whose every record is known beforehand.
+
+    `make` is the source's own pure function: record numbers in, columns out. `params` start the job so that it writes
+    `rows` (each record as it came) and `aggregates`; `records_param` names the one that bounds it, and `records_per_s`
+    is the rate the other parameters give. `recomputation` is Spark SQL over `{ledger}` that gives the columns of
+    `aggregates`, in any order of rows.
+    """
+
+    job: str
+    path: str
+    params: Mapping[str, str]
+    records_param: str
+    records_per_s: int
+    source_uid: str
+    make: Callable[[np.ndarray], Mapping[str, Any]]
+    rows: AuditedTable
+    aggregates: AuditedTable
+    recomputation: str
+    parallelism: int = 2
+
+    @property
+    def tables(self) -> tuple[AuditedTable, AuditedTable]:
+        return (self.rows, self.aggregates)
+
+    def launch_params(self, records: int) -> dict[str, str]:
+        return {**self.params, self.records_param: str(records)}
+
+    def recomputation_sql(self) -> str:
+        return self.recomputation.format(ledger=LEDGER)
+
+
+def load_spec(job: str) -> DrillSpec:
+    """From a job's name (`pageviews`) or import path (`assets.pageviews.job:job`): the `DRILL` beside its module."""
+    package = job.partition(":")[0].rpartition(".")[0] if ":" in job else f"assets.{job}"
+    module_name = f"{package}.drill" if package else "drill"
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise NoDrill(f"{module_name} can't be imported: it needs the module {error.name!r}") from error
+        name = default_name(job) if ":" in job else job
+        raise NoDrill(
+            f"job {name!r} does not say how it can be drilled: there is no module {module_name}. Write one with "
+            "DRILL = DrillSpec(...), as in assets/pageviews/drill.py"
+        ) from error
+    spec = getattr(module, "DRILL", None)
+    if not isinstance(spec, DrillSpec):
+        raise NoDrill(f"{module_name} has no DRILL = DrillSpec(...)")
+    return spec

@@ -1,0 +1,125 @@
+"""Starting a job in the background, for `weir submit` and Dagster alike: check, choose the snapshot, detach."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from engine.cluster.client import JobClient
+from engine.cluster.launch import MasterLaunch, RunFolder
+from engine.cluster.loading import JobSpec, default_name, load_with_params
+from engine.cluster.spark import default_max_slots
+from engine.graph.execution_graph import ExecutionGraph
+from engine.runtime.errors import WeirError
+from engine.snapshot.log import EpochLog, Fenced
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.rewind import NothingIntact, fork, go_back
+from engine.snapshot.store import DirectoryStore, StoreError
+
+SLOTS_TIMEOUT_S = 60.0
+
+
+class FromSnapshot(Enum):
+    """Where a job goes on. Restoring behind committed output is never automatic: only if somebody chose it."""
+
+    LAST = "last"
+    REWIND = "rewind"
+    ALLOW_REPLAY = "allow_replay"
+
+
+def plan_launch(
+    path: str,
+    store: str | Path,
+    *,
+    params: Mapping[str, str],
+    parallelism: int | None = None,
+    name: str | None = None,
+    max_slots: int | None = None,
+    slots_timeout_s: float = SLOTS_TIMEOUT_S,
+) -> MasterLaunch:
+    """Everything that can be wrong is found here, before a process is started."""
+    spec = JobSpec(path, name or default_name(path), dict(params), parallelism)
+    graph, _ = load_with_params(spec)
+    slots = max_slots or default_max_slots()
+    needed = ExecutionGraph(graph).slots
+    if needed > slots:
+        raise WeirError(
+            f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a "
+            "lower --parallelism"
+        )
+    _check_store(store)
+    if JobClient(str(store), spec.name).alive():
+        raise WeirError(f"job {spec.name!r} is running already: weir status {spec.name}, or choose another --name")
+    return MasterLaunch(path, spec.name, spec.params, parallelism, str(Path(store).absolute()), slots, slots_timeout_s)
+
+
+def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
+    """Make the chosen state the one that the job goes on from; says what was done, or nothing to say."""
+    if choice is FromSnapshot.LAST:
+        return ""
+    hide = choice is FromSnapshot.REWIND
+    graph, _ = load_with_params(JobSpec(launch.path, launch.name, launch.params, launch.parallelism))
+    fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
+    if hide and fixed:
+        raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
+    try:
+        old, new = go_back(_log(launch), _owner(), hide=hide)
+    except (NothingIntact, Fenced, StoreError) as error:
+        raise WeirError(f"can't go back: {error}") from error
+    what = "tables hide what came after it" if hide else "what came after it stays, and comes again"
+    return f"going back to epoch {old}, as epoch {new}: {what}"
+
+
+def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
+    """A job of another name that goes on from the newest intact epoch of this one."""
+    try:
+        epoch = fork(_log(launch), name, _owner())
+    except (NothingIntact, Fenced, StoreError) as error:
+        raise WeirError(f"can't go back: {error}") from error
+    return msgspec.structs.replace(launch, name=name), f"{name} goes on from epoch {epoch} of {launch.name}"
+
+
+def start_detached(launch: MasterLaunch, by: str) -> JobClient:
+    """Leave a supervisor running that outlives whoever started it."""
+    folder = RunFolder(launch.store, launch.name)
+    folder.prepare()
+    folder.clear()
+    path = folder.write_launch(launch)
+    folder.want_running(launch, by)
+    with folder.log.open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "engine.cluster.supervisor", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return JobClient(launch.store, launch.name)
+
+
+def _log(launch: MasterLaunch) -> EpochLog:
+    return EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
+
+
+def _owner() -> str:
+    return f"cli-{secrets.token_hex(8)}"
+
+
+def _check_store(store: str | Path) -> None:
+    folder = Path(store).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"weir")
+        probe.unlink()
+    except OSError as error:
+        raise WeirError(
+            f"the store {folder} can't be written: {error.strerror}; choose another with --store"
+        ) from error

@@ -1,0 +1,311 @@
+"""For people who write jobs: run a job in this process, deterministically, with faults as items of its input.
+
+The real JobMaster, slots, gates, operators, snapshots and tables; one thread, a clock of its own, a store in memory. A
+test of recovery reads like a story:
+
+    views = ListSource([{"app": "a", "pv": 1}, Checkpoint(), {"app": "a", "pv": 1}, Crash(), {"app": "b", "pv": 1}])
+
+The process that reads a `Crash` dies there, once; the job goes on from its last checkpoint. What a `TableSink` published
+is `run(job).rows("name")`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from engine.api.environment import StreamEnvironment
+from engine.cluster.jobmaster import Action, JobMaster, Note, Outcome, RunOffLoop, Send, Stop
+from engine.connectors.base import Source, SplitReader
+from engine.connectors.table import read_table
+from engine.graph.execution_graph import ExecutionGraph
+from engine.protocol.epochlog import Created
+from engine.protocol.ids import AttemptId, ChannelId
+from engine.protocol.messages import Register, SlotMessage
+from engine.runtime.ports import Clock
+from engine.runtime.slot import SlotRuntime
+from engine.snapshot.log import EpochLog
+from engine.snapshot.paths import JobPaths
+
+STEPS = 200_000
+"""A run that takes more is stuck, or too large for a test."""
+
+
+class Checkpoint:
+    """The source waits here until a checkpoint with everything before it is complete."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+
+class Crash:
+    """The slot that reads this dies, as by kill -9. The next one reads past it."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+
+class JobFailed(AssertionError):
+    """The job did not finish."""
+
+
+Item = Mapping[str, Any] | Checkpoint | Crash
+
+
+class ListSource(Source):
+    """Records and faults from lists, one per split."""
+
+    def __init__(self, *splits: Sequence[Item]) -> None:
+        self._splits = [list(split) for split in splits]
+
+    def splits(self) -> Sequence[str]:
+        return [str(index) for index in range(len(self._splits))]
+
+    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
+        assert isinstance(clock, LocalRun), "a ListSource runs in engine.testing.run only"
+        return _ListReader(self._splits[int(split)], position or 0, clock, schema)
+
+
+class _ListReader(SplitReader):
+    """One record at a time, so that a fault stands exactly where it was written."""
+
+    def __init__(self, items: list[Item], position: int, run: LocalRun, schema: pa.Schema) -> None:
+        self._items = items
+        self._position = position
+        self._run = run
+        self._schema = schema
+
+    def poll(self, max_rows: int) -> pa.RecordBatch | None:
+        item = self._items[self._position]
+        if isinstance(item, Checkpoint) and not item.done:
+            self._run.want_checkpoint(item)
+            return None
+        if isinstance(item, Crash) and not item.done:
+            item.done = True
+            raise _Killed
+        self._position += 1
+        if isinstance(item, Checkpoint | Crash):
+            return None
+        return pa.RecordBatch.from_pylist([dict(item)], schema=self._schema)
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def finished(self) -> bool:
+        return self._position >= len(self._items)
+
+
+class _Killed(BaseException):
+    """Not an Exception: nothing in a slot catches kill -9."""
+
+
+class _MemoryStore:
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+
+    def write(self, path: str, data: bytes) -> None:
+        self._files[path] = data
+
+    def sync(self, paths: list[str]) -> None: ...
+
+    def create(self, path: str, data: bytes) -> Created:
+        if path in self._files:
+            return Created.EXISTS
+        self._files[path] = data
+        return Created.CREATED
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self._files[path]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    def list(self, prefix: str) -> list[str]:
+        return sorted(path for path in self._files if path.startswith(prefix + "/"))
+
+    def delete(self, path: str) -> None:
+        self._files = {p: d for p, d in self._files.items() if p != path and not p.startswith(path + "/")}
+
+    def uri(self, path: str) -> str:
+        return f"memory:/{path}"
+
+
+class _Slot:
+    """One simulated process: the ports of one SlotRuntime."""
+
+    def __init__(self, run: LocalRun, index: int, session: str) -> None:
+        self.index = index
+        self.session = session
+        self.alive = True
+        self._run = run
+        self.runtime = SlotRuntime(run.execution, run.paths, run, self, self, run.store, self)
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Something for this process, if it still lives when it arrives."""
+        self._run.post(lambda: work() if self.alive else None)
+
+    # Transport
+    def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None: ...
+
+    def close(self, attempt: AttemptId) -> None: ...
+
+    def send(self, attempt_or_message: Any, channel: Any = None, frame: Any = None) -> None:
+        """Transport (a frame) and Control (a message) in one: both just go out."""
+        if channel is None:
+            self._to_master(attempt_or_message)
+            return
+        receiver = self._run.slot_at(channel.receiver)
+        if receiver is not None:
+            receiver.post(lambda: receiver.runtime.on_frame(attempt_or_message, channel, frame))
+
+    def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
+        sender = self._run.slot_at(channel.sender)
+        if sender is not None:
+            sender.post(lambda: sender.runtime.on_grant(attempt, channel, granted_total))
+
+    def _to_master(self, message: SlotMessage) -> None:
+        run = self._run
+        self.post(lambda: run.carry_out(run.master.on_message(self.session, message, run.now_ms())))
+
+    # Offload
+    def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        def both() -> None:
+            result, error = _tried(work)
+            self.post(lambda: done(result, error))
+
+        self.post(both)
+
+
+def _tried(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error
+
+
+class LocalRun:
+    """A job, its JobMaster and its slots, in one thread. Also the clock: a millisecond a turn."""
+
+    def __init__(self, job: Callable[[StreamEnvironment], None], parallelism: int, params: Mapping[str, str]) -> None:
+        env = StreamEnvironment(params, parallelism)
+        job(env)
+        env.params.check_all_known()
+        graph = env.graph.translate("test", env.checkpoints, env.restart, env.max_parallelism, "")
+        self.execution = ExecutionGraph(graph)
+        self.paths = JobPaths("test")
+        self.store = _MemoryStore()
+        self.events: list[Note] = []
+        self.ended: Stop | None = None
+        self._now_ms = 0.0
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._sessions = itertools.count()
+        self._wanted: dict[int, Checkpoint] = {}
+        committers = {uid: sink.committer(self.store, self.paths) for uid, sink in graph.sinks}
+        log = EpochLog(self.store, self.paths)
+        self.master = JobMaster(self.execution, log, committers, "test", "nonce", self.wall_ms, lambda: 0.5)
+        self.slots = [self._start_slot(index) for index in range(self.execution.slots)]
+
+    # --- what a test asks afterwards ---
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """What `TableSink(table)` has published."""
+        rows: list[dict[str, Any]] = read_table(self.store, self.paths.table(table)).to_pylist()
+        return rows
+
+    @property
+    def restarts(self) -> int:
+        return self.master.stats.restarts
+
+    @property
+    def epochs(self) -> int:
+        return self.master.newest.epoch if self.master.newest else 0
+
+    # --- the world ---
+
+    def now_ms(self) -> float:
+        return self._now_ms
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + int(self._now_ms)
+
+    def post(self, work: Callable[[], None]) -> None:
+        self._inbox.append(work)
+
+    def run(self) -> LocalRun:
+        for _ in range(STEPS):
+            self._now_ms += 1
+            for _ in range(len(self._inbox)):
+                self._inbox.popleft()()
+            for slot in list(self.slots):
+                try:
+                    slot.runtime.step()
+                except _Killed:
+                    self._replace(slot)
+            if self.ended is None:
+                self.carry_out(self.master.on_tick(self._now_ms))
+            if self.ended is not None:
+                if self.ended.outcome is not Outcome.FINISHED:
+                    raise JobFailed(self.ended.reason)
+                return self
+        raise JobFailed(f"the job is not finished after {STEPS} steps; it is {self.master.phase.value}")
+
+    def _start_slot(self, index: int) -> _Slot:
+        slot = _Slot(self, index, f"session-{next(self._sessions)}")
+        fingerprint = self.execution.graph.fingerprint
+        slot.send(Register(slot.session, str(index), index, index, "nonce", fingerprint))
+        return slot
+
+    def slot_at(self, index: int) -> _Slot | None:
+        """Who fills this slot in the attempt that is deployed; None: the attempt is over."""
+        session = next((slot.session for slot in self.master.slots.assigned if slot.index == index), None)
+        return next((slot for slot in self.slots if slot.session == session), None)
+
+    def _replace(self, slot: _Slot) -> None:
+        slot.alive = False
+        self.carry_out(self.master.on_slot_gone(slot.session, "killed by a Crash in its input", self._now_ms))
+        self.slots[slot.index] = self._start_slot(slot.index)
+
+    def want_checkpoint(self, item: Checkpoint) -> None:
+        if item not in self._wanted.values():
+            checkpoint, actions = self.master.trigger_checkpoint(self._now_ms)
+            if checkpoint is not None:
+                self._wanted[checkpoint] = item
+                self.post(lambda: self.carry_out(actions))
+
+    def carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(session, message):
+                    slot = next((s for s in self.slots if s.session == session), None)
+                    if slot is not None:
+                        slot.post(lambda slot=slot, message=message: slot.runtime.on_control(message))  # type: ignore[misc]
+                case RunOffLoop():
+                    self.post(lambda action=action: self._run_off_loop(action))  # type: ignore[misc]
+                case Note(kind, data):
+                    self.events.append(action)
+                    if kind == "completed" and data["checkpoint"] in self._wanted:
+                        self._wanted.pop(data["checkpoint"]).done = True
+                    elif kind == "aborted":
+                        self._wanted.pop(data["checkpoint"], None)
+                case Stop():
+                    self.ended = self.ended or action
+
+    def _run_off_loop(self, action: RunOffLoop) -> None:
+        result, error = _tried(action.work)
+        self.post(lambda: self.carry_out(action.done(result, error, self._now_ms)))
+
+
+def run(
+    job: Callable[[StreamEnvironment], None], *, parallelism: int = 1, params: Mapping[str, str] | None = None
+) -> LocalRun:
+    """Run a job to its end; raises `JobFailed` with the job's own error if it does not finish."""
+    return LocalRun(job, parallelism, params or {}).run()
+
+
+__all__ = ["Checkpoint", "Crash", "JobFailed", "ListSource", "LocalRun", "run"]

@@ -1,0 +1,72 @@
+"""Whether a job that should be running is: decided from what lies in its folder, by the age of its heartbeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from engine.cluster.launch import Desired, LastHeartbeat, MasterExit, RunFolder
+
+
+class State(Enum):
+    UNKNOWN = "never started"
+    STOPPED = "stopped"
+    STARTING = "starting"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    SILENT = "silent"
+    GONE = "gone"
+    FAILED = "failed"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Health:
+    """`start_again`: it is wanted, nobody runs it, and it did not end for a reason that would come again."""
+
+    state: State
+    detail: str
+    heartbeat_age_s: float | None = None
+    start_again: bool = False
+
+    @property
+    def healthy(self) -> bool:
+        return self.state not in (State.RECOVERING, State.SILENT, State.GONE, State.FAILED)
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is worth asking the JobMaster something."""
+        return self.state in (State.RUNNING, State.RECOVERING)
+
+
+def judge(
+    desired: Desired | None,
+    ended: MasterExit | None,
+    heartbeat: LastHeartbeat | None,
+    now_ms: int,
+    silent_after_s: float,
+) -> Health:
+    """A failed job is not started again: its supervisor has tried, and somebody has to look."""
+    if desired is None:
+        return Health(State.UNKNOWN, "it was never started in this store")
+    if not desired.running:
+        return Health(State.STOPPED, f"stopped on purpose (by {desired.by})")
+    if ended is not None:
+        if ended.outcome == "finished":
+            return Health(State.FINISHED, ended.reason)
+        if ended.outcome == "failed":
+            return Health(State.FAILED, ended.reason)
+        return Health(State.GONE, f"it should run, but it ended: {ended.outcome} ({ended.reason})", start_again=True)
+    last_ms = max(desired.at_ms, heartbeat.at_ms if heartbeat else 0)
+    age_s = max(0.0, (now_ms - last_ms) / 1000)
+    if age_s > silent_after_s:
+        detail = f"no sign of life for {age_s:.0f} s"
+        return Health(State.SILENT, detail, age_s, start_again=age_s > 2 * silent_after_s)
+    if heartbeat is None or heartbeat.at_ms < desired.at_ms:
+        return Health(State.STARTING, f"started {age_s:.0f} s ago")
+    state = State.RUNNING if heartbeat.phase == "running" else State.RECOVERING
+    return Health(state, f"generation {heartbeat.generation} is {heartbeat.phase}", age_s)
+
+
+def look(folder: RunFolder, now_ms: int, silent_after_s: float) -> Health:
+    return judge(folder.read_desired(), folder.read_exit(), folder.read_heartbeat(), now_ms, silent_after_s)

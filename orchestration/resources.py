@@ -1,0 +1,93 @@
+"""What runs, schedules and sensors share: the store of jobs, Spark for batch, and errors that users can read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from engine.cluster.client import JobClient
+from engine.cluster.java import prepare_environment
+from engine.runtime.errors import WeirError
+from orchestration.spec import StreamSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STORE = "store"
+"""The metadata of `streams/<job>` that says where the job was started."""
+
+
+def default_store() -> str:
+    """WEIR_STORE, or a directory beside Dagster's own state, or what the CLI uses."""
+    if store := os.environ.get("WEIR_STORE"):
+        return str(Path(store).absolute())
+    if home := os.environ.get("DAGSTER_HOME"):
+        return str(Path(home).absolute() / "weir")
+    return str(Path(".weir").absolute())
+
+
+class WeirStore(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Where jobs live unless the run that started one chose another place."""
+
+    path: str
+
+    def of(self, instance: dg.DagsterInstance, spec: StreamSpec) -> str:
+        """The store that `streams/<job>` was last materialized in: all actions follow it there."""
+        event = instance.get_latest_materialization_event(spec.stream_key)
+        found = metadata_of(event).get(STORE)
+        return str(found) if found else self.path
+
+    def client(self, instance: dg.DagsterInstance, spec: StreamSpec) -> JobClient:
+        return JobClient(self.of(instance, spec), spec.job)
+
+
+def metadata_of(event: dg.EventLogEntry | None) -> Mapping[str, Any]:
+    """The metadata of a materialization, as plain values."""
+    if event is None or event.asset_materialization is None:
+        return {}
+    return {name: value.value for name, value in event.asset_materialization.metadata.items()}
+
+
+def batch_spark() -> LazyPySparkResource:
+    """Another Spark application than any job's: slots hold their cores for good. It starts when first used."""
+    return LazyPySparkResource(
+        spark_config={
+            "spark.master": "local[2]",
+            "spark.app.name": "weir gold",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.authenticate": "true",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "4",
+            "spark.log.level": "ERROR",
+        }
+    )
+
+
+def session_of(pyspark: LazyPySparkResource) -> SparkSession:
+    """The resource's session, on the Java that Weir finds."""
+    os.environ.update(prepare_environment())
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    session: SparkSession = pyspark.spark_session
+    return session
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """What Weir raises on purpose says what to do: shown as it is, and not tried again."""
+    try:
+        yield
+    except WeirError as error:
+        raise dg.Failure(description=str(error), allow_retries=False) from error
+
+
+def resources() -> dict[str, Any]:
+    return {"weir": WeirStore(path=default_store()), "pyspark": batch_spark()}

@@ -1,0 +1,237 @@
+"""`streams/<job>`: a short run ensures that a detached JobMaster runs. Jobs that cancel it and that checkpoint it.
+
+A never-ending job is not a never-ending run: what is started here outlives the run, the daemon and this machine's
+webserver, and keeps itself alive; Dagster looks after it with a sensor.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from engine.cluster.client import JobClient, NotRunning
+from engine.cluster.launch import MasterLaunch
+from engine.cluster.submit import FromSnapshot, choose_snapshot, plan_launch, start_detached
+from engine.runtime.errors import WeirError
+from orchestration.health import Health, State, look
+from orchestration.resources import STORE, WeirStore, readable_errors
+from orchestration.spec import StreamSpec
+
+BY = "dagster"
+HEALTHY = "healthy"
+START_TIMEOUT_S = 180.0
+CHECKPOINT_TIMEOUT_S = 120.0
+CANCEL_TIMEOUT_S = 60.0
+
+
+class StreamConfig(dg.Config):
+    """How `streams/<job>` is started. Leave everything out to have it as its spec says, from its last epoch."""
+
+    parallelism: int | None = Field(default=None, description="slots to run on (default: as the job's spec says)")
+    params: dict[str, str] = Field(default={}, description="parameters of the job, over those of its spec")
+    store: str | None = Field(default=None, description="directory for snapshots and tables (default: as last time)")
+    from_snapshot: FromSnapshot = Field(
+        default=FromSnapshot.LAST,
+        description="LAST: go on from the last epoch. REWIND: from the newest intact one, tables hide what came after. "
+        "ALLOW_REPLAY: from the newest intact one, what came after stays and comes again",
+    )
+
+
+@dataclass(frozen=True)
+class Ensured:
+    client: JobClient
+    said: str
+
+
+def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensured:
+    """Start the job unless it runs. One that runs otherwise than asked for is an error: nobody stops it by accident."""
+    client = JobClient(store, spec.job)
+    params = {**spec.params, **config.params}
+    parallelism = config.parallelism or spec.parallelism
+    if client.alive():
+        _same_as_asked(client, config)
+        _wait(client)
+        return Ensured(client, "it was running already: nothing to do")
+    launch = plan_launch(spec.path, store, params=params, parallelism=parallelism, name=spec.job)
+    went_back = choose_snapshot(launch, config.from_snapshot)
+    client = start_detached(launch, BY)
+    _wait(client)
+    return Ensured(client, f"started; {went_back}" if went_back else "started")
+
+
+def _wait(client: JobClient) -> None:
+    ended = client.wait_until_running(START_TIMEOUT_S)
+    if ended is not None and ended.outcome != "finished":
+        raise WeirError(f"job {client.name!r} {ended.outcome}: {ended.reason}. Its log is {client.folder.log}")
+
+
+def _same_as_asked(client: JobClient, config: StreamConfig) -> None:
+    running = client.folder.read_launch()
+    if running is None:
+        return
+    differs = [
+        f"{name} is {running.params.get(name)!r}" for name, v in config.params.items() if running.params.get(name) != v
+    ]
+    if config.parallelism is not None and config.parallelism != running.parallelism:
+        differs.append(f"its parallelism is {running.parallelism or 'its own'}")
+    if config.from_snapshot is not FromSnapshot.LAST:
+        differs.append("it goes on from its own last epoch")
+    if differs:
+        raise WeirError(
+            f"job {client.name!r} is running already, but not as asked for: {'; '.join(differs)}. Cancel it first "
+            f"({client.name}_cancel), then materialize again"
+        )
+
+
+def as_config(launch: MasterLaunch) -> StreamConfig:
+    """To start a job again as it was started last, whoever did that."""
+    return StreamConfig(parallelism=launch.parallelism, params=launch.params, store=launch.store)
+
+
+def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
+    @dg.asset(
+        key=spec.stream_key,
+        description=f"{spec.description}\n\nMaterialize it to ensure that it is running; it goes on by itself from there.",
+        group_name=spec.job,
+        owners=list(spec.owners),
+        kinds={"spark", "arrow"},
+        pool=spec.pool,
+        metadata={"job": spec.path},
+    )
+    def stream(context: dg.AssetExecutionContext, config: StreamConfig, weir: WeirStore) -> dg.MaterializeResult[None]:
+        store = str(Path(config.store).absolute()) if config.store else weir.of(context.instance, spec)
+        started = time.monotonic()
+        with readable_errors():
+            ensured = ensure_running(spec, store, config)
+            metadata = _describe(ensured.client)
+        context.log.info(f"{spec.job}: {ensured.said}")
+        return dg.MaterializeResult(
+            metadata={
+                STORE: store,
+                "outcome": ensured.said,
+                "seconds": round(time.monotonic() - started, 1),
+                "log": dg.MetadataValue.path(str(ensured.client.folder.log)),
+                **metadata,
+            }
+        )
+
+    return stream
+
+
+def _describe(client: JobClient) -> dict[str, Any]:
+    try:
+        status = client.status()
+    except NotRunning as error:
+        return {"state": str(error)}  # a bounded job may have finished meanwhile
+    return {
+        "state": status["phase"],
+        "generation": status["generation"],
+        "epoch": status["epoch"],
+        "parallelism": status["parallelism"],
+        "guarantee": status["guarantee"],
+    }
+
+
+def health_check(spec: StreamSpec) -> dg.AssetChecksDefinition:
+    """The sensor reports it all the time; executed by hand it looks once."""
+
+    @dg.asset_check(asset=spec.stream_key, name=HEALTHY, description="the JobMaster's heartbeat is fresh")
+    def healthy(context: dg.AssetCheckExecutionContext, weir: WeirStore) -> dg.AssetCheckResult:
+        client = weir.client(context.instance, spec)
+        health = look(client.folder, time.time_ns() // 1_000_000, spec.silent_after_s)
+        return dg.AssetCheckResult(
+            passed=health.healthy,
+            severity=severity(health),
+            description=health.detail,
+            metadata=health_metadata(health),
+        )
+
+    return healthy
+
+
+def severity(health: Health) -> dg.AssetCheckSeverity:
+    return dg.AssetCheckSeverity.WARN if health.state is State.RECOVERING else dg.AssetCheckSeverity.ERROR
+
+
+def health_metadata(health: Health) -> dict[str, Any]:
+    age = {} if health.heartbeat_age_s is None else {"heartbeat_age_s": round(health.heartbeat_age_s, 1)}
+    return {"state": health.state.value, **age}
+
+
+def start_job(spec: StreamSpec) -> Any:
+    return dg.define_asset_job(
+        f"{spec.job}_start",
+        selection=[spec.stream_key],
+        description=f"Ensure that {spec.job} is running.",
+        owners=list(spec.owners),
+    )
+
+
+def cancel_job(spec: StreamSpec) -> dg.JobDefinition:
+    @dg.op(name=f"cancel_{spec.job}", pool=spec.pool)
+    def cancel(context: dg.OpExecutionContext, weir: WeirStore) -> None:
+        client = weir.client(context.instance, spec)
+        with readable_errors():
+            try:
+                client.cancel(BY)
+            except NotRunning as error:
+                context.log.info(f"nothing to cancel: {error}")
+                return
+            client.wait_until_ended(CANCEL_TIMEOUT_S)
+        context.log.info(f"{spec.job} is cancelled; its last epoch stays, the next start goes on from there")
+
+    @dg.job(
+        name=f"{spec.job}_cancel",
+        description=f"End {spec.job}. Its last epoch stays; the next start goes on from there.",
+        owners=list(spec.owners),
+    )
+    def cancel_stream() -> None:
+        cancel()
+
+    return cancel_stream
+
+
+def checkpoint_job(spec: StreamSpec) -> dg.JobDefinition:
+    @dg.op(name=f"checkpoint_{spec.job}", pool=spec.pool)
+    def checkpoint(context: dg.OpExecutionContext, weir: WeirStore) -> None:
+        client = weir.client(context.instance, spec)
+        with readable_errors():
+            event = client.wait_for_checkpoint(client.trigger_checkpoint(), CHECKPOINT_TIMEOUT_S)
+            if event["kind"] == "aborted":
+                raise WeirError(f"checkpoint {event['checkpoint']} was aborted: {event['why']}: {event['detail']}")
+        context.log.info(f"checkpoint {event['checkpoint']} is epoch {event['epoch']}, {event['duration_ms']:.0f} ms")
+
+    @dg.job(
+        name=f"{spec.job}_checkpoint",
+        description=f"Trigger a checkpoint of {spec.job} now, and wait until it is published and committed.",
+        owners=list(spec.owners),
+    )
+    def checkpoint_stream() -> None:
+        checkpoint()
+
+    return checkpoint_stream
+
+
+def checkpoint_schedule(spec: StreamSpec, job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    assert spec.checkpoint_cron is not None
+
+    @dg.schedule(
+        name=f"{spec.job}_checkpoints",
+        cron_schedule=spec.checkpoint_cron,
+        job=job,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Triggers a checkpoint of {spec.job}, while it runs.",
+    )
+    def checkpoints(context: dg.ScheduleEvaluationContext, weir: WeirStore) -> dg.RunRequest | dg.SkipReason:
+        client = weir.client(context.instance, spec)
+        health = look(client.folder, time.time_ns() // 1_000_000, spec.silent_after_s)
+        if health.state is not State.RUNNING:
+            return dg.SkipReason(f"{spec.job} is not running: {health.detail}")
+        return dg.RunRequest()
+
+    return checkpoints

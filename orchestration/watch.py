@@ -1,0 +1,195 @@
+"""The sensor of a job: what its JobMaster wrote down becomes events of Dagster; a job that is wanted and gone is started.
+
+It reads `history/events.jsonl` behind a cursor. What was reported is known from Dagster itself, by the time of the last
+materialization: a sensor that reported and died before its cursor was saved reports nothing twice.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import msgspec
+
+from engine.cluster.client import JobClient
+from engine.runtime.errors import WeirError
+from engine.snapshot.paths import JobPaths
+from orchestration.health import Health, State, look
+from orchestration.resources import WeirStore, metadata_of
+from orchestration.spec import StreamSpec
+from orchestration.streams import HEALTHY, as_config, health_metadata, severity
+
+MOST_A_TICK = 100
+"""Plots show the last hundred; what has piled up while no daemon ran comes in portions, inside a sensor's 60 s."""
+
+START_AGAIN_EVERY_MS = 300_000
+COMPLETED_AT = "completed_at_ms"
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """How far the history was read; the ledger's totals there; the state that was last reported."""
+
+    store: str = ""
+    offset: int = 0
+    rows_read: int = 0
+    rows_committed: int = 0
+    state: str = ""
+
+
+def watch_sensor(spec: StreamSpec, start_job: Any) -> dg.SensorDefinition:
+    @dg.sensor(
+        name=f"{spec.job}_watch",
+        job=start_job,
+        minimum_interval_seconds=spec.watch_every_s,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Reports the checkpoints, the sinks and the health of {spec.job}; starts it again if it is gone.",
+    )
+    def watch(context: dg.SensorEvaluationContext, weir: WeirStore) -> dg.SensorResult:
+        client = weir.client(context.instance, spec)
+        cursor = _resume(context.cursor, client)
+        now_ms = time.time_ns() // 1_000_000
+        health = look(client.folder, now_ms, spec.silent_after_s)
+        if health.state is State.UNKNOWN:
+            return dg.SensorResult(skip_reason=f"{spec.job}: {health.detail}")
+        latest = context.instance.get_latest_materialization_event(spec.checkpoints_key)
+        reported_ms = int(metadata_of(latest).get(COMPLETED_AT, 0))
+        events, cursor = new_checkpoints(spec, client, cursor, reported_ms)
+        found: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = list(events)
+        if events and health.answers:
+            found += _sinks(spec, client, now_ms, events[-1])
+        if health.state is not State.STARTING and (health.answers or health.state.value != cursor.state):
+            found.append(_evaluation(spec, health))
+        cursor = msgspec.structs.replace(cursor, state=health.state.value)
+        return dg.SensorResult(
+            run_requests=list(_start_again(spec, client, health, now_ms)),
+            skip_reason=None if health.start_again else f"{health.state.value}: {len(events)} new checkpoints",
+            asset_events=found,
+            cursor=msgspec.json.encode(cursor).decode(),
+        )
+
+    return watch
+
+
+def _resume(text: str | None, client: JobClient) -> Cursor:
+    """From the beginning where the job was moved to another store, or was deleted and begun anew."""
+    cursor = msgspec.json.decode(text, type=Cursor) if text else Cursor()
+    history = _history(client)
+    size = history.stat().st_size if history.exists() else 0
+    return cursor if cursor.store == client.store and cursor.offset <= size else Cursor(store=client.store)
+
+
+def _history(client: JobClient) -> Path:
+    return Path(client.store) / JobPaths(client.name).history("events.jsonl")
+
+
+def new_checkpoints(
+    spec: StreamSpec, client: JobClient, cursor: Cursor, reported_ms: int
+) -> tuple[list[dg.AssetMaterialization], Cursor]:
+    """One materialization per completed checkpoint; its rows are the difference of two ledgers."""
+    found: list[dg.AssetMaterialization] = []
+    for event, end in _events(_history(client), cursor.offset):
+        if event.get("kind") == "completed":
+            read, committed = _total(event["ledger"], "source:"), _total(event["ledger"], "sink:")
+            if event[COMPLETED_AT] > reported_ms:
+                rows = {
+                    "rows_read": max(0, read - cursor.rows_read),
+                    "rows_committed": max(0, committed - cursor.rows_committed),
+                }
+                found.append(_materialization(spec, event, rows))
+            cursor = msgspec.structs.replace(cursor, rows_read=read, rows_committed=committed)
+        cursor = msgspec.structs.replace(cursor, offset=end)
+        if len(found) == MOST_A_TICK:
+            break
+    return found, cursor
+
+
+def _events(history: Path, offset: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """Whole lines only: the last one may still be being written."""
+    if not history.exists():
+        return
+    with history.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            try:
+                yield json.loads(line), offset
+            except ValueError:
+                yield {}, offset  # torn by a crash
+
+
+def _total(ledger: dict[str, int], prefix: str) -> int:
+    return sum(count for name, count in ledger.items() if name.startswith(prefix))
+
+
+def _materialization(spec: StreamSpec, event: dict[str, Any], rows: dict[str, int]) -> dg.AssetMaterialization:
+    """Only numbers plot."""
+    return dg.AssetMaterialization(
+        spec.checkpoints_key,
+        description=f"checkpoint {event['checkpoint']} is epoch {event['epoch']}",
+        metadata={
+            "checkpoint": event["checkpoint"],
+            "epoch": event["epoch"],
+            "duration_ms": float(event["duration_ms"]),
+            "alignment_ms": float(event["alignment_ms"]),
+            "sync_ms": float(event["sync_ms"]),
+            "async_ms": float(event["async_ms"]),
+            "start_delay_ms": float(event["start_delay_ms"]),
+            "state_bytes": event["state_bytes"],
+            **rows,
+            "attempt": event["attempt"],
+            COMPLETED_AT: dg.MetadataValue.text(str(event[COMPLETED_AT])),
+        },
+    )
+
+
+def _sinks(
+    spec: StreamSpec, client: JobClient, now_ms: int, newest: dg.AssetMaterialization
+) -> list[dg.AssetObservation]:
+    """`lag_s`: how far event time is behind the clock; `commit_age_s`: how long ago readers saw something new."""
+    try:
+        sinks: dict[str, dict[str, Any]] = client.status()["sinks"]
+    except WeirError:
+        return []  # it is being replaced; the next tick tells more
+    committed_ms = int(str(newest.metadata[COMPLETED_AT].value))
+    metadata: dict[str, Any] = {
+        "rows": sum(sink["rows"] for sink in sinks.values()),
+        "commit_age_s": round(max(0, now_ms - committed_ms) / 1000, 1),
+    }
+    marks = [sink["watermark_ms"] for sink in sinks.values() if sink["watermark_ms"] is not None]
+    if len(marks) == len(sinks) and marks:
+        metadata["watermark"] = dg.MetadataValue.timestamp(min(marks) / 1000)
+        metadata["lag_s"] = round((now_ms - min(marks)) / 1000, 1)
+    if len(sinks) > 1:
+        metadata |= {f"rows {uid}": sink["rows"] for uid, sink in sinks.items()}
+    tables = sorted(path.parent for path in Path(client.store, client.name, "tables").glob("**/_spark_metadata"))
+    metadata |= {f"table {path.name}": dg.MetadataValue.path(str(path)) for path in tables}
+    return [dg.AssetObservation(spec.sinks_key, metadata=metadata)]
+
+
+def _evaluation(spec: StreamSpec, health: Health) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=spec.stream_key,
+        check_name=HEALTHY,
+        passed=health.healthy,
+        severity=severity(health),
+        description=health.detail,
+        metadata=health_metadata(health),
+    )
+
+
+def _start_again(spec: StreamSpec, client: JobClient, health: Health, now_ms: int) -> Iterator[dg.RunRequest]:
+    """Dagster is the last supervisor. One run for each death; another if that did not help, minutes later."""
+    desired = client.folder.read_desired()
+    if not health.start_again or desired is None:
+        return
+    yield dg.RunRequest(
+        run_key=f"{client.store}-{desired.at_ms}-{now_ms // START_AGAIN_EVERY_MS}",
+        run_config=dg.RunConfig(ops={spec.stream_key.to_python_identifier(): as_config(desired.launch)}),
+        tags={"weir/why": health.detail},
+    )

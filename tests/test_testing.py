@@ -1,0 +1,91 @@
+"""The harness for people who write jobs: recovery tests that read like stories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from engine.api import (
+    FixedDelay,
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    StreamEnvironment,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count,
+)
+from engine.connectors.table import TableSink
+from engine.testing import Checkpoint, Crash, Item, JobFailed, ListSource, run
+
+
+def view(app: str, second: int) -> dict[str, Any]:
+    return {"app": app, "ts": second * 1000}
+
+
+def per_window(*splits: list[Item]) -> Any:
+    def job(env: StreamEnvironment) -> None:
+        env.set_restart_strategy(FixedDelay(attempts=5, delay_ms=10))
+        views = env.from_source(ListSource(*splits), "app string, ts long", uid="views")
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("ts")
+        windows = (
+            views.assign_timestamps_and_watermarks(strategy).key_by("app").window(TumblingEventTimeWindows.of("10 s"))
+        )
+        windows.aggregate(pv=count(), uid="pv").sink_to(TableSink("pv"), uid="out")
+
+    return job
+
+
+def counts(rows: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    return sorted((row["app"], int(row["window_start"].timestamp()), row["pv"]) for row in rows)
+
+
+@pytest.mark.promise("A1", "D11")
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_crash_after_a_checkpoint_changes_nothing(parallelism: int) -> None:
+    calm = [view("a", 1), view("b", 2), view("a", 3), view("a", 12), view("b", 25)]
+    story = [calm[0], calm[1], Checkpoint(), calm[2], calm[3], Crash(), calm[4]]
+    other = [view("b", 1), Crash(), view("a", 11), Checkpoint(), view("a", 30)]
+    broken = run(per_window(story, other), parallelism=parallelism)
+    whole = run(per_window(calm, [item for item in other if isinstance(item, dict)]), parallelism=parallelism)
+    assert broken.restarts == 2 and whole.restarts == 0
+    assert counts(broken.rows("pv")) == counts(whole.rows("pv"))
+
+
+def test_without_a_checkpoint_everything_is_read_again() -> None:
+    result = run(per_window([view("a", 1), Crash(), view("a", 2)]))
+    assert counts(result.rows("pv")) == [("a", 0, 2)]
+    assert result.epochs == 1, "the final checkpoint"
+
+
+class Total(KeyedProcessFunction):
+    def open(self, context: RuntimeContext) -> None:
+        self._total = context.get_state(ValueStateDescriptor("total", pa.int64()))
+
+    def process_element(self, value: dict[str, Any], context: ProcessContext) -> Iterable[dict[str, Any]]:
+        self._total.update((self._total.value() or 0) + 1)
+        yield {"app": value["app"], "total": self._total.value()}
+
+
+def test_value_state_comes_back_with_the_checkpoint() -> None:
+    def job(env: StreamEnvironment) -> None:
+        env.set_restart_strategy(FixedDelay(attempts=1, delay_ms=10))
+        source = ListSource([view("a", 1), view("a", 2), Checkpoint(), view("a", 3), Crash(), view("b", 4)])
+        keyed = env.from_source(source, "app string, ts long", uid="views").key_by("app")
+        keyed.process(Total(), uid="total", schema="app string, total long").sink_to(TableSink("t"), uid="out")
+
+    rows = sorted((row["app"], row["total"]) for row in run(job).rows("t"))
+    assert rows == [("a", 1), ("a", 2), ("a", 3), ("b", 1)]
+
+
+def test_a_job_that_fails_raises_with_its_own_error() -> None:
+    def job(env: StreamEnvironment) -> None:
+        stream = env.from_source(ListSource([view("a", 1)]), "app string, ts long", uid="views")
+        stream.map(lambda row: {**row, "ts": 1 // 0}).sink_to(TableSink("t"), uid="out")
+
+    with pytest.raises(JobFailed, match=r"operator 'map-1', subtask 0, record 1 .*ZeroDivisionError"):
+        run(job)
