@@ -1,4 +1,4 @@
-# Every target sets up what it needs: the virtualenv is rebuilt when a lock file changes, and only then.
+# Every target sets up what it needs: the virtualenv follows the lock files and pyproject.toml, and only them.
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
@@ -66,7 +66,7 @@ echo "Weir needs Python 3.11 or 3.12, and none is on PATH: install python3.11 (w
 exit 1
 endef
 
-$(STAMP): requirements.lock requirements-dev.lock
+$(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	@echo "[1/3] virtualenv in $(VENV)"
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 	  python=$$($(FIND_PYTHON)) || exit 1; \

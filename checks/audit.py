@@ -36,6 +36,14 @@ ROWS, AGGREGATES, KEYS, EPOCHS, EQUATIONS = AUDIT_CHECKS
 EXAMPLES = 20
 """Rows shown of what is wrong."""
 
+FIGURES = {
+    queries.LOST: "lost",
+    queries.DUPLICATE: "duplicated",
+    queries.PHANTOM: "phantom",
+    queries.DIFFERS: "differing",
+}
+"""By label: how many rows of the raw table; for the aggregates with `aggregates_` before it."""
+
 Say = Callable[[str], None]
 Share = Callable[[float], None]
 
@@ -109,7 +117,9 @@ def run_audit(
     if folder.is_dir():
         (folder / "audit.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     share(1.0)
-    progress(f"{result.verdict.value}: {evaluated} of {answers.planned} expectations, {time.monotonic() - started:.0f} s")
+    progress(
+        f"{result.verdict.value}: {evaluated} of {answers.planned} expectations, {time.monotonic() - started:.0f} s"
+    )
     return result
 
 
@@ -165,9 +175,7 @@ class _Audit:
         for frame in self._cached:
             frame.unpersist()
 
-    def _validate(
-        self, suites: Any, name: str, frame: Callable[[], DataFrame], planned: Sequence[Planned]
-    ) -> None:
+    def _validate(self, suites: Any, name: str, frame: Callable[[], DataFrame], planned: Sequence[Planned]) -> None:
         """Whatever goes wrong here is a problem of the checks planned, and of no other."""
         self._answers.planned += len(planned)
         self._say(f"{name}: {', '.join(dict.fromkeys(plan.check for plan in planned))}")
@@ -189,7 +197,10 @@ class _Audit:
         """Figures: how many rows there are, and how many of them are wrong in which way."""
         names = {
             self._spec.rows.name: ("rows", "lost", "duplicated", "phantom", "differing"),
-            self._spec.aggregates.name: ("aggregates", *(f"aggregates_{x}" for x in ("lost", "duplicated", "phantom", "differing"))),
+            self._spec.aggregates.name: (
+                "aggregates",
+                *(f"aggregates_{x}" for x in ("lost", "duplicated", "phantom", "differing")),
+            ),
         }.get(name)
         if names is None:
             return
@@ -276,7 +287,7 @@ def _said(one: Evaluated) -> str:
     if rows := one.rows:
         more = f" and {one.unexpected - 1} more" if one.unexpected > 1 else ""
         return ", ".join(f"{name} {value}" for name, value in rows[0].items()) + more
-    return f"not so in {one.unexpected} rows: {one.expectation.meaning}"
+    return f"{one.unexpected} rows against: {one.expectation.meaning}"
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

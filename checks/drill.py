@@ -95,6 +95,7 @@ def run_drill(
         reader_violations=judge_reads(reads, spec.tables, epochs),
         started_ms=started_ms,
         duration_s=round(time.monotonic() - started, 3),
+        seed=seed,
     )
     (folder / "drill.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     progress(f"{len(reads)} reads, {len(result.reader_violations)} of them wrong; {len(epochs)} epochs")
@@ -150,7 +151,9 @@ class _Run:
         while (ended := self._poll()) is None:
             reader.check_alive()
             if time.monotonic() > self._deadline_s:
-                raise DrillFailed(f"job {self._spec.job!r} did not finish in time; its log is {self._client.folder.log}")
+                raise DrillFailed(
+                    f"job {self._spec.job!r} did not finish in time; its log is {self._client.folder.log}"
+                )
             with contextlib.suppress(WeirError):  # between two JobMasters nobody answers
                 self._look(self._client.status(), time.monotonic())
             time.sleep(_POLL_S)

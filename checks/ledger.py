@@ -66,7 +66,9 @@ def expected_records(spec: DrillSpec, first: int, last: int) -> pa.Table:
     schema = spec.rows.arrow_schema
     missing = [name for name in schema.names if name not in columns]
     if missing:
-        raise LedgerUnusable(f"the records of job {spec.job!r} have no column {missing[0]!r}; they have {list(columns)}")
+        raise LedgerUnusable(
+            f"the records of job {spec.job!r} have no column {missing[0]!r}; they have {list(columns)}"
+        )
     return pa.table({field.name: _as(columns[field.name], field.type) for field in schema}, schema=schema)
 
 

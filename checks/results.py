@@ -39,10 +39,13 @@ class AuditResult(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
+        """FAILED if any check is: a lost row is lost, whatever else could not run. PASSED only if all ran and passed."""
         verdicts = [check.verdict for check in self.checks]
+        if Verdict.FAILED in verdicts:
+            return Verdict.FAILED
         if Verdict.COULD_NOT_RUN in verdicts or self.evaluated != self.expected or not verdicts:
             return Verdict.COULD_NOT_RUN
-        return Verdict.FAILED if Verdict.FAILED in verdicts else Verdict.PASSED
+        return Verdict.PASSED
 
 
 class DrillResult(msgspec.Struct, frozen=True):
@@ -59,3 +62,9 @@ class DrillResult(msgspec.Struct, frozen=True):
     reader_violations: list[str]
     started_ms: int
     duration_s: float
+    seed: int = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the drill itself: did a reader ever see part of an epoch? What was lost or doubled, the audit says."""
+        return Verdict.FAILED if self.reader_violations else Verdict.PASSED

@@ -5,8 +5,8 @@ test of recovery reads like a story:
 
     views = ListSource([{"app": "a", "pv": 1}, Checkpoint(), {"app": "a", "pv": 1}, Crash(), {"app": "b", "pv": 1}])
 
-The process that reads a `Crash` dies there, once; the job goes on from its last checkpoint. What a `TableSink` published
-is `run(job).rows("name")`.
+The process that reads a `Crash` dies there, once; the job goes on from its last checkpoint. What a `TableSink` has
+published is `run(job).rows("name")`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from engine.api.environment import StreamEnvironment
-from engine.cluster.jobmaster import Action, JobMaster, Note, Outcome, RunOffLoop, Send, Stop
+from engine.cluster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
+from engine.cluster.jobmaster import JobMaster
 from engine.connectors.base import Source, SplitReader
 from engine.connectors.table import read_table
 from engine.graph.execution_graph import ExecutionGraph

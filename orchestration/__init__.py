@@ -1,1 +1,1 @@
-"""Dagster for streams: assets, checks, schedules and sensors of every job, made by one factory from its `StreamSpec`."""
+"""Dagster for streams: assets, checks, schedules and sensors of a job, made by one factory from its `StreamSpec`."""

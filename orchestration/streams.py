@@ -4,8 +4,6 @@ A never-ending job is not a never-ending run: what is started here outlives the 
 webserver, and keeps itself alive; Dagster looks after it with a sensor.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +94,7 @@ def as_config(launch: MasterLaunch) -> StreamConfig:
 def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
     @dg.asset(
         key=spec.stream_key,
-        description=f"{spec.description}\n\nMaterialize it to ensure that it is running; it goes on by itself from there.",
+        description=f"{spec.description}\n\nMaterialize it to ensure that it runs; from there it goes on by itself.",
         group_name=spec.job,
         owners=list(spec.owners),
         kinds={"spark", "arrow"},

@@ -1,10 +1,8 @@
-"""The sensor of a job: what its JobMaster wrote down becomes events of Dagster; a job that is wanted and gone is started.
+"""The sensor of a job: its JobMaster's history becomes Dagster's events; a job that is wanted and gone is started.
 
 It reads `history/events.jsonl` behind a cursor. What was reported is known from Dagster itself, by the time of the last
 materialization: a sensor that reported and died before its cursor was saved reports nothing twice.
 """
-
-from __future__ import annotations
 
 import json
 import time

@@ -74,8 +74,8 @@ def main() -> None:
         console.print("[bold red]The exactly-once job lost or doubled rows: this is a bug in Weir.[/]")
         sys.exit(1)
     console.print(
-        "Next: [bold].venv/bin/weir run assets.pageviews.job:job[/], and in a second terminal kill -9 one of the pids that "
-        "[bold].venv/bin/weir status pageviews --json[/] names.",
+        "Next: [bold].venv/bin/weir run assets.pageviews.job:job[/], and in a second terminal kill -9 one of the pids "
+        "that [bold].venv/bin/weir status pageviews --json[/] names.",
         highlight=False,
         soft_wrap=True,
     )

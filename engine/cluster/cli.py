@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,7 @@ SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots bef
 
 
 def main() -> None:
+    add_commands(app)
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except typer.Abort:
@@ -64,6 +66,15 @@ def main() -> None:
             errors.print(f"[bold red]error:[/] {_escape(error.format_message())}")
             sys.exit(2)
         raise
+
+
+def add_commands(to: typer.Typer) -> None:
+    """What other packages add, by the entry points `weir.commands`: the engine knows none of them by name."""
+    for entry in sorted(entry_points(group="weir.commands"), key=lambda entry: entry.name):
+        try:
+            to.command(entry.name)(entry.load())
+        except ImportError as error:
+            errors.print(f"[yellow]weir {entry.name} is missing: {_escape(str(error))}[/]")
 
 
 @app.command()

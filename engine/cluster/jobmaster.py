@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from engine.cluster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
 from engine.cluster.slots import SlotInfo, SlotPool
 from engine.connectors.base import Committer
 from engine.graph.execution_graph import ExecutionGraph
@@ -67,57 +68,6 @@ class Phase(Enum):
     RUNNING = "running"
     RESTARTING = "restarting"
     STOPPED = "stopped"
-
-
-class Outcome(Enum):
-    FINISHED = "finished"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-    FENCED = "fenced"
-
-
-@dataclass(frozen=True)
-class Send:
-    session: str
-    message: MasterMessage
-
-
-@dataclass(frozen=True)
-class KillSlot:
-    """Spark never notices a hung task: end it, so that it is replaced."""
-
-    slot: SlotInfo
-    why: str
-
-
-@dataclass(frozen=True)
-class RunOffLoop:
-    """I/O: run `work` elsewhere, then `done` on the loop with its result or error; it returns further actions.
-
-    What `done` raises ends the process: it must be replaced.
-    """
-
-    name: str
-    work: Callable[[], Any]
-    done: Done
-
-
-@dataclass(frozen=True)
-class Note:
-    """For history, logs and the live view."""
-
-    kind: str
-    data: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Stop:
-    outcome: Outcome
-    reason: str
-
-
-Action = Send | KillSlot | RunOffLoop | Note | Stop
-Done = Callable[[Any, BaseException | None, float], list[Action]]
 
 
 @dataclass(frozen=True)
@@ -203,6 +153,7 @@ class JobMaster:
         self._same_error: tuple[str, int] = ("", 0)
         self._cancelling = False
         self._claiming = False
+        self._swept = False
 
     # ------------------------------------------------------------------ events
 
@@ -666,12 +617,16 @@ class JobMaster:
         }
 
     def _sweep(self) -> Action:
-        """Retention: what no kept epoch needs, from this and earlier generations."""
+        """Retention: delete what no kept epoch needs."""
         kept, generation = list(self._retained), self.attempt.generation
+        # What earlier generations left is looked for once; after that only this one makes files.
+        generations = [generation] if self._swept else range(1, generation + 1)
+        self._swept = True
 
         def work() -> None:
             store, paths = self._log.store, self._log.paths
-            for directory in disposable(paths, store.list(paths.job), kept, generation):
+            files = [path for number in generations for path in store.list(paths.generation(number))]
+            for directory in disposable(paths, files, kept, generation):
                 store.delete(directory)
 
         return self._off_loop("sweep", work, _ignore)

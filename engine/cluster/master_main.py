@@ -21,18 +21,8 @@ from typing import Any
 
 import msgspec
 
-from engine.cluster.jobmaster import (
-    Action,
-    JobMaster,
-    KillSlot,
-    MasterConfig,
-    Note,
-    Outcome,
-    Phase,
-    RunOffLoop,
-    Send,
-    Stop,
-)
+from engine.cluster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.cluster.jobmaster import JobMaster, MasterConfig, Phase
 from engine.cluster.launch import (
     FENCED_EXIT_CODE,
     LastHeartbeat,
@@ -273,7 +263,7 @@ def main() -> None:
     log.info("the job is %s: %s", end.outcome, end.reason)
     folder.write_exit(end)
     sys.stdout.flush()
-    # Flight servers and Spark's gateway have threads that hang at interpreter exit; the JVM ends with its parent's pipe.
+    # Flight servers and Spark's gateway have threads that hang at interpreter exit; the JVM ends with our pipe.
     os._exit(_EXIT_CODES.get(end.outcome, 1))
 
 

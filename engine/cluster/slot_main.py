@@ -1,4 +1,4 @@
-"""A slot: one long-running Spark task. Registers, is deployed to, runs, and ends when it is told or has lost its JobMaster.
+"""A slot: one long-running Spark task. Registers, is deployed to, runs; ends when told, or without its JobMaster.
 
 The thread of the Spark task is the task thread. Heartbeats have a thread of their own, so that a long step is not taken
 for death, while a stopped process is.

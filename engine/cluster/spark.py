@@ -43,8 +43,8 @@ def start_session(job: str, max_slots: int, parallelism: int) -> SparkSession:
     """A local Spark on loopback, with a task slot for every Weir slot and one more."""
     if parallelism > max_slots:
         raise ValueError(
-            f"the job needs {parallelism} slots, but Spark was given {max_slots}: start it with --max-slots {parallelism} "
-            "or a lower --parallelism"
+            f"the job needs {parallelism} slots, but Spark was given {max_slots}: start it with "
+            f"--max-slots {parallelism} or a lower --parallelism"
         )
     os.environ.update(prepare_environment())
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -1,8 +1,8 @@
 """`FlightTransport`: data channels between slots, one `DoExchange` stream each.
 
 Records go one way, grants the other. A channel inside one slot takes the mailbox and no socket. Every stream names its
-attempt; what belongs to an attempt that this slot has left, or not yet reached, is refused. Rollback cancels streams and
-never shuts the server down (with an open stream that would hang).
+attempt; what belongs to an attempt that this slot has left, or not yet reached, is refused. Rollback cancels streams
+and never shuts the server down (with an open stream that would hang).
 """
 
 from __future__ import annotations

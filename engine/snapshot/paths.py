@@ -17,8 +17,11 @@ class JobPaths:
     def log_record(self, number: int) -> str:
         return f"{self.job}/log/{number:010d}.json"
 
+    def generation(self, generation: int) -> str:
+        return f"{self.job}/gen-{generation:04d}"
+
     def checkpoint(self, generation: int, checkpoint: int) -> str:
-        return f"{self.job}/gen-{generation:04d}/chk-{checkpoint:07d}"
+        return f"{self.generation(generation)}/chk-{checkpoint:07d}"
 
     def attempt(self, attempt: AttemptId, checkpoint: int) -> str:
         return f"{self.checkpoint(attempt.generation, checkpoint)}/{attempt.attempt}"

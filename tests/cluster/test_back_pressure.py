@@ -1,6 +1,7 @@
 """Goal: a stuck sink slows everything before it, memory stays bounded, and all is well when it is free again (E1, E2).
 
-Topology: two sources flat out → keyed exchange of single records → two sinks. Fault: the sinks persist nothing for a while.
+Topology: two sources flat out → keyed exchange of single records → two sinks. Fault: the sinks persist nothing for a
+while.
 """
 
 from __future__ import annotations

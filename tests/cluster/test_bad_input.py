@@ -1,4 +1,4 @@
-"""Goal: bad input and faults give one clear error, a non-zero exit, no orphaned process, and nothing lost on the next start."""
+"""Goal: bad input and faults give one clear error, a non-zero exit, no orphaned process, and nothing is lost."""
 
 from __future__ import annotations
 

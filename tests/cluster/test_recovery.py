@@ -1,8 +1,8 @@
 """Goal: whatever process of a running job dies or hangs, the table is exactly what a run without faults gives.
 
-Topology: two source subtasks → keyed exchange → two window (or process) subtasks → Weir table; two slots on local Spark.
-Faults: SIGKILL and SIGSTOP of a slot, SIGKILL of the JobMaster. Checks: results by plain `spark.read.parquet` against numpy,
-and that no process is left.
+Topology: two source subtasks → keyed exchange → two window (or process) subtasks → Weir table; two slots on local
+Spark. Faults: SIGKILL and SIGSTOP of a slot, SIGKILL of the JobMaster. Checks: results by plain `spark.read.parquet`
+against numpy, and that no process is left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from tests.cluster.harness import RunningJob
-from tests.cluster.jobs import EVENT_RATE, make
+from tests.cluster.jobs import make
 
 READ_WITH_SPARK = """
 import sys
@@ -65,7 +65,6 @@ def test_killed_and_hung_slots_lose_and_double_nothing(tmp_path: Path) -> None:
         assert job.wait_until_ended().outcome == "finished"
     table = spark_read(tmp_path / "windows" / "tables" / "sums", tmp_path)
     assert got_windows(table) == expected_windows(600_000)
-    assert EVENT_RATE == 10_000
 
 
 @pytest.mark.promise("D11", "F2")

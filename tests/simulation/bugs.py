@@ -18,7 +18,8 @@ import pyarrow as pa
 import engine.cluster.jobmaster as jobmaster_module
 import engine.runtime.slot as slot_module
 import engine.snapshot.log as log_module
-from engine.cluster.jobmaster import JobMaster, RunOffLoop
+from engine.cluster.actions import RunOffLoop
+from engine.cluster.jobmaster import JobMaster
 from engine.connectors import table as table_module
 from engine.connectors.table import TableCommitter
 from engine.protocol import ledger

@@ -10,18 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from engine.cluster.jobmaster import (
-    Action,
-    JobMaster,
-    KillSlot,
-    MasterConfig,
-    Note,
-    Outcome,
-    Phase,
-    RunOffLoop,
-    Send,
-    Stop,
-)
+from engine.cluster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.cluster.jobmaster import JobMaster, MasterConfig, Phase
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.credits import ChannelLimits

@@ -54,7 +54,7 @@ def test_the_newest_epoch_is_taken_unless_one_of_its_files_was_changed(log: Epoc
     assert newest_intact(log).epoch == 2
     damage(log, 2)
     damage(log, 1)
-    with pytest.raises(NothingIntact, match="epoch 3: .*is not what was written.*epoch 1"):
+    with pytest.raises(NothingIntact, match=r"epoch 3: .*is not what was written.*epoch 1"):
         newest_intact(log)
 
 

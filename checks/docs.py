@@ -1,0 +1,100 @@
+"""Data Docs that are readable without internet: Great Expectations' own pages load styles and scripts from CDNs.
+
+What comes from elsewhere is taken out, a small style sheet put in, and the index, which scripts would have to draw,
+replaced by a page with the verdict, every check, examples of what is wrong, and links to the pages of each suite.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import http.server
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from checks.results import AuditResult, CheckResult, Verdict
+
+HOST = "127.0.0.1"
+
+_REMOTE = re.compile(
+    r"<script\b[^>]*\bsrc=\"https?://[^>]*>\s*</script>|<link\b[^>]*\bhref=\"https?://[^>]*>|<img\b[^>]*\bsrc=\"https?://[^>]*>",
+    re.IGNORECASE,
+)
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 76rem; margin: 1.5rem auto; padding: 0 1.5rem; }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem } a { color: #0b5cad }
+table { border-collapse: collapse; margin: .6rem 0 1.2rem; width: 100%; }
+th, td { border-bottom: 1px solid #d5dce3; padding: .35rem .7rem; text-align: left; vertical-align: top; }
+th { color: #5b6b7b; font-weight: 600 } code, pre { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; }
+.passed { color: #11753c } .failed { color: #b3261e } .could { color: #8a5a00 } .verdict { font-weight: 700 }
+.navbar, .cooltip, .dropdown, #walkthrough-modal, .btn, .modal, .hide { display: none }
+ul { padding-left: 1.2rem } .badge { padding: 0 .4rem; border-radius: .3rem; background: #e8edf2 }
+"""
+_CLASSES = {Verdict.PASSED: "passed", Verdict.FAILED: "failed", Verdict.COULD_NOT_RUN: "could"}
+
+
+def finish_docs(folder: Path, result: AuditResult) -> None:
+    for page in folder.rglob("*.html"):
+        text = _REMOTE.sub("", page.read_text())
+        page.write_text(text.replace("</head>", f"<style>{_STYLE}</style></head>", 1))
+    (folder / "index.html").write_text(_index(folder, result))
+
+
+def _index(folder: Path, result: AuditResult) -> str:
+    figures = "".join(f"<tr><td>{_text(k)}</td><td>{v:,.10g}</td></tr>" for k, v in result.figures.items())
+    checks = "".join(
+        f"<tr><td>{_text(c.name)}</td><td>{_badge(c.verdict)}</td><td>{_text(c.summary)}</td></tr>"
+        for c in result.checks
+    )
+    pages = sorted(page for page in folder.rglob("validations/**/*.html"))
+    links = "".join(
+        f'<li><a href="{page.relative_to(folder).as_posix()}">{_text(page.relative_to(folder).parts[1])}</a></li>'
+        for page in pages
+    )
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>weir audit {_text(result.job)}</title><style>{_STYLE}</style></head>
+<body>
+<h1>Audit of {_text(result.job)}, epoch {result.epoch}: {_badge(result.verdict)}</h1>
+<p>{result.evaluated} of {result.expected} expectations evaluated by Great Expectations on Spark.</p>
+<table><tr><th>check</th><th>verdict</th><th></th></tr>{checks}</table>
+{"".join(_examples(check) for check in result.checks)}
+<h2>Figures</h2><table>{figures}</table>
+<h2>Suites</h2><ul>{links}</ul>
+</body></html>
+"""
+
+
+def _examples(check: CheckResult) -> str:
+    if not check.rows:
+        return ""
+    columns = list(dict.fromkeys(name for row in check.rows for name in row))
+    head = "".join(f"<th>{_text(name)}</th>" for name in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td><code>{_text(row.get(name, ''))}</code></td>" for name in columns) + "</tr>"
+        for row in check.rows
+    )
+    return f"<h2>{_text(check.name)}: {len(check.rows)} examples</h2><table><tr>{head}</tr>{body}</table>"
+
+
+def _badge(verdict: Verdict) -> str:
+    return f'<span class="verdict {_CLASSES[verdict]}">{_text(verdict.value)}</span>'
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value))
+
+
+def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
+    """Serve the pages on loopback until interrupted; `ready` hears the address. Port 0: any free one."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer((HOST, port), handler) as server:
+        ready(f"http://{HOST}:{server.server_address[1]}/")
+        server.serve_forever()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass

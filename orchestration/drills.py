@@ -1,0 +1,197 @@
+"""`drills/<job>`: materialize it to break the job on purpose; its asset checks are the audit's verdict about the data.
+
+The drill runs a bounded copy of the job in a store of its own, so it does not touch the running one, and takes a place
+in another pool: one drill at a time on a machine. A check that could not run fails its step and reports nothing:
+Dagster shows it as "execution failed", which is neither pass nor fail.
+"""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+import msgspec
+from pydantic import Field
+
+from checks.results import AuditResult, CheckResult, DrillResult, Verdict
+from checks.spec import AUDIT_CHECKS
+from engine.runtime.errors import WeirError
+from orchestration.resources import WeirStore, metadata_of, readable_errors
+from orchestration.spec import StreamSpec
+
+POOL = "weir_drills"
+READER = "reader_saw_whole_epochs"
+DRILL = "drill"
+
+CHECKS = {
+    READER: "a reader at the tables all the time never saw part of an epoch, nor an older one again",
+    **AUDIT_CHECKS,
+}
+
+
+class DrillConfig(dg.Config):
+    """What is done to the job."""
+
+    kills: int = Field(default=1, ge=1, description="how often a worker is ended with SIGKILL, at a random moment")
+    records: int | None = Field(
+        default=None, description="records in all (default: 100,000, and as many for each kill)"
+    )
+    seed: int | None = Field(default=None, description="decides whom and when to kill (default: by chance)")
+
+
+def drill_asset(spec: StreamSpec) -> dg.AssetsDefinition:
+    drill = spec.drill
+    assert drill is not None
+
+    @dg.asset(
+        key=spec.drills_key,
+        description=f"A copy of {spec.job} loses workers to SIGKILL; the checks say what became of the data.",
+        group_name=spec.job,
+        owners=list(spec.owners),
+        kinds={"spark", "great_expectations"},
+        pool=POOL,
+    )
+    def run(context: dg.AssetExecutionContext, config: DrillConfig, weir: WeirStore) -> dg.MaterializeResult[None]:
+        from checks.drill import run_drill
+
+        seed = secrets.randbelow(1_000_000) if config.seed is None else config.seed
+        with readable_errors():
+            result = run_drill(
+                drill, weir.path, seed=seed, kills=config.kills, records=config.records, progress=context.log.info
+            )
+        return dg.MaterializeResult(
+            metadata={
+                "records": result.records,
+                "kills": result.kills,
+                "recovery_s": result.recovery_s,
+                "restarts": result.restarts,
+                "checkpoints": result.checkpoints,
+                "reader_reads": result.reader_reads,
+                "duration_s": result.duration_s,
+                "seed": dg.MetadataValue.text(str(seed)),
+                "folder": dg.MetadataValue.path(result.store),
+                DRILL: dg.MetadataValue.json(msgspec.to_builtins(result)),
+            }
+        )
+
+    return run
+
+
+def audit_checks(spec: StreamSpec) -> dg.AssetChecksDefinition:
+    drill = spec.drill
+    assert drill is not None
+    specs = [dg.AssetCheckSpec(name, asset=spec.drills_key, description=text) for name, text in CHECKS.items()]
+
+    @dg.multi_asset_check(name=f"audit_{spec.job}", specs=specs, can_subset=True, pool=POOL)
+    def audit(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        from checks.audit import run_audit
+
+        wanted = {key.name for key in context.selected_asset_check_keys}
+        with readable_errors():
+            done = last_drill(context.instance, spec)
+        result = run_audit(drill, done.store, progress=context.log.info)
+        context.log_event(verdict_observation(spec, done, result))
+        checks = [c for c in (judged_reader(done), *result.checks) if c.name in wanted]
+        for check in checks:
+            if check.verdict is not Verdict.COULD_NOT_RUN:
+                yield as_result(spec, check, result, done)
+        broken = [check for check in checks if check.verdict is Verdict.COULD_NOT_RUN]
+        if broken:
+            said = "\n".join(f"{check.name}: {check.summary}" for check in broken)
+            raise dg.Failure(
+                f"the audit could not run, which says nothing about the data:\n{said}", allow_retries=False
+            )
+
+    return audit
+
+
+def last_drill(instance: dg.DagsterInstance, spec: StreamSpec) -> DrillResult:
+    found = metadata_of(instance.get_latest_materialization_event(spec.drills_key)).get(DRILL)
+    if found is None:
+        raise WeirError(f"there is no drill of {spec.job} to audit yet: materialize drills/{spec.job}")
+    return msgspec.convert(found, DrillResult)
+
+
+def judged_reader(drill: DrillResult) -> CheckResult:
+    wrong = drill.reader_violations
+    if not wrong:
+        return CheckResult(READER, Verdict.PASSED, f"{drill.reader_reads} reads, each of whole epochs")
+    return CheckResult(READER, Verdict.FAILED, wrong[0], len(wrong), [{"violation": text} for text in wrong])
+
+
+def as_result(spec: StreamSpec, check: CheckResult, audit: AuditResult, drill: DrillResult) -> dg.AssetCheckResult:
+    rows = {"rows": rows_table(check.rows)} if check.rows else {}
+    return dg.AssetCheckResult(
+        asset_key=spec.drills_key,
+        check_name=check.name,
+        passed=check.verdict is Verdict.PASSED,
+        description=check.summary,
+        metadata={
+            "unexpected": check.unexpected,
+            **rows,
+            **figures(audit, drill),
+            "verdicts": verdict_table(audit, drill),
+        },
+    )
+
+
+def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult) -> dg.AssetObservation:
+    """The figures on the asset itself, where they plot from drill to drill."""
+    docs = {"data_docs": dg.MetadataValue.path(audit.data_docs)} if audit.data_docs else {}
+    return dg.AssetObservation(
+        spec.drills_key,
+        description=f"audit: {audit.verdict.value}",
+        metadata={
+            "verdict": audit.verdict.value,
+            "verdicts": verdict_table(audit, drill),
+            **figures(audit, drill),
+            **docs,
+        },
+    )
+
+
+def figures(audit: AuditResult, drill: DrillResult) -> dict[str, float]:
+    """Only numbers plot: lost, duplicated, recovery_s, and whatever else the audit counted."""
+    return {**audit.figures, "recovery_s": drill.recovery_s}
+
+
+def verdict_table(audit: AuditResult, drill: DrillResult) -> dg.TableMetadataValue:
+    rows = [
+        {"check": c.name, "verdict": c.verdict.value, "unexpected": c.unexpected, "says": c.summary}
+        for c in (judged_reader(drill), *audit.checks)
+    ]
+    return rows_table(rows)
+
+
+def rows_table(rows: Sequence[dict[str, Any]]) -> dg.TableMetadataValue:
+    """Rows may differ in their columns: what a row has not is empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [dg.TableColumn(name, _type_of([row.get(name) for row in rows])) for name in names]
+    return dg.MetadataValue.table(
+        [dg.TableRecord({n: row.get(n) for n in names}) for row in rows], dg.TableSchema(columns)
+    )
+
+
+def _type_of(values: Sequence[Any]) -> str:
+    known = {type(value) for value in values if value is not None}
+    return {int: "int", float: "float", bool: "bool"}.get(known.pop(), "string") if len(known) == 1 else "string"
+
+
+def drill_job(spec: StreamSpec) -> Any:
+    return dg.define_asset_job(
+        f"{spec.job}_drill",
+        selection=dg.AssetSelection.assets(spec.drills_key),
+        description=f"Drill {spec.job}, then audit what it wrote.",
+        owners=list(spec.owners),
+    )
+
+
+def drill_schedule(spec: StreamSpec, job: Any) -> dg.ScheduleDefinition:
+    """Off until somebody turns it on: a drill needs the machine for a few minutes."""
+    return dg.ScheduleDefinition(
+        name=f"{spec.job}_drills",
+        cron_schedule=spec.drill_cron,
+        job=job,
+        description=f"Drills {spec.job} regularly.",
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+    )

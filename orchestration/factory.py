@@ -1,0 +1,64 @@
+"""`build_stream_definitions`: everything Dagster has of one streaming job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from orchestration.drills import audit_checks, drill_asset, drill_job, drill_schedule
+from orchestration.gold import gold_asset
+from orchestration.spec import StreamSpec
+from orchestration.streams import (
+    cancel_job,
+    checkpoint_job,
+    checkpoint_schedule,
+    health_check,
+    start_job,
+    stream_asset,
+)
+from orchestration.watch import watch_sensor
+
+
+def build_stream_definitions(spec: StreamSpec) -> dg.Definitions:
+    start, checkpoint = start_job(spec), checkpoint_job(spec)
+    assets: list[Any] = [stream_asset(spec), *_external(spec)]
+    checks: list[dg.AssetChecksDefinition] = [health_check(spec)]
+    jobs: list[Any] = [start, cancel_job(spec), checkpoint]
+    schedules: list[dg.ScheduleDefinition] = []
+    if spec.checkpoint_cron is not None:
+        schedules.append(checkpoint_schedule(spec, checkpoint))
+    if spec.gold is not None:
+        assets.append(gold_asset(spec))
+    if spec.drill is not None:
+        drill = drill_job(spec)
+        assets.append(drill_asset(spec))
+        checks.append(audit_checks(spec))
+        jobs.append(drill)
+        if spec.drill_cron is not None:
+            schedules.append(drill_schedule(spec, drill))
+    return dg.Definitions(
+        assets=assets, asset_checks=checks, jobs=jobs, schedules=schedules, sensors=[watch_sensor(spec, start)]
+    )
+
+
+def _external(spec: StreamSpec) -> list[dg.AssetSpec]:
+    """What the running job makes by itself; the sensor tells Dagster of it."""
+    return [
+        dg.AssetSpec(
+            spec.checkpoints_key,
+            deps=[spec.stream_key],
+            description=f"One materialization for each completed checkpoint of {spec.job}.",
+            group_name=spec.job,
+            owners=list(spec.owners),
+            kinds={"arrow"},
+        ),
+        dg.AssetSpec(
+            spec.sinks_key,
+            deps=[spec.stream_key],
+            description=f"What readers see of {spec.job}: rows, watermark, lag.",
+            group_name=spec.job,
+            owners=list(spec.owners),
+            kinds={"parquet"},
+        ),
+    ]

@@ -1,0 +1,100 @@
+"""`gold/<job>`: batch Spark SQL over the committed epochs of a sink table, through dagster-pyspark.
+
+Plain `spark.read.parquet` of a Weir table sees whole epochs and nothing else, so the result is always that of an
+epoch, and is kept under its number; a reader of an older result is not disturbed.
+"""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from engine.runtime.errors import WeirError
+from engine.snapshot.paths import JobPaths
+from orchestration.resources import WeirStore, readable_errors, session_of
+from orchestration.spec import GoldSpec, StreamSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEPT = 2
+PREVIEW_ROWS = 20
+TRIES = 10
+
+
+def gold_asset(spec: StreamSpec) -> dg.AssetsDefinition:
+    gold = spec.gold
+    assert gold is not None
+
+    @dg.asset(
+        key=spec.gold_key,
+        deps=[spec.sinks_key],
+        description=f"A Spark batch over what {spec.job} has committed:\n\n```sql\n{gold.sql.strip()}\n```",
+        group_name=spec.job,
+        owners=list(spec.owners),
+        kinds={"pyspark", "parquet"},
+    )
+    def compute(
+        context: dg.AssetExecutionContext, weir: WeirStore, pyspark: LazyPySparkResource
+    ) -> dg.MaterializeResult[None]:
+        store = weir.of(context.instance, spec)
+        with readable_errors():
+            table = Path(store) / JobPaths(spec.job).table(gold.table)
+            if newest_epoch(table) == 0:
+                raise WeirError(f"{spec.job} has committed nothing to the table {table} yet: start it, wait a little")
+            epoch, target = write_gold(session_of(pyspark), gold, table, Path(store, spec.job, "gold"))
+            context.log.info(f"the result of epoch {epoch} is {target}")
+            result = session_of(pyspark).read.parquet(str(target))
+            return dg.MaterializeResult(
+                metadata={
+                    "dagster/row_count": result.count(),
+                    "epoch": epoch,
+                    "path": dg.MetadataValue.path(str(target)),
+                    "preview": preview(result),
+                }
+            )
+
+    return compute
+
+
+def newest_epoch(table: Path) -> int:
+    """The last epoch that readers of the table see; 0: none."""
+    names = [path.name.removesuffix(".compact") for path in (table / "_spark_metadata").glob("[0-9]*")]
+    return max((int(name) + 1 for name in names), default=0)
+
+
+def write_gold(spark: "SparkSession", gold: GoldSpec, table: Path, folder: Path) -> tuple[int, Path]:
+    epoch, rows = _of_one_epoch(spark, table)
+    rows.createOrReplaceTempView("weir_sink")
+    target = folder / f"epoch-{epoch:010d}"
+    spark.sql(gold.sql.format(table="weir_sink")).write.mode("overwrite").parquet(str(target))
+    for old in sorted(folder.glob("epoch-*"))[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return epoch, target
+
+
+def _of_one_epoch(spark: "SparkSession", table: Path) -> tuple[int, "DataFrame"]:
+    """Which epoch a DataFrame has is known if none was committed while its files were listed."""
+    for _ in range(TRIES):
+        before = newest_epoch(table)
+        rows = spark.read.parquet(str(table))
+        rows.inputFiles()
+        if newest_epoch(table) == before:
+            return before, rows
+    raise WeirError(f"{table} gets epochs faster than Spark can list its files: use a longer checkpoint interval")
+
+
+def preview(rows: "DataFrame") -> dg.TableMetadataValue:
+    """The first rows as they are, shown in the UI."""
+    records = [
+        dg.TableRecord(_plain(row.asDict())) for row in rows.orderBy(*rows.columns).limit(PREVIEW_ROWS).collect()
+    ]
+    columns = [dg.TableColumn(field.name, field.dataType.simpleString()) for field in rows.schema]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns))
+
+
+def _plain(row: dict[str, Any]) -> dict[str, str | int | float | bool | None]:
+    """A table in the UI holds plain values only."""
+    return {k: v if isinstance(v, str | int | float | bool | None) else str(v) for k, v in row.items()}
