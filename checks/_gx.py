@@ -12,9 +12,10 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from checks.expectations import Evaluated, Expectation, NoRows, NotNull
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,41 +33,11 @@ with warnings.catch_warnings():
         InMemoryStoreBackendDefaults,
         ProgressBarsConfig,
     )
+    from great_expectations.expectations.core import ExpectColumnValuesToNotBeNull, UnexpectedRowsExpectation
 
 logging.getLogger("great_expectations").setLevel(logging.ERROR)
 
 _SITE = "weir"
-
-
-@dataclass(frozen=True)
-class NoRows:
-    """The query over `{batch}`, and whatever temporary views there are, gives no rows; those it gives are what is wrong."""
-
-    query: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class NotNull:
-    column: str
-
-    @property
-    def meaning(self) -> str:
-        return f"{self.column} is never NULL"
-
-
-Expectation = NoRows | NotNull
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """One expectation, evaluated or broken. `error`: it could not be evaluated, which says nothing about the data."""
-
-    expectation: Expectation
-    success: bool
-    unexpected: int
-    rows: list[dict[str, Any]]
-    error: str = ""
 
 
 class Suites:
@@ -104,7 +75,7 @@ class Suites:
                 gx.ValidationDefinition(name=name, data=batch, suite=suite)
             )
             result = definition.run(batch_parameters={"dataframe": frame}, result_format="COMPLETE")
-        return [_evaluated(keys[one.expectation_config.meta["weir"]], one) for one in result.results]
+        return [_evaluated(keys[_key(one)], one) for one in result.results]
 
     def write_docs(self) -> Path:
         with _quietly():
@@ -116,11 +87,13 @@ def _made(expectation: Expectation, key: str) -> Any:
     meta = {"weir": key}
     match expectation:
         case NoRows(query, meaning):
-            return gx.expectations.UnexpectedRowsExpectation(
-                unexpected_rows_query=query, description=meaning, meta=meta
-            )
+            return UnexpectedRowsExpectation(unexpected_rows_query=query, description=meaning, meta=meta)
         case NotNull(column):
-            return gx.expectations.ExpectColumnValuesToNotBeNull(column=column, meta=meta)
+            return ExpectColumnValuesToNotBeNull(column=column, meta=meta)
+
+
+def _key(one: Any) -> str:
+    return str(one.expectation_config.meta["weir"])
 
 
 def _evaluated(expectation: Expectation, one: Any) -> Evaluated:

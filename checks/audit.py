@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from checks import queries
+from checks.expectations import Evaluated, Expectation, NoRows, NotNull
 from checks.history import EpochTotals, equations, per_epoch, read_epochs
 from checks.ledger import Seal, open_ledger
 from checks.results import AuditResult, CheckResult, Verdict
@@ -29,8 +30,6 @@ from engine.snapshot.paths import JobPaths
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from checks._gx import Evaluated, Expectation
 
 ROWS, AGGREGATES, KEYS, EPOCHS, EQUATIONS = AUDIT_CHECKS
 EXAMPLES = 20
@@ -88,7 +87,8 @@ def run_audit(
     Without `spark` it starts a Spark of its own, and stops it. It never raises for what the data or the store is like.
     """
     folder = Path(store).absolute()
-    answers, figures, epoch, docs = Answers(), {}, 0, ""
+    answers, epoch, docs = Answers(), 0, ""
+    figures: dict[str, float] = {}
     started = time.monotonic()
     try:
         seal, files = open_ledger(folder)
@@ -195,19 +195,14 @@ class _Audit:
 
     def _count(self, name: str, data: DataFrame, planned: Sequence[Planned], results: Sequence[Evaluated]) -> None:
         """Figures: how many rows there are, and how many of them are wrong in which way."""
-        names = {
-            self._spec.rows.name: ("rows", "lost", "duplicated", "phantom", "differing"),
-            self._spec.aggregates.name: (
-                "aggregates",
-                *(f"aggregates_{x}" for x in ("lost", "duplicated", "phantom", "differing")),
-            ),
-        }.get(name)
-        if names is None:
+        counted = {self._spec.rows.name: ("rows", ""), self._spec.aggregates.name: ("aggregates", "aggregates_")}
+        if name not in counted:
             return
-        self._figures[names[0]] = data.count()
-        labels = dict(zip((queries.LOST, queries.DUPLICATE, queries.PHANTOM, queries.DIFFERS), names[1:], strict=True))
-        compared = next(one for one in results if one.expectation is planned[0].expectation)
-        if compared.error:
+        total, prefix = counted[name]
+        self._figures[total] = data.count()
+        labels = {label: prefix + figure for label, figure in FIGURES.items()}
+        compared = next((one for one in results if one.expectation is planned[0].expectation), None)
+        if compared is None or compared.error or not isinstance(compared.expectation, NoRows):
             return
         self._figures.update(dict.fromkeys(labels.values(), 0))
         if not compared.success:
@@ -244,8 +239,6 @@ class _Audit:
 
 def differences_of(table: AuditedTable, check: str, expected: str) -> list[Planned]:
     """What is expected of a table; the comparison comes first."""
-    from checks._gx import NoRows, NotNull
-
     return [
         Planned(check, NoRows(queries.differences(table, expected), AUDIT_CHECKS[check])),
         *(Planned(KEYS, NotNull(key)) for key in table.keys),
@@ -254,8 +247,6 @@ def differences_of(table: AuditedTable, check: str, expected: str) -> list[Plann
 
 
 def ledger_expectations() -> list[Planned]:
-    from checks._gx import NoRows
-
     query = "SELECT epoch, what, left, right FROM {batch} WHERE left <> right ORDER BY epoch, what"
     return [Planned(EQUATIONS, NoRows(query, AUDIT_CHECKS[EQUATIONS]))]
 

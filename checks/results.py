@@ -39,7 +39,7 @@ class AuditResult(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """FAILED if any check is: a lost row is lost, whatever else could not run. PASSED only if all ran and passed."""
+        """FAILED if any check is: a lost row is lost, whatever else could not run. PASSED only if all of them are."""
         verdicts = [check.verdict for check in self.checks]
         if Verdict.FAILED in verdicts:
             return Verdict.FAILED

@@ -22,7 +22,7 @@ LEDGER = "weir_ledger"
 """The temporary view that a recomputation reads: the expected records, one row each."""
 
 AUDIT_CHECKS: Mapping[str, str] = {
-    "no_lost_duplicate_phantom_rows": "every record of the ledger is in the raw table exactly once, and nothing else is",
+    "no_lost_duplicate_phantom_rows": "each record of the ledger is in the raw table exactly once, and nothing else is",
     "aggregates_equal_recomputation": "the aggregates are those of a Spark batch recomputation over the ledger",
     "keys_not_null": "no key is NULL",
     "epochs_whole": "each epoch's files in the tables hold exactly the rows that its checkpoint counted",

@@ -182,7 +182,6 @@ def drill_job(spec: StreamSpec) -> Any:
         f"{spec.job}_drill",
         selection=dg.AssetSelection.assets(spec.drills_key),
         description=f"Drill {spec.job}, then audit what it wrote.",
-        owners=list(spec.owners),
     )
 
 

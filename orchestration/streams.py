@@ -166,7 +166,6 @@ def start_job(spec: StreamSpec) -> Any:
         f"{spec.job}_start",
         selection=[spec.stream_key],
         description=f"Ensure that {spec.job} is running.",
-        owners=list(spec.owners),
     )
 
 
@@ -186,7 +185,6 @@ def cancel_job(spec: StreamSpec) -> dg.JobDefinition:
     @dg.job(
         name=f"{spec.job}_cancel",
         description=f"End {spec.job}. Its last epoch stays; the next start goes on from there.",
-        owners=list(spec.owners),
     )
     def cancel_stream() -> None:
         cancel()
@@ -207,7 +205,6 @@ def checkpoint_job(spec: StreamSpec) -> dg.JobDefinition:
     @dg.job(
         name=f"{spec.job}_checkpoint",
         description=f"Trigger a checkpoint of {spec.job} now, and wait until it is published and committed.",
-        owners=list(spec.owners),
     )
     def checkpoint_stream() -> None:
         checkpoint()

@@ -1,0 +1,266 @@
+"""`make ui`: Dagster's webserver and daemon on loopback, with their state in a directory that survives restarts.
+
+Ctrl-C ends both and every run that is under way; streaming jobs are detached, and go on. On the first start there is
+something to see: every job is started and drilled once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import httpx
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+    from orchestration.spec import StreamSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+HOST = "127.0.0.1"
+PORT = 3000
+LOCATION = "weir"
+START_TIMEOUT_S = 180.0
+STOP_PATIENCE_S = 20.0
+_LAUNCHED_BY_A_DAEMON = ".dagster/grpc_info"
+
+
+class Services:
+    """The two processes, each in a process group of its own with its code server and the runs that it launches."""
+
+    def __init__(self, home: Path, port: int, workspace: Path, environment: Mapping[str, str]) -> None:
+        self.url = f"http://{HOST}:{port}"
+        self._port = port
+        self._home = home
+        self._workspace = workspace
+        self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "1"}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Services:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        prepare_home(self._home)
+        web = ["dagster-webserver", "-h", HOST, "-p", str(self._port), "-w", str(self._workspace)]
+        self._spawn("webserver", web)
+        self._spawn("daemon", ["dagster-daemon", "run", "-w", str(self._workspace)])
+
+    def log(self, name: str) -> Path:
+        return self._home / "logs" / f"{name}.log"
+
+    def pid(self, name: str) -> int:
+        return self._processes[name].pid
+
+    def dead(self) -> str | None:
+        """Which of the two has ended by itself, if one has."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                return f"the {name} has ended (exit code {process.returncode}); its log is {self.log(name)}"
+        return None
+
+    def wait_until_up(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if dead := self.dead():
+                raise SystemExit(dead)
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/server_info", timeout=5).status_code == 200:
+                    return
+            time.sleep(0.3)
+        raise SystemExit(
+            f"the webserver does not answer after {START_TIMEOUT_S:.0f} s; its log is {self.log('webserver')}"
+        )
+
+    def stop(self) -> None:
+        """In order if they can, by force if not; and whatever they have left behind."""
+        groups = [process.pid for process in self._processes.values()]
+        for sent, patience_s in ((signal.SIGTERM, STOP_PATIENCE_S), (signal.SIGKILL, STOP_PATIENCE_S)):
+            for group in groups:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, sent)
+            deadline = time.monotonic() + patience_s
+            while time.monotonic() < deadline and any(self._alive(group) for group in groups):
+                time.sleep(0.1)
+        self._processes = {}
+
+    def _alive(self, group: int) -> bool:
+        for process in self._processes.values():
+            process.poll()  # a zombie would still count as a member of its group
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _spawn(self, name: str, command: list[str]) -> None:
+        program = Path(sys.executable).parent / command[0]
+        self.log(name).parent.mkdir(parents=True, exist_ok=True)
+        with self.log(name).open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                [str(program), *command[1:]],
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us, who then end them in order
+            )
+
+
+def prepare_home(home: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / "dagster.yaml", home / "dagster.yaml")
+
+
+def free_port(preferred: int = 0) -> int:
+    for port in (preferred, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return int(probe.getsockname()[1])
+    raise SystemExit("there is no free port on loopback")
+
+
+def forget_lost_runs(instance: dg.DagsterInstance) -> None:
+    """Only while no daemon runs: what one has launched ended with it, but nobody was left to say so."""
+    import dagster as dg
+
+    statuses = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    for run in instance.get_runs(filters=dg.RunsFilter(statuses=statuses)):
+        if _LAUNCHED_BY_A_DAEMON in run.tags:
+            instance.report_run_canceled(run, "The UI was stopped while this run was under way.")
+
+
+class FirstStart:
+    """Starts and drills every job once, and tells how far that is."""
+
+    def __init__(self, instance: dg.DagsterInstance, url: str, say: Callable[[str], None]) -> None:
+        from orchestration.definitions import SPECS
+
+        self._instance = instance
+        self._url = url
+        self._say = say
+        self._waiting: dict[str, Callable[[bool], str]] = {}
+        for spec in SPECS:
+            self._begin(spec)
+
+    def _begin(self, spec: StreamSpec) -> None:
+        latest = self._instance.get_latest_materialization_event
+        if latest(spec.stream_key) is None:
+            self._launch(
+                f"{spec.job}_start", lambda ok: f"{spec.job} is running" if ok else f"{spec.job} did not start"
+            )
+            self._say(f"starting {spec.job} …")
+        if spec.drill is not None and latest(spec.drills_key) is None:
+            link = f"{self._url}/assets/drills/{spec.job}?view=checks"
+            self._launch(
+                f"{spec.job}_drill",
+                lambda ok: (
+                    f"the drill of {spec.job} is finished: {link}" if ok else f"the drill of {spec.job} failed: {link}"
+                ),
+            )
+            self._say(f"drilling {spec.job}: a copy of it loses a worker to kill -9 (takes about two minutes) …")
+
+    def _launch(self, job: str, said: Callable[[bool], str]) -> None:
+        run = launch_job(self._url, job)
+        self._waiting[run] = said
+
+    def poll(self) -> None:
+        import dagster as dg
+
+        for run_id, said in list(self._waiting.items()):
+            run = self._instance.get_run_by_id(run_id)
+            if run is None or run.is_finished:
+                del self._waiting[run_id]
+                self._say(said(run is not None and run.status is dg.DagsterRunStatus.SUCCESS))
+
+
+def launch_job(url: str, job: str, config: Mapping[str, object] | None = None, location: str = LOCATION) -> str:
+    """Put a run into the queue, as the button in the UI does; returns its id."""
+    from dagster_graphql import DagsterGraphQLClient
+
+    port = int(url.rpartition(":")[2])
+    client = DagsterGraphQLClient(HOST, port_number=port)
+    return str(client.submit_job_execution(job, location, "__repository__", run_config=dict(config or {})))
+
+
+@contextlib.contextmanager
+def only_one(home: Path, url: str) -> Iterator[None]:
+    """Two daemons on one home would tick every schedule twice."""
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / "ui.lock"
+    with path.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise SystemExit(f"make ui is running already: {lock.read().strip()}") from None
+        lock.truncate(0)
+        lock.write(url)
+        lock.flush()
+        yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make ui", description="Weir in Dagster's UI.")
+    parser.add_argument("--home", type=Path, default=ROOT / ".weir" / "dagster", help="where Dagster keeps its state")
+    parser.add_argument("--port", type=int, default=PORT, help="a free one is taken if this one is not")
+    arguments = parser.parse_args()
+    home = arguments.home.absolute()
+    port = free_port(arguments.port)
+    store = os.environ.setdefault("WEIR_STORE", str(ROOT / ".weir"))
+    os.environ["DAGSTER_HOME"] = str(home)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    services = Services(home, port, ROOT / "workspace.yaml", {})
+    with only_one(home, services.url):
+        prepare_home(home)
+        with contextlib.suppress(KeyboardInterrupt):
+            serve(services, store)
+        _say("stopping …")
+        services.stop()
+    _say("stopped. Jobs that were running go on: .venv/bin/weir jobs lists them, .venv/bin/weir cancel NAME ends one.")
+
+
+def serve(services: Services, store: str) -> None:
+    """Until Ctrl-C, or until one of the two has ended."""
+    _say("starting Dagster (about 20 s) …")
+    services.start()
+    import dagster as dg
+
+    with dg.DagsterInstance.get() as instance:
+        forget_lost_runs(instance)
+        services.wait_until_up()
+        _say(
+            f"\n    {services.url}\n\nstate: {instance.root_directory}, jobs: {store}. Ctrl-C stops the UI, not the jobs."
+        )
+        first = FirstStart(instance, services.url, _say)
+        while (dead := services.dead()) is None:
+            first.poll()
+            time.sleep(1)
+    raise SystemExit(dead)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
