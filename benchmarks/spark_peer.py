@@ -145,12 +145,17 @@ def _batches(query: StreamingQuery) -> list[Any]:
 
 
 def _run(query: StreamingQuery, seconds: float, at_least: int) -> None:
-    """For so long, and until so many more batches are complete."""
-    done, deadline = len(_batches(query)), time.monotonic() + seconds
-    while time.monotonic() < deadline or len(_batches(query)) < done + at_least:
+    """For so long, and until so many more batches are complete. Looks seldom, to leave the CPUs to Spark."""
+    first, deadline = _last_batch(query), time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0 or _last_batch(query) < first + at_least:
         if not query.isActive:
             raise RuntimeError(f"the Spark query ended by itself: {query.exception()}")
-        time.sleep(0.1)
+        time.sleep(max(0.5, left))
+
+
+def _last_batch(query: StreamingQuery) -> int:
+    progress = query.lastProgress
+    return progress.batchId if progress is not None else -1
 
 
 def _numbers(spark: SparkSession, blocks: int) -> DataFrame:

@@ -33,7 +33,8 @@ with warnings.catch_warnings():
         InMemoryStoreBackendDefaults,
         ProgressBarsConfig,
     )
-    from great_expectations.expectations.core import ExpectColumnValuesToNotBeNull, UnexpectedRowsExpectation
+    from great_expectations.expectations.core.expect_column_values_to_not_be_null import ExpectColumnValuesToNotBeNull
+    from great_expectations.expectations.core.unexpected_rows_expectation import UnexpectedRowsExpectation
 
 logging.getLogger("great_expectations").setLevel(logging.ERROR)
 

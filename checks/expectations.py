@@ -1,4 +1,4 @@
-"""What an audit can expect of a DataFrame, and what became of it. Plain values: `_gx` hands them to Great Expectations."""
+"""What an audit can expect of a DataFrame, and what became of it: plain values, which `_gx` hands on."""
 
 from __future__ import annotations
 

@@ -102,10 +102,10 @@ def _near(states: list[tuple[int, int]], read: Read) -> str:
     same = [str(epoch) for epoch, (rows, _) in enumerate(states) if rows == read.rows]
     if same:
         return f"epoch {same[0]} has as many, but other rows"
-    below = max((s for s in enumerate(states) if s[1][0] < read.rows), key=lambda s: s[1][0], default=(0, (0, 0)))
-    above = min((s for s in enumerate(states) if s[1][0] > read.rows), key=lambda s: s[1][0], default=None)
-    more = f"epoch {above[0]} at {above[1][0]}" if above else "there is no later one"
-    return f"epoch {below[0]} ends at {below[1][0]}, {more}"
+    below = max(epoch for epoch, (rows, _) in enumerate(states) if rows < read.rows)
+    above = next((epoch for epoch, (rows, _) in enumerate(states) if rows > read.rows), None)
+    more = "there is no later one" if above is None else f"epoch {above} at {states[above][0]}"
+    return f"epoch {below} ends at {states[below][0]}, {more}"
 
 
 # --- reading, in a process of its own ---

@@ -5,8 +5,10 @@ in another pool: one drill at a time on a machine. A check that could not run fa
 Dagster shows it as "execution failed", which is neither pass nor fail.
 """
 
+import os
 import secrets
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -18,6 +20,7 @@ from checks.spec import AUDIT_CHECKS
 from engine.runtime.errors import WeirError
 from orchestration.resources import WeirStore, metadata_of, readable_errors
 from orchestration.spec import StreamSpec
+from orchestration.ui import DATA_DOCS_URL
 
 POOL = "weir_drills"
 READER = "reader_saw_whole_epochs"
@@ -90,7 +93,7 @@ def audit_checks(spec: StreamSpec) -> dg.AssetChecksDefinition:
         with readable_errors():
             done = last_drill(context.instance, spec)
         result = run_audit(drill, done.store, progress=context.log.info)
-        context.log_event(verdict_observation(spec, done, result))
+        context.op_execution_context.log_event(verdict_observation(spec, done, result))
         checks = [c for c in (judged_reader(done), *result.checks) if c.name in wanted]
         for check in checks:
             if check.verdict is not Verdict.COULD_NOT_RUN:
@@ -137,7 +140,6 @@ def as_result(spec: StreamSpec, check: CheckResult, audit: AuditResult, drill: D
 
 def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult) -> dg.AssetObservation:
     """The figures on the asset itself, where they plot from drill to drill."""
-    docs = {"data_docs": dg.MetadataValue.path(audit.data_docs)} if audit.data_docs else {}
     return dg.AssetObservation(
         spec.drills_key,
         description=f"audit: {audit.verdict.value}",
@@ -145,9 +147,21 @@ def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult
             "verdict": audit.verdict.value,
             "verdicts": verdict_table(audit, drill),
             **figures(audit, drill),
-            **docs,
+            **data_docs(drill, audit),
         },
     )
+
+
+def data_docs(drill: DrillResult, audit: AuditResult) -> dict[str, dg.MetadataValue[Any]]:
+    """A link where somebody serves the pages (`make ui`), else their place."""
+    if not audit.data_docs:
+        return {}
+    served = os.environ.get(DATA_DOCS_URL)
+    if not served:
+        return {"data_docs": dg.MetadataValue.path(audit.data_docs)}
+    folder = Path(drill.store)
+    page = Path(audit.data_docs).relative_to(folder)
+    return {"data_docs": dg.MetadataValue.url(f"{served}/{drill.job}/{folder.name}/{page.as_posix()}")}
 
 
 def figures(audit: AuditResult, drill: DrillResult) -> dict[str, float]:

@@ -9,24 +9,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import functools
+import http.server
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
 if TYPE_CHECKING:
     import dagster as dg
-
-    from orchestration.spec import StreamSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
@@ -34,6 +34,8 @@ PORT = 3000
 LOCATION = "weir"
 START_TIMEOUT_S = 180.0
 STOP_PATIENCE_S = 20.0
+DATA_DOCS_URL = "WEIR_DATA_DOCS_URL"
+"""Tells runs where the pages of audits can be read."""
 _LAUNCHED_BY_A_DAEMON = ".dagster/grpc_info"
 
 
@@ -52,9 +54,7 @@ class Services:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -158,39 +158,29 @@ class FirstStart:
         self._instance = instance
         self._url = url
         self._say = say
-        self._waiting: dict[str, Callable[[bool], str]] = {}
+        self._waiting: dict[str, str] = {}
         for spec in SPECS:
-            self._begin(spec)
+            if self._never_made(spec.stream_key, f"{spec.job}_start"):
+                self._launch(f"{spec.job}_start", f"start of {spec.job}", f"{url}/assets/streams/{spec.job}")
+            if spec.drill is not None and self._never_made(spec.drills_key, f"{spec.job}_drill"):
+                self._launch(f"{spec.job}_drill", f"drill of {spec.job}", f"{url}/assets/drills/{spec.job}?view=checks")
 
-    def _begin(self, spec: StreamSpec) -> None:
-        latest = self._instance.get_latest_materialization_event
-        if latest(spec.stream_key) is None:
-            self._launch(
-                f"{spec.job}_start", lambda ok: f"{spec.job} is running" if ok else f"{spec.job} did not start"
-            )
-            self._say(f"starting {spec.job} …")
-        if spec.drill is not None and latest(spec.drills_key) is None:
-            link = f"{self._url}/assets/drills/{spec.job}?view=checks"
-            self._launch(
-                f"{spec.job}_drill",
-                lambda ok: (
-                    f"the drill of {spec.job} is finished: {link}" if ok else f"the drill of {spec.job} failed: {link}"
-                ),
-            )
-            self._say(f"drilling {spec.job}: a copy of it loses a worker to kill -9 (takes about two minutes) …")
-
-    def _launch(self, job: str, said: Callable[[bool], str]) -> None:
-        run = launch_job(self._url, job)
-        self._waiting[run] = said
-
-    def poll(self) -> None:
+    def _never_made(self, key: dg.AssetKey, job: str) -> bool:
         import dagster as dg
 
+        queued = self._instance.get_runs(dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.QUEUED]))
+        return self._instance.get_latest_materialization_event(key) is None and not queued
+
+    def _launch(self, job: str, what: str, link: str) -> None:
+        self._waiting[launch_job(self._url, job)] = f"{what}: {{}} ({link})"
+        self._say(f"{what}: under way …")
+
+    def poll(self) -> None:
         for run_id, said in list(self._waiting.items()):
             run = self._instance.get_run_by_id(run_id)
             if run is None or run.is_finished:
                 del self._waiting[run_id]
-                self._say(said(run is not None and run.status is dg.DagsterRunStatus.SUCCESS))
+                self._say(said.format("deleted" if run is None else run.status.value.lower()))
 
 
 def launch_job(url: str, job: str, config: Mapping[str, object] | None = None, location: str = LOCATION) -> str:
@@ -219,43 +209,69 @@ def only_one(home: Path, url: str) -> Iterator[None]:
         yield
 
 
+class _DataDocs(http.server.SimpleHTTPRequestHandler):
+    """The pages of audits, and nothing else of the store."""
+
+    def send_head(self) -> Any:
+        if "data_docs" not in Path(self.translate_path(self.path)).parts:
+            self.send_error(404)
+            return None
+        return super().send_head()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def serve_data_docs(store: str, port: int) -> str:
+    """For as long as this process lives; returns the address of `<store>/drills`."""
+    handler = functools.partial(_DataDocs, directory=str(Path(store) / "drills"))
+    server = http.server.ThreadingHTTPServer((HOST, port), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://{HOST}:{port}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make ui", description="Weir in Dagster's UI.")
     parser.add_argument("--home", type=Path, default=ROOT / ".weir" / "dagster", help="where Dagster keeps its state")
     parser.add_argument("--port", type=int, default=PORT, help="a free one is taken if this one is not")
     arguments = parser.parse_args()
-    home = arguments.home.absolute()
-    port = free_port(arguments.port)
+    home, port = arguments.home.absolute(), free_port(arguments.port)
     store = os.environ.setdefault("WEIR_STORE", str(ROOT / ".weir"))
     os.environ["DAGSTER_HOME"] = str(home)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    services = Services(home, port, ROOT / "workspace.yaml", {})
-    with only_one(home, services.url):
-        prepare_home(home)
-        with contextlib.suppress(KeyboardInterrupt):
-            serve(services, store)
-        _say("stopping …")
-        services.stop()
+    with only_one(home, f"http://{HOST}:{port}"):
+        docs = serve_data_docs(store, free_port(port + 1))
+        services = Services(home, port, ROOT / "workspace.yaml", {DATA_DOCS_URL: docs})
+        try:
+            why = serve(services, store)
+        except KeyboardInterrupt:
+            why = None
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
+            _say("stopping …")
+            services.stop()
+    if why is not None:
+        raise SystemExit(why)
     _say("stopped. Jobs that were running go on: .venv/bin/weir jobs lists them, .venv/bin/weir cancel NAME ends one.")
 
 
-def serve(services: Services, store: str) -> None:
-    """Until Ctrl-C, or until one of the two has ended."""
+def serve(services: Services, store: str) -> str:
+    """Until Ctrl-C; or until one of the two has ended, and which."""
     _say("starting Dagster (about 20 s) …")
-    services.start()
+    prepare_home(Path(os.environ["DAGSTER_HOME"]))
     import dagster as dg
 
     with dg.DagsterInstance.get() as instance:
         forget_lost_runs(instance)
+        services.start()
         services.wait_until_up()
-        _say(
-            f"\n    {services.url}\n\nstate: {instance.root_directory}, jobs: {store}. Ctrl-C stops the UI, not the jobs."
-        )
+        _say(f"\n    {services.url}\n\njobs are in {store}, Dagster's state in {instance.root_directory}")
+        _say("Ctrl-C stops the UI and leaves the jobs running")
         first = FirstStart(instance, services.url, _say)
         while (dead := services.dead()) is None:
             first.poll()
             time.sleep(1)
-    raise SystemExit(dead)
+    return dead
 
 
 def _say(text: str) -> None:

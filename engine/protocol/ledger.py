@@ -27,8 +27,11 @@ def source_rows(uid: str) -> str:
     return f"source:{uid}"
 
 
+SINK = "sink:"
+
+
 def sink_rows(uid: str) -> str:
-    return f"sink:{uid}"
+    return f"{SINK}{uid}"
 
 
 def sink_digest(uid: str) -> str:

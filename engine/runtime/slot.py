@@ -186,7 +186,7 @@ class SlotRuntime:
         return {
             str(subtask.id): {
                 "rows_in": subtask.meter.rows_in,
-                "rows_out": sum(port.rows_sent for port in subtask.ports),
+                "rows_out": subtask.rows_out,
                 "watermark_ms": subtask.meter.watermark_ms,
                 "finished": subtask.finished,
                 **{f"{activity.value}_ms": spent for activity, spent in subtask.meter.spent_ms.items()},

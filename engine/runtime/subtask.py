@@ -217,8 +217,10 @@ class Subtask:
         return isinstance(self._head, SourceHead)
 
     @property
-    def ports(self) -> Sequence[OutputPort]:
-        return self._ports
+    def rows_out(self) -> int:
+        """Sent on, or written by its sinks. Read by the heartbeat's thread too, hence the copy."""
+        written = sum(rows for name, rows in list(self._counters.items()) if name.startswith(ledger.SINK))
+        return written + sum(port.rows_sent for port in self._ports)
 
     def close(self) -> None:
         source = [self._head.close] if isinstance(self._head, SourceHead) else []

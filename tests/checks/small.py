@@ -1,0 +1,211 @@
+"""A small drill as it lies in its store: 3,000 page views in 12 epochs, written by the real writers and committers.
+
+And ways to spoil its tables afterwards, as a faulty sink, disk or person would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from assets.pageviews.drill import DRILL
+from assets.pageviews.source import page_views
+from checks.ledger import expected_records, write_ledger
+from checks.reader import digest_of
+from checks.spec import AuditedTable
+from checks.tablelog import epoch_files
+from engine.connectors.base import WriterContext
+from engine.connectors.table import TableCommitter, TableSink
+from engine.protocol import ledger
+from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Committable, Manifest
+from engine.snapshot.log import EpochLog
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import DirectoryStore
+
+SPEC = replace(DRILL, make=lambda n: page_views(n, 100))
+"""A hundred views per second of event time, so that a few thousand make some windows."""
+
+RECORDS = 3_000
+EPOCHS = 12  # past the tenth, whose record repeats all before it
+PER_EPOCH = RECORDS // EPOCHS
+ATTEMPT = AttemptId(1, 1)
+PATHS = JobPaths(SPEC.job)
+
+
+def build(folder: Path) -> None:
+    """What the drill of a job without any fault leaves."""
+    folder.mkdir(parents=True)
+    write_ledger(SPEC, folder, RECORDS)
+    store = DirectoryStore(folder)
+    log = EpochLog(store, PATHS)
+    claimed = log.claim("test")
+    assert claimed is not None
+    record = claimed.record
+    views, windows = _Table(store, SPEC.rows), _Table(store, SPEC.aggregates)
+    totals: dict[str, int] = {}
+    events = folder / PATHS.history("events.jsonl")
+    events.parent.mkdir(parents=True)
+    for epoch in range(1, EPOCHS + 1):
+        batch = expected_records(SPEC, (epoch - 1) * PER_EPOCH, epoch * PER_EPOCH)
+        # Windows come out in two late epochs and the last one.
+        fired = windowed()[{8: slice(0, 30), 11: slice(30, 50), 12: slice(50, None)}.get(epoch, slice(0, 0))]
+        committed = {"raw": views.write(batch, epoch), "out": windows.write(fired, epoch)}
+        ledger.add(totals, _counters(batch, fired))
+        manifest = Manifest(
+            SPEC.job, epoch, epoch, ATTEMPT, 1000 * epoch, 128, [], [], [], dict(totals), final=epoch == EPOCHS
+        )
+        published = log.publish(record, log.write_manifest(manifest))
+        assert published is not None and published.newest is not None
+        record = published
+        permit = CommitPermit.issue(published.newest, published.generation)
+        views.committer.commit(permit, committed["raw"])
+        windows.committer.commit(permit, committed["out"])
+        event = {"kind": "completed", "epoch": epoch, "completed_at_ms": 1000 * epoch, "ledger": totals}
+        with events.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+
+def _counters(batch: pa.Table, fired: pa.Table) -> dict[str, int]:
+    rows, out = SPEC.rows, SPEC.aggregates
+    counted = {ledger.source_rows(SPEC.source_uid): batch.num_rows}
+    for edge, count in (("views->raw", batch.num_rows), ("pv.combine->pv", 7)):
+        counted |= {ledger.sent(edge): count, ledger.received(edge): count}
+    for table, data in ((rows, batch), (out, fired)):
+        digest = digest_of(data, table.arrow_schema)
+        counted |= {ledger.sink_rows(table.uid): data.num_rows, ledger.sink_digest(table.uid): digest}
+    return counted
+
+
+def windowed() -> pa.Table:
+    """The page views per app and ten seconds, by Arrow."""
+    records = expected_records(SPEC, 0, RECORDS)
+    starts = pc.floor_temporal(records.column("ts"), 10, unit="second")
+    table = records.append_column("window_start", starts)
+    grouped = table.group_by(["app_id", "window_start"]).aggregate([([], "count_all"), ("bytes", "sum")])
+    ends = pa.array([start.as_py().timestamp() + 10 for start in grouped.column("window_start")])
+    columns = {
+        "app_id": grouped.column("app_id"),
+        "window_start": grouped.column("window_start"),
+        "window_end": pc.cast(pc.multiply(ends, 1_000_000).cast(pa.int64()), pa.timestamp("us", tz="UTC")),
+        "pv": grouped.column("count_all"),
+        "bytes": grouped.column("bytes_sum"),
+    }
+    result = pa.table(columns, schema=SPEC.aggregates.arrow_schema)
+    return result.sort_by([("window_start", "ascending"), ("app_id", "ascending")])
+
+
+class _Table:
+    """Two subtasks that write, and the committer."""
+
+    def __init__(self, store: DirectoryStore, table: AuditedTable) -> None:
+        sink = TableSink(table.name)
+        self._uid = table.uid
+        self._writers = [
+            sink.writer(WriterContext(subtask, ATTEMPT, store, PATHS, table.arrow_schema)) for subtask in (0, 1)
+        ]
+        for writer in self._writers:
+            writer.begin()
+        self.committer = TableCommitter(store, PATHS.table(table.name))
+
+    def write(self, rows: pa.Table, epoch: int) -> list[Committable]:
+        committables = []
+        half = rows.num_rows // 2
+        for subtask, part in enumerate((rows.slice(0, half), rows.slice(half))):
+            writer = self._writers[subtask]
+            for batch in part.to_batches():
+                writer.write(batch)
+            piece = writer.pre_commit()
+            writer.begin()
+            if piece is not None:
+                committables.append(Committable(self._uid, subtask, ATTEMPT, epoch, epoch, piece.persist()))
+        return committables
+
+
+# --- spoiling ---
+
+
+class Table:
+    """A table of a finished drill, to be spoiled."""
+
+    def __init__(self, folder: Path, table: AuditedTable) -> None:
+        self.folder = folder / PATHS.table(table.name)
+
+    def rewrite(self, epoch: int, change: Callable[[pa.Table], pa.Table]) -> None:
+        """Change the rows of the epoch's first file; its size in the log follows, or Spark could not read it."""
+        name = epoch_files(self.folder)[epoch][0]
+        path = self.folder / name
+        pq.write_table(change(pq.read_table(path)), path, compression="zstd")
+        for record in self.records():
+            head, *lines = record.read_text().split("\n")
+            entries = [json.loads(line) for line in lines]
+            for entry in entries:
+                if entry["path"].endswith("/" + name):
+                    entry["size"] = path.stat().st_size
+            record.write_text("\n".join([head, *(json.dumps(entry) for entry in entries)]))
+
+    def publish_again(self, epoch: int) -> None:
+        """As a commit that was repeated under new names: the same rows in files of a later attempt, a new record."""
+        entries = []
+        for name in epoch_files(self.folder)[epoch]:
+            copy = self.folder / name.replace("0001-0001", "0001-0002", 1)
+            copy.write_bytes((self.folder / name).read_bytes())
+            entries.append({"path": copy.as_uri(), "size": copy.stat().st_size, "isDir": False, "action": "add"})
+        filled = {"modificationTime": 0, "blockReplication": 1, "blockSize": 33_554_432}
+        lines = [json.dumps(entry | filled) for entry in entries]
+        (self.folder / "_spark_metadata" / str(EPOCHS)).write_text("\n".join(["v1", *lines]))
+
+    def forget_files(self) -> None:
+        for record in self.records():
+            record.write_text("v1")
+
+    def records(self) -> list[Path]:
+        return sorted((self.folder / "_spark_metadata").iterdir())
+
+
+def without(position: int) -> Callable[[pa.Table], pa.Table]:
+    return lambda rows: pa.concat_tables([rows.slice(0, position), rows.slice(position + 1)])
+
+
+def doubled(position: int) -> Callable[[pa.Table], pa.Table]:
+    return lambda rows: pa.concat_tables([rows, rows.slice(position, 1)])
+
+
+def changed(position: int, column: str, value: object) -> Callable[[pa.Table], pa.Table]:
+    """`value` may be a function of the old one."""
+
+    def change(rows: pa.Table) -> pa.Table:
+        values = rows.column(column).to_pylist()
+        values[position] = value(values[position]) if callable(value) else value
+        at = rows.schema.get_field_index(column)
+        return rows.set_column(at, rows.schema.field(column), pa.array(values, rows.schema.field(column).type))
+
+    return change
+
+
+def both(*changes: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:
+    def change(rows: pa.Table) -> pa.Table:
+        for one in changes:
+            rows = one(rows)
+        return rows
+
+    return change
+
+
+def with_rows(*more: Sequence[object]) -> Callable[[pa.Table], pa.Table]:
+    """Rows that nobody sent."""
+
+    def change(rows: pa.Table) -> pa.Table:
+        columns = [
+            pa.array(column, field.type) for column, field in zip(zip(*more, strict=True), rows.schema, strict=True)
+        ]
+        return pa.concat_tables([rows, pa.table(columns, schema=rows.schema)])
+
+    return change

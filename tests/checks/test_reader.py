@@ -1,0 +1,77 @@
+"""What a reader of a table may see: whole epochs, never going back, everything at the end."""
+
+from __future__ import annotations
+
+from checks.history import EpochTotals
+from checks.reader import Read, digest_of, judge_reads, visible_states
+from checks.spec import AuditedTable
+from tests.checks.small import SPEC, windowed
+
+TABLE = AuditedTable("t", "out", "a long", ("a",))
+EPOCHS = [
+    EpochTotals(1, 1000, {"sink:out": 0, "digest:out": 0}),
+    EpochTotals(2, 2000, {"sink:out": 10, "digest:out": 111}),
+    EpochTotals(3, 3000, {"sink:out": 10, "digest:out": 111}),
+    EpochTotals(4, 4000, {"sink:out": 25, "digest:out": 222}),
+]
+
+
+def read(rows: int, digest: int, *, last: bool = False, error: str = "") -> Read:
+    return Read("t", 1_700_000_000_000, 5, rows, digest, error, last)
+
+
+def judged(*reads: Read) -> list[str]:
+    return judge_reads(reads, [TABLE], EPOCHS)
+
+
+END = read(25, 222, last=True)
+
+
+def test_whole_epochs_in_order_are_fine() -> None:
+    assert judged(read(0, 0), read(0, 0), read(10, 111), read(10, 111), read(25, 222), END) == []
+
+
+def test_epochs_may_be_missed_between_two_reads() -> None:
+    assert judged(END) == []
+
+
+def test_part_of_an_epoch_is_a_violation_that_names_its_neighbours() -> None:
+    (found,) = judged(read(12, 5), END)
+    assert found == "t at 22:13:20.000: 12 rows are no whole number of epochs; epoch 3 ends at 10, epoch 4 at 25"
+
+
+def test_as_many_rows_but_other_ones_are_a_violation() -> None:
+    (found,) = judged(read(10, 112), END)
+    assert "10 rows are no whole number of epochs; epoch 2 has as many, but other rows" in found
+
+
+def test_more_rows_than_were_ever_published_are_a_violation() -> None:
+    assert "there is no later one" in judged(read(26, 7), END)[0]
+
+
+def test_going_back_is_a_violation() -> None:
+    (found,) = judged(read(25, 222), read(10, 111), END)
+    assert "went back to epoch 3 after epoch 4 was seen" in found
+
+
+def test_a_read_that_fails_is_a_violation() -> None:
+    assert "could not be read: no such file" in judged(read(0, 0, error="no such file"), END)[0]
+
+
+def test_the_last_read_must_show_everything() -> None:
+    (found,) = judged(read(10, 111, last=True))
+    assert "after the end only 10 rows of 25, epoch 3" in found
+
+
+def test_nobody_who_reads_at_the_end_is_a_violation() -> None:
+    assert judged(read(25, 222)) == ["t: nobody read the table after the job's end"]
+
+
+def test_the_states_of_a_table_begin_with_an_empty_one() -> None:
+    assert visible_states("out", EPOCHS) == [(0, 0), (0, 0), (10, 111), (10, 111), (25, 222)]
+
+
+def test_a_digest_does_not_depend_on_the_order_of_rows_and_changes_with_any_value() -> None:
+    rows, schema = windowed(), SPEC.aggregates.arrow_schema
+    assert digest_of(rows, schema) == digest_of(rows.sort_by([("pv", "descending")]), schema)
+    assert digest_of(rows, schema) != digest_of(rows.slice(1), schema)

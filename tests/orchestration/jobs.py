@@ -1,0 +1,77 @@
+"""Specs and a folder of a job that looks as a JobMaster leaves it, without running one."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from engine.cluster.launch import LastHeartbeat, MasterLaunch, RunFolder
+from orchestration.factory import build_stream_definitions
+from orchestration.resources import WeirStore, batch_spark
+from orchestration.spec import StreamSpec
+
+NUMBERS = StreamSpec(
+    job="numbers",
+    path="tests.cluster.jobs:endless",
+    description="Sums of numbers.",
+    owners=("team:tests",),
+    checkpoint_cron="* * * * *",
+)
+
+
+def definitions(store: Path, spec: StreamSpec = NUMBERS) -> dg.Definitions:
+    shared = dg.Definitions(
+        resources={"weir": WeirStore(path=str(store)), "pyspark": batch_spark()}, executor=dg.in_process_executor
+    )
+    return dg.Definitions.merge(build_stream_definitions(spec), shared)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class FakeJob:
+    """The files of a job, written by hand."""
+
+    def __init__(self, store: Path, name: str = "numbers") -> None:
+        self.store = store
+        self.folder = RunFolder(store, name)
+        self.folder.prepare()
+        self.launch = MasterLaunch("tests.cluster.jobs:endless", name, {"rate": "7"}, 3, str(store), 4)
+        self.history = store / name / "history" / "events.jsonl"
+        self.history.parent.mkdir(parents=True, exist_ok=True)
+
+    def wanted(self) -> None:
+        self.folder.write_launch(self.launch)
+        self.folder.want_running(self.launch, "cli")
+
+    def beats(self, age_s: float = 0.0, phase: str = "running") -> None:
+        self.folder.write_heartbeat(LastHeartbeat(now_ms() - int(age_s * 1000), 1, phase))
+
+    def completes(self, checkpoint: int, read: int, committed: int, **over: Any) -> None:
+        event = {
+            "at_ms": checkpoint * 1000,
+            "kind": "completed",
+            "checkpoint": checkpoint,
+            "epoch": checkpoint,
+            "attempt": "1.1",
+            "completed_at_ms": checkpoint * 1000,
+            "duration_ms": 12.5,
+            "state_bytes": 4096,
+            "start_delay_ms": 1.0,
+            "alignment_ms": 2.5,
+            "sync_ms": 0.5,
+            "async_ms": 7.0,
+            "final": False,
+            "ledger": {"source:a": read, "sink:out": committed, "sent:x": 1, "digest:out": 99},
+            **over,
+        }
+        self.writes(json.dumps(event) + "\n")
+
+    def writes(self, text: str) -> None:
+        with self.history.open("a") as file:
+            file.write(text)

@@ -1,0 +1,114 @@
+"""What Dagster has of Weir, as a snapshot; and that loading it is light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from orchestration.definitions import defs
+from orchestration.spec import GoldSpec, StreamSpec
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
+    repository = defs.get_repository_def()
+    graph = repository.asset_graph
+    assert {key.to_user_string(): graph.get(key).is_executable for key in graph.get_all_asset_keys()} == {
+        "streams/pageviews": True,
+        "checkpoints/pageviews": False,
+        "sinks/pageviews": False,
+        "drills/pageviews": True,
+        "gold/pageviews": True,
+    }
+    assert {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys} == {
+        ("streams/pageviews", "healthy"),
+        ("drills/pageviews", "reader_saw_whole_epochs"),
+        ("drills/pageviews", "no_lost_duplicate_phantom_rows"),
+        ("drills/pageviews", "aggregates_equal_recomputation"),
+        ("drills/pageviews", "keys_not_null"),
+        ("drills/pageviews", "epochs_whole"),
+        ("drills/pageviews", "ledger_equations"),
+    }
+    assert {job.name for job in repository.get_all_jobs()} - {"__ASSET_JOB"} == {
+        "pageviews_start",
+        "pageviews_cancel",
+        "pageviews_checkpoint",
+        "pageviews_drill",
+    }
+    assert {(s.name, s.cron_schedule, s.default_status.value) for s in repository.schedule_defs} == {
+        ("pageviews_checkpoints", "0 * * * *", "RUNNING"),
+        ("pageviews_drills", "30 3 * * *", "STOPPED"),
+    }
+    assert {(s.name, s.minimum_interval_seconds, s.default_status.value) for s in repository.sensor_defs} == {
+        ("pageviews_watch", 15, "RUNNING")
+    }
+
+
+def test_every_asset_has_an_owner_a_description_and_a_group() -> None:
+    graph = defs.get_repository_def().asset_graph
+    for key in graph.get_all_asset_keys():
+        node = graph.get(key)
+        assert node.owners == ["team:web-analytics"] and node.description and node.group_name == "pageviews", key
+
+
+def test_what_depends_on_what() -> None:
+    graph = defs.get_repository_def().asset_graph
+    parents = {
+        key.to_user_string(): {parent.to_user_string() for parent in graph.get(key).parent_keys}
+        for key in graph.get_all_asset_keys()
+    }
+    assert parents["checkpoints/pageviews"] == parents["sinks/pageviews"] == {"streams/pageviews"}
+    assert parents["gold/pageviews"] == {"sinks/pageviews"}
+    assert parents["streams/pageviews"] == parents["drills/pageviews"] == set()
+
+
+def test_actions_of_one_job_share_a_pool_and_drills_have_another() -> None:
+    repository = defs.get_repository_def()
+    pools = {
+        job.name: {node.definition.pool for node in job.graph.nodes if isinstance(node.definition, dg.OpDefinition)}
+        for job in repository.get_all_jobs()
+    }
+    assert pools["pageviews_cancel"] == pools["pageviews_checkpoint"] == {"weir_pageviews"}
+    assert "weir_pageviews" in pools["pageviews_start"] and pools["pageviews_drill"] == {"weir_drills"}
+
+
+def test_the_instance_has_pools_of_one_monitoring_and_no_telemetry(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        concurrency = instance.get_concurrency_config()
+        assert concurrency.pool_config.default_pool_limit == 1
+        assert concurrency.pool_config.pool_granularity.value == "op"
+        assert instance.run_monitoring_enabled and not instance.telemetry_enabled and not instance.nux_enabled
+        assert instance.run_monitoring_settings["free_slots_after_run_end_seconds"] == 5
+
+
+def test_the_workspace_names_the_module_that_exists() -> None:
+    (location,) = yaml.safe_load((ROOT / "workspace.yaml").read_text())["load_from"]
+    assert location["python_module"]["module_name"] == "orchestration.definitions"
+    assert location["python_module"]["location_name"] == "weir"
+
+
+def test_loading_the_definitions_imports_no_great_expectations() -> None:
+    """It takes seconds, and ends a run worker silently if it is imported the wrong way."""
+    code = (
+        "import sys, orchestration.definitions;"
+        "print([name for name in ('great_expectations', 'checks._gx', 'pyspark.sql.connect') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_spec_that_dagster_could_not_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="letters, digits and _ only"):
+        StreamSpec(job="page views", path="a:b", description="", owners=())
+    with pytest.raises(ValueError, match="no drill"):
+        StreamSpec(job="a", path="a:b", description="", owners=(), drill_cron="0 0 * * *")
+    with pytest.raises(ValueError, match=r"\{table\}"):
+        GoldSpec("pv", "SELECT 1")

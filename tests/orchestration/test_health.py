@@ -1,0 +1,58 @@
+"""Health is judged by what should be and by the age of the last heartbeat; a pid plays no part."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.cluster.launch import Desired, LastHeartbeat, MasterExit, MasterLaunch
+from orchestration.health import State, judge
+
+LAUNCH = MasterLaunch("a:b", "numbers", {}, 2, "/store", 4)
+NOW_MS = 1_000_000
+SILENT_AFTER_S = 30.0
+
+
+def wanted(age_s: float) -> Desired:
+    return Desired(True, LAUNCH, "cli", NOW_MS - int(age_s * 1000))
+
+
+def beat(age_s: float, phase: str = "running") -> LastHeartbeat:
+    return LastHeartbeat(NOW_MS - int(age_s * 1000), 4, phase)
+
+
+@pytest.mark.parametrize(
+    ("desired", "ended", "heartbeat", "state", "healthy", "start_again"),
+    [
+        (None, None, None, State.UNKNOWN, True, False),
+        (Desired(False, LAUNCH, "http", 0), None, beat(900), State.STOPPED, True, False),
+        (wanted(10), None, None, State.STARTING, True, False),
+        (wanted(10), None, beat(300), State.STARTING, True, False),  # of the JobMaster before
+        (wanted(500), None, beat(1), State.RUNNING, True, False),
+        (wanted(500), None, beat(1, "restarting"), State.RECOVERING, False, False),
+        (wanted(500), None, beat(31), State.SILENT, False, False),
+        (wanted(500), None, beat(61), State.SILENT, False, True),
+        (wanted(61), None, None, State.SILENT, False, True),  # it never came up
+        (wanted(500), MasterExit("finished", "all done"), beat(100), State.FINISHED, True, False),
+        (wanted(500), MasterExit("failed", "your function"), beat(100), State.FAILED, False, False),
+        (wanted(500), MasterExit("cancelled", "its supervisor died"), beat(100), State.GONE, False, True),
+    ],
+)
+def test_a_job_is_judged_by_what_should_be_and_when_it_was_last_heard(
+    desired: Desired | None,
+    ended: MasterExit | None,
+    heartbeat: LastHeartbeat | None,
+    state: State,
+    healthy: bool,
+    start_again: bool,
+) -> None:
+    health = judge(desired, ended, heartbeat, NOW_MS, SILENT_AFTER_S)
+    assert (health.state, health.healthy, health.start_again) == (state, healthy, start_again)
+
+
+def test_the_reason_of_a_failure_is_what_the_user_reads() -> None:
+    health = judge(wanted(500), MasterExit("failed", "operator 'clean': ZeroDivisionError"), None, NOW_MS, 30)
+    assert health.detail == "operator 'clean': ZeroDivisionError"
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_age() -> None:
+    assert judge(wanted(10), None, beat(-5), NOW_MS, 30).heartbeat_age_s == 0

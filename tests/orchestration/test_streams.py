@@ -1,0 +1,125 @@
+"""Ensuring, cancelling, checkpointing: what is decided before and beside a running job, with the job's answers faked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from engine.cluster.client import JobClient
+from engine.cluster.launch import MasterLaunch
+from orchestration import streams
+from orchestration.streams import StreamConfig
+from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
+
+RUNNING = {"phase": "running", "generation": 1, "epoch": 5, "parallelism": 3, "guarantee": "exactly once", "sinks": {}}
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
+    monkeypatch.setattr(JobClient, "status", lambda self: RUNNING)
+    job = FakeJob(tmp_path)
+    job.wanted()
+    job.beats()
+    return job
+
+
+def execute(store: Path, instance: dg.DagsterInstance, job: str, config: dict[str, Any] | None = None) -> Any:
+    found = definitions(store).get_job_def(job)
+    ops = {"ops": {"streams__numbers": {"config": config}}} if config else None
+    return found.execute_in_process(instance=instance, raise_on_error=False, run_config=ops)
+
+
+def failure(result: Any) -> str:
+    (event,) = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
+    return str(event.step_failure_data.user_failure_data.description)
+
+
+def test_a_job_that_runs_is_left_as_it_is(running: FakeJob, instance: dg.DagsterInstance) -> None:
+    assert execute(running.store, instance, "numbers_start").success
+    event = instance.get_latest_materialization_event(NUMBERS.stream_key)
+    assert event is not None and event.asset_materialization is not None
+    said = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+    assert "nothing to do" in said["outcome"] and said["store"] == str(running.store) and said["epoch"] == 5
+
+
+def test_a_job_that_runs_otherwise_than_asked_for_is_not_touched(
+    running: FakeJob, instance: dg.DagsterInstance
+) -> None:
+    result = execute(running.store, instance, "numbers_start", {"parallelism": 2, "params": {"rate": "9"}})
+    said = failure(result)
+    assert not result.success and "rate is '7'" in said and "its parallelism is 3" in said and "numbers_cancel" in said
+
+
+def test_a_job_that_does_not_run_is_started_detached_and_its_wish_is_written_down(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[MasterLaunch] = []
+
+    def start(launch: MasterLaunch, by: str) -> JobClient:
+        started.append(launch)
+        monkeypatch.setattr(JobClient, "status", lambda self: RUNNING)
+        return JobClient(launch.store, launch.name)
+
+    monkeypatch.setattr(streams, "start_detached", start)
+    elsewhere = tmp_path / "elsewhere"
+    config = {"params": {"rate": "9"}, "parallelism": 1, "store": str(elsewhere)}
+    assert execute(tmp_path, instance, "numbers_start", config).success
+    (launch,) = started
+    assert (launch.name, launch.params, launch.parallelism, launch.store) == (
+        "numbers",
+        {"rate": "9"},
+        1,
+        str(elsewhere),
+    )
+    assert definitions(tmp_path).get_repository_def()  # what follows finds the job where it was started
+    from orchestration.resources import WeirStore
+
+    assert WeirStore(path=str(tmp_path)).of(instance, NUMBERS) == str(elsewhere)
+
+
+def test_a_wrong_parameter_is_said_in_words_before_anything_starts(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    result = execute(tmp_path, instance, "numbers_start", {"params": {"speed": "9"}})
+    assert not result.success and "has no parameter speed" in failure(result)
+
+
+def test_cancelling_what_does_not_run_succeeds_and_is_remembered(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    job = FakeJob(tmp_path)
+    job.wanted()
+    assert execute(tmp_path, instance, "numbers_cancel").success
+    desired = job.folder.read_desired()
+    assert desired is not None and not desired.running and desired.by == "dagster"
+
+
+def test_a_checkpoint_of_what_does_not_run_fails_with_the_reason(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    result = execute(tmp_path, instance, "numbers_checkpoint")
+    assert not result.success and "there is no job 'numbers'" in failure(result)
+
+
+def test_the_schedule_skips_while_the_job_does_not_run(running: FakeJob, instance: dg.DagsterInstance) -> None:
+    repository = definitions(running.store).get_repository_def()
+    schedule = repository.get_schedule_def("numbers_checkpoints")
+
+    def tick() -> Any:
+        return schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=repository))
+
+    assert len(tick().run_requests) == 1
+    running.folder.want_stopped("cli")
+    skipped = tick()
+    assert not skipped.run_requests and "stopped on purpose (by cli)" in skipped.skip_message
+
+
+def test_the_config_of_a_start_is_read_back_from_a_launch() -> None:
+    config = streams.as_config(MasterLaunch("a:b", "numbers", {"rate": "1"}, 4, "/store", 4))
+    assert config == StreamConfig(parallelism=4, params={"rate": "1"}, store="/store")

@@ -1,0 +1,175 @@
+"""The sensor: history becomes events, each checkpoint once; health is reported; a job that is gone is started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from engine.cluster.client import JobClient
+from orchestration import watch
+from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
+
+STATUS = {"sinks": {"out": {"rows": 30, "watermark_ms": 1_700_000_000_000, "lag_ms": 5}}}
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
+    monkeypatch.setattr(JobClient, "status", lambda self: STATUS)
+    return FakeJob(tmp_path)
+
+
+class Ticker:
+    """Evaluates the sensor as the daemon does: what it reports is stored, and its cursor is kept."""
+
+    def __init__(self, store: Path, instance: dg.DagsterInstance) -> None:
+        self._repository = definitions(store).get_repository_def()
+        self._sensor = self._repository.get_sensor_def("numbers_watch")
+        self._instance = instance
+        self.cursor: str | None = None
+
+    def tick(self, *, keep_cursor: bool = True) -> Any:
+        context = dg.build_sensor_context(self._instance, cursor=self.cursor, repository_def=self._repository)
+        result = self._sensor.evaluate_tick(context)
+        for event in result.asset_events:
+            self._instance.report_runless_asset_event(event)
+        if keep_cursor:
+            self.cursor = result.cursor
+        return result
+
+
+def metadata(events: list[Any], kind: type) -> list[dict[str, Any]]:
+    return [{name: v.value for name, v in e.metadata.items()} for e in events if isinstance(e, kind)]
+
+
+def test_a_job_that_was_never_started_is_left_alone(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    result = Ticker(tmp_path, instance).tick()
+    assert not result.asset_events and not result.run_requests and "never started" in result.skip_message
+
+
+def test_each_completed_checkpoint_is_one_materialization_with_numbers_that_plot(
+    job: FakeJob, instance: dg.DagsterInstance
+) -> None:
+    job.wanted()
+    job.beats()
+    job.completes(1, read=100, committed=10)
+    job.writes('{"kind": "restarting", "at_ms": 1}\n')
+    job.completes(2, read=250, committed=30)
+    first = metadata(Ticker(job.store, instance).tick().asset_events, dg.AssetMaterialization)
+    assert [(m["checkpoint"], m["rows_read"], m["rows_committed"]) for m in first] == [(1, 100, 10), (2, 150, 20)]
+    for name in ("duration_ms", "state_bytes", "alignment_ms", "sync_ms", "async_ms", "rows_read", "rows_committed"):
+        assert isinstance(first[0][name], int | float), name
+
+
+def test_what_was_reported_is_not_reported_again_even_if_the_cursor_was_lost(
+    job: FakeJob, instance: dg.DagsterInstance
+) -> None:
+    job.wanted()
+    job.beats()
+    job.completes(1, read=100, committed=10)
+    ticker = Ticker(job.store, instance)
+    assert len(metadata(ticker.tick(keep_cursor=False).asset_events, dg.AssetMaterialization)) == 1
+    assert not metadata(ticker.tick().asset_events, dg.AssetMaterialization)
+    job.completes(2, read=300, committed=20)
+    (second,) = metadata(ticker.tick().asset_events, dg.AssetMaterialization)
+    assert second["checkpoint"] == 2 and second["rows_read"] == 200
+
+
+def test_a_line_that_is_still_being_written_waits_for_its_end(job: FakeJob, instance: dg.DagsterInstance) -> None:
+    job.wanted()
+    job.beats()
+    ticker = Ticker(job.store, instance)
+    job.completes(1, read=1, committed=1)
+    whole = job.history.read_text()
+    job.history.write_text(whole + whole[:20])
+    assert len(metadata(ticker.tick().asset_events, dg.AssetMaterialization)) == 1
+    job.history.write_text(whole + "torn by a crash\n")
+    job.completes(2, read=2, committed=2)
+    assert len(metadata(ticker.tick().asset_events, dg.AssetMaterialization)) == 1
+
+
+def test_a_backlog_comes_in_portions(
+    job: FakeJob, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "MOST_A_TICK", 3)
+    job.wanted()
+    job.beats()
+    for number in range(1, 8):
+        job.completes(number, read=number * 10, committed=number)
+    ticker = Ticker(job.store, instance)
+    ticks = [metadata(ticker.tick().asset_events, dg.AssetMaterialization) for _ in range(4)]
+    assert [len(tick) for tick in ticks] == [3, 3, 1, 0]
+    assert [m["rows_read"] for tick in ticks for m in tick] == [10] * 7
+
+
+def test_a_job_that_was_deleted_and_begun_anew_is_read_from_its_beginning(
+    job: FakeJob, instance: dg.DagsterInstance
+) -> None:
+    job.wanted()
+    job.beats()
+    for number in (1, 2, 3):
+        job.completes(number, read=number, committed=number)
+    ticker = Ticker(job.store, instance)
+    ticker.tick()
+    job.history.unlink()
+    job.completes(1, read=5, committed=5, completed_at_ms=9000)
+    (again,) = metadata(ticker.tick().asset_events, dg.AssetMaterialization)
+    assert again["checkpoint"] == 1 and again["rows_read"] == 5
+
+
+def test_the_sinks_are_observed_with_rows_watermark_and_lag(job: FakeJob, instance: dg.DagsterInstance) -> None:
+    job.wanted()
+    job.beats()
+    job.completes(1, read=1, committed=1)
+    (seen,) = metadata(Ticker(job.store, instance).tick().asset_events, dg.AssetObservation)
+    assert seen["rows"] == 30 and seen["lag_s"] > 0 and seen["watermark"] == 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("age_s", "phase", "passed", "severity"),
+    [(0, "running", True, "ERROR"), (0, "restarting", False, "WARN"), (40, "running", False, "ERROR")],
+)
+def test_health_is_a_check_of_the_stream(
+    job: FakeJob, instance: dg.DagsterInstance, age_s: float, phase: str, passed: bool, severity: str
+) -> None:
+    job.wanted()
+    job.beats(age_s, phase)
+    launched = job.folder.read_desired()
+    assert launched is not None
+    job.folder._write_desired(type(launched)(True, job.launch, "cli", launched.at_ms - 3_600_000))
+    (check,) = [e for e in Ticker(job.store, instance).tick().asset_events if isinstance(e, dg.AssetCheckEvaluation)]
+    assert check.asset_key == NUMBERS.stream_key and check.check_name == "healthy"
+    assert (check.passed, check.severity.value) == (passed, severity)
+
+
+def test_a_job_that_should_run_and_is_gone_is_started_again_as_it_was(
+    job: FakeJob, instance: dg.DagsterInstance
+) -> None:
+    from engine.cluster.launch import MasterExit
+
+    job.wanted()
+    job.folder.write_exit(MasterExit("cancelled", "cancelled"))
+    ticker = Ticker(job.store, instance)
+    (request,) = ticker.tick().run_requests
+    config = request.run_config["ops"]["streams__numbers"]["config"]
+    assert config["params"] == {"rate": "7"} and config["parallelism"] == 3 and config["store"] == str(job.store)
+    (again,) = ticker.tick().run_requests
+    assert again.run_key == request.run_key, "one run for one death"
+
+
+def test_a_job_that_was_stopped_on_purpose_is_not_started_again(job: FakeJob, instance: dg.DagsterInstance) -> None:
+    job.wanted()
+    job.folder.want_stopped("cli")
+    ticker = Ticker(job.store, instance)
+    first, second = ticker.tick(), ticker.tick()
+    assert not first.run_requests and len(first.asset_events) == 1, "that it is stopped is said once"
+    assert not second.asset_events
