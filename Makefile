@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench simulate promises lock clean
+.PHONY: help demo ui test test-system lint bench simulate promises lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,19 +18,28 @@ help: ## this list
 demo: $(STAMP) ## run the page-view job, break it, and see that nothing is lost or doubled
 	@$(BIN)/python -m assets.pageviews.demo
 
+ui: $(STAMP) ## Dagster's UI on this machine, with the page-view job running and drilled once
+	@$(BIN)/python -m orchestration.ui
+
 # Tests that start Spark run one at a time afterwards: two JVMs at once starve each other on a small machine.
 # Exit code 5 is pytest's "no tests were collected": not a failure of a folder that is still empty.
 test: $(STAMP) ## all tests: the quick ones in parallel, then those that start Spark
 	@run() { $(BIN)/python -m pytest -q "$$@"; local code=$$?; [ $$code -eq 5 ] || return $$code; }; \
 	status=0; \
-	run -n 2 --dist worksteal --ignore=tests/cluster tests || status=1; \
+	run -n 2 --dist worksteal --ignore=tests/cluster --ignore=tests/system --ignore=tests/browser tests || status=1; \
 	if [ -d tests/cluster ]; then run tests/cluster || status=1; fi; \
 	exit $$status
+
+test-system: $(STAMP) ## tests with Dagster's real daemon and webserver, and in a real browser
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  echo "installing chromium" && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	  { echo "The browser test needs chromium on PATH (Debian: apt-get install chromium)." >&2; exit 1; }
+	@$(BIN)/python -m pytest -q tests/system tests/browser
 
 lint: $(STAMP) ## ruff, mypy and the import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy engine
+	@$(BIN)/mypy engine orchestration
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(STAMP) ## benchmarks against peers (QUICK=1: a few minutes)

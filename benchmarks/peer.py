@@ -15,7 +15,7 @@ from benchmarks.weir import ROOT, fresh_folder
 
 
 def run_spark(what: str, patience_s: float = 240, **order: Any) -> dict[str, Any]:
-    folder = fresh_folder(f"spark-{what}-{order.get('provider', 'heap')}")
+    folder = fresh_folder(f"spark-{what}")
     command = [sys.executable, "-m", "benchmarks.spark_peer", str(folder), json.dumps({"what": what, **order})]
     log = folder / "log"
     with log.open("wb") as file:

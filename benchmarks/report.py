@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -83,15 +84,17 @@ def _position(line: dict[str, Any]) -> tuple[int, str]:
 
 
 def show(lines: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="Weir beside its peers", title_justify="left", caption=_where(lines), caption_justify="left")
-    for heading in ("bench", "Weir", "peer", "", "ratio", "target", "reached"):
-        table.add_column(heading, justify="right" if heading in ("Weir", "", "ratio") else "left", no_wrap=True)
+    """The table, as narrow as a terminal; then what each figure is."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, caption=_where(lines), caption_justify="left")
+    for heading in ("bench", "Weir", "peer", "peer's", "ratio", "target"):
+        table.add_column(heading, justify="right" if heading in ("Weir", "peer's", "ratio") else "left", no_wrap=True)
     for line in lines:
-        reached = "[green]yes[/green]" if line["reached"] else "[red]no[/red]"
-        table.add_row(*_cells(line), reached)
+        *cells, target = _cells(line)
+        table.add_row(*cells, f"[green]{target} ✓[/green]" if line["reached"] else f"[red]{target} ✗[/red]")
     console.print(table)
     for line in lines:
-        console.print(f"[bold]{line['bench']}[/bold], {line['peer'] or 'no peer'}: {line['note']}", highlight=False)
+        name = f"{line['bench']}, {line['peer']}" if line["peer"] else line["bench"]
+        console.print(f"[bold]{name}[/bold]: {line['note']}.", highlight=False)
 
 
 def _cells(line: dict[str, Any]) -> list[str]:
@@ -99,7 +102,7 @@ def _cells(line: dict[str, Any]) -> list[str]:
     return [
         line["bench"],
         quantity(line["weir"], unit),
-        line["peer"] or "–",
+        (line["peer"] or "–").replace("weir-without-checkpoints", "without"),
         "–" if line["peer_value"] is None else quantity(line["peer_value"], unit),
         "–" if line["ratio"] is None else f"{line['ratio']:.2f}×",
         line["target"],
@@ -108,7 +111,7 @@ def _cells(line: dict[str, Any]) -> list[str]:
 
 def quantity(value: float, unit: str) -> str:
     if unit == "rows/s":
-        return f"{value / 1e6:.2f} M rows/s"
+        return f"{value / 1e6:.2f} M/s"
     return f"{value:.1f} {unit}" if unit in ("ms", "MB") else f"{value:.2f} {unit}"
 
 
@@ -126,7 +129,7 @@ def _into_page(lines: list[dict[str, Any]]) -> None:
     if not PAGE.exists():
         return
     rows = [
-        "| bench | Weir | peer | peer's | ratio | target | reached |",
+        "| bench | Weir | peer | the peer's | ratio | target | reached |",
         "|---|---:|---|---:|---:|---|---|",
         *(f"| {' | '.join(_cells(line))} | {'yes' if line['reached'] else '**no**'} |" for line in lines),
         "",

@@ -27,10 +27,10 @@ from benchmarks.window import window
 Bench = Callable[[Say], list[Result]]
 
 QUICK: dict[str, Bench] = {
-    "window": lambda say: window(say, rounds=1, weir_s=8, spark_warmup_s=8, spark_s=6),
+    "window": lambda say: window(say, rounds=1, weir_s=7, warmup_s=18, settle_s=2, seconds=6),
 }
 FULL: dict[str, Bench] = {
-    "window": lambda say: window(say, rounds=3, weir_s=12, spark_warmup_s=14, spark_s=12),
+    "window": lambda say: window(say, rounds=3, weir_s=12, warmup_s=25, settle_s=4, seconds=10),
     "checkpoint_cost": lambda say: checkpoint_cost(say, pairs=6, phase_s=6),
     "latency_ms": lambda say: latency(say, rate=10_000, warmup_s=5, seconds=12, spark_s=12),
     "recovery_s": lambda say: recovery(say, kills=10, bare_kills=5, rate=200_000),
@@ -49,7 +49,7 @@ def main() -> None:
     started = time.monotonic()
     chosen = QUICK if options.quick else {name: FULL[name] for name in options.only or FULL}
     busy = os.getloadavg()[0]
-    if busy > 0.5 * (os.cpu_count() or 1):
+    if busy > 0.75 * (os.cpu_count() or 1):
         console.print(f"[yellow]The machine is busy (load {busy:.1f}): the ratios will be rough.[/yellow]")
 
     def say(line: str) -> None:

@@ -6,13 +6,14 @@ Configured as well as we could: see `SETTINGS` and `_numbers`. What was tried is
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.processes import cpu_s, tree
-from benchmarks.rows import BOUND_S, WINDOW_S, keys_of, mix, spark_columns
+from benchmarks.rows import BOUND_S, ROWS_PER_WINDOW, WINDOW_S, keys_of, mix, spark_columns
 from engine.cluster.java import prepare_environment
 
 CORES = 2
@@ -40,13 +41,17 @@ SETTINGS = {
     # Weir's kernels do not check for overflow either; with Spark's default (on) its rows/s are lower.
     "spark.sql.ansi.enabled": "false",
 }
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    # The state's changes instead of whole files per batch: Spark's own advice for short batches.
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+_STORE = "spark.sql.streaming.stateStore"
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+PROVIDERS = {
+    "rocksdb": {
+        f"{_STORE}.providerClass": f"{_STATE}.RocksDBStateStoreProvider",
+        # The state's changes instead of whole files per batch: Spark's own advice for short batches.
+        f"{_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
+    },
+    "heap": {f"{_STORE}.providerClass": f"{_STATE}.HDFSBackedStateStoreProvider"},
 }
+"""In the order in which they are measured: the later one finds the warmer JVM."""
 
 BLOCK = 250_000
 """Rows that Spark's `range` makes for each row of the streaming source."""
@@ -54,12 +59,12 @@ BLOCK = 250_000
 
 @dataclass(frozen=True)
 class Order:
-    """What to measure. `provider`: heap or rocksdb."""
+    """What to measure."""
 
     what: str
-    provider: str = "heap"
-    warmup_s: float = 12
-    seconds: float = 12
+    warmup_s: float = 25
+    settle_s: float = 4
+    seconds: float = 10
     rate: int = 10_000
 
 
@@ -68,12 +73,12 @@ def main() -> None:
     os.environ.update(prepare_environment())
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("peer")
-    for name, value in (SETTINGS | (ROCKSDB if order.provider == "rocksdb" else {})).items():
+    for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     result = {"window": _window, "latency": _latency}[order.what](spark, folder, order)
-    (folder / "result.json").write_text(json.dumps({"order": asdict(order), **result}))
+    (folder / "result.json").write_text(json.dumps(result))
     sys.stdout.flush()
     spark.stop()
 
@@ -82,31 +87,26 @@ def main() -> None:
 
 
 def _window(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
-    """A first query warms the JVM up and finds out how many rows make a batch of a second; the second is measured."""
-    batch = 6_000_000 // BLOCK
-    with _Windows(spark, folder / "warmup", batch) as query:
+    """Both state stores, one after the other, in one warm JVM (its compiler needs about 25 s on two cores)."""
+    with _Windows(spark, folder / "warmup", 6_000_000 // BLOCK) as query:
         query.run(order.warmup_s, at_least=3)
-        batch = max(1, round(query.rows_per_s(skip=len(query.batches()) * 2 // 3) / BLOCK))
-    with _Windows(spark, folder / "measured", batch) as query:
-        query.run(2, at_least=2)
-        cpu, done = cpu_s(tree(os.getpid())), len(query.batches())
-        query.run(order.seconds, at_least=4)
-        batches = query.batches()[done:]
-        cpu = cpu_s(tree(os.getpid())) - cpu
-        rows = len(batches) * batch * BLOCK
-        return {
-            "rows_per_s": query.rows_per_s(skip=done),
-            "batches": len(batches),
-            "rows_per_batch": batch * BLOCK,
-            "batch_s": median(_duration_ms(b) for b in batches) / 1000,
-            "cpu_s_per_million_rows": cpu / rows * 1_000_000,
-            "table": str(folder / "measured" / "table"),
-        }
+        blocks = query.blocks_per_s()
+    results = {}
+    for provider, settings in PROVIDERS.items():
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        with _Windows(spark, folder / f"{provider}-settle", blocks) as query:
+            query.run(order.settle_s, at_least=2)
+            blocks = query.blocks_per_s()
+        with _Windows(spark, folder / provider, blocks) as query:
+            results[provider] = query.measure(order.seconds)
+    return results
 
 
 class _Windows:
     def __init__(self, spark: SparkSession, folder: Path, blocks: int) -> None:
         self._rows_per_batch = blocks * BLOCK
+        self._table = folder / "table"
         rows = _numbers(spark, blocks).selectExpr(*spark_columns())
         windows = rows.withWatermark("ts", f"{BOUND_S} seconds").groupBy(F.window("ts", f"{WINDOW_S} seconds"), "key")
         counted = windows.agg(F.count("*").alias("count"), F.sum("value").alias("total"))
@@ -114,7 +114,7 @@ class _Windows:
         self._writer = (
             results.writeStream.format("parquet")
             .outputMode("append")
-            .option("path", str(folder / "table"))
+            .option("path", str(self._table))
             .option("checkpointLocation", str(folder / "checkpoint"))
         )
 
@@ -128,20 +128,33 @@ class _Windows:
     def run(self, seconds: float, at_least: int) -> None:
         _run(self._query, seconds, at_least)
 
-    def batches(self) -> list[Any]:
-        return _batches(self._query)
+    def measure(self, seconds: float) -> dict[str, Any]:
+        self.run(0, at_least=2)
+        cpu, skipped = cpu_s(tree(os.getpid())), len(self._batches())
+        self.run(seconds, at_least=math.ceil(2.5 * ROWS_PER_WINDOW / self._rows_per_batch))  # some windows to compare
+        cpu, batches = cpu_s(tree(os.getpid())) - cpu, self._batches()[skipped:]
+        return {
+            "rows_per_s": self._rows_per_s(batches),
+            "rows_per_batch": self._rows_per_batch,
+            "batch_s": median(_duration_ms(batch) for batch in batches) / 1000,
+            "cpu_s_per_million_rows": cpu / (len(batches) * self._rows_per_batch) * 1e6,
+            "table": str(self._table),
+        }
 
-    def rows_per_s(self, skip: int) -> float:
-        batches = self.batches()[skip:]
-        return len(batches) * self._rows_per_batch * 1000 / sum(_duration_ms(b) for b in batches)
+    def blocks_per_s(self) -> int:
+        """How many blocks make a batch of about a second, by the last third of its batches."""
+        batches = self._batches()
+        return max(1, round(self._rows_per_s(batches[len(batches) * 2 // 3 :]) / BLOCK))
+
+    def _batches(self) -> list[Any]:
+        return [progress for progress in self._query.recentProgress if progress.numInputRows]
+
+    def _rows_per_s(self, batches: list[Any]) -> float:
+        return len(batches) * self._rows_per_batch * 1000 / sum(_duration_ms(batch) for batch in batches)
 
 
 def _duration_ms(progress: Any) -> int:
     return int(progress.durationMs["triggerExecution"])
-
-
-def _batches(query: StreamingQuery) -> list[Any]:
-    return [progress for progress in query.recentProgress if progress.numInputRows]
 
 
 def _run(query: StreamingQuery, seconds: float, at_least: int) -> None:

@@ -34,15 +34,16 @@ class Sample:
         return f"{self.rows_per_s / 1e6:.2f} M rows/s, {self.cpu_s_per_million_rows:.3f} CPU s per million rows"
 
 
-def window(say: Say, rounds: int, weir_s: float, spark_warmup_s: float, spark_s: float) -> list[Result]:
-    """Rows per second in steady state, Weir and each peer in turn; medians of the rounds."""
+def window(say: Say, rounds: int, weir_s: float, **spark_s: float) -> list[Result]:
+    """Rows per second in steady state, Weir and Spark in turn; medians of the rounds."""
     weir: list[Sample] = []
     peers: dict[str, list[Sample]] = {peer: [] for peer in PEERS}
     for turn in range(1, rounds + 1):
         weir.append(_weir(weir_s))
         say(f"window {turn}/{rounds}: weir {weir[-1]}")
+        found = run_spark("window", **spark_s)
         for peer, provider in PEERS.items():
-            peers[peer].append(_spark(provider, spark_warmup_s, spark_s))
+            peers[peer].append(_sample(found[provider]))
             say(f"window {turn}/{rounds}: {peer} {peers[peer][-1]}")
     results = []
     for peer, samples in peers.items():
@@ -66,8 +67,7 @@ def _weir(seconds: float) -> Sample:
     return Sample(rate, cores / rate * 1e6, job.table("windows"), durations)
 
 
-def _spark(provider: str, warmup_s: float, seconds: float) -> Sample:
-    found = run_spark("window", provider=provider, warmup_s=warmup_s, seconds=seconds)
+def _sample(found: dict[str, Any]) -> Sample:
     return Sample(found["rows_per_s"], found["cpu_s_per_million_rows"], Path(found["table"]), found)
 
 

@@ -84,7 +84,8 @@ def run_audit(
 ) -> AuditResult:
     """Audit a drill; `store` is the drill's own folder (`DrillResult.store`).
 
-    Without `spark` it starts a Spark of its own, and stops it. It never raises for what the data or the store is like.
+    Without `spark`, and where none is running in this process, it starts one and stops it. It does not raise for what
+    the data, the store or the machine is like: that is a verdict.
     """
     folder = Path(store).absolute()
     answers, epoch, docs = Answers(), 0, ""
@@ -294,10 +295,14 @@ def _first_lines(text: str, limit: int = 600) -> str:
 
 @contextmanager
 def _session(given: SparkSession | None) -> Iterator[SparkSession]:
-    if given is not None:
-        yield given
-        return
+    from pyspark.sql import SparkSession
+
     from checks.spark import reading_session
+
+    running = given or SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
 
     session = reading_session("weir audit")
     try:

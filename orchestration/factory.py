@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from orchestration.drills import audit_checks, drill_asset, drill_job, drill_schedule
-from orchestration.gold import gold_asset
+from orchestration.gold import gold_asset, gold_job
 from orchestration.spec import StreamSpec
 from orchestration.streams import (
     cancel_job,
@@ -30,6 +30,7 @@ def build_stream_definitions(spec: StreamSpec) -> dg.Definitions:
         schedules.append(checkpoint_schedule(spec, checkpoint))
     if spec.gold is not None:
         assets.append(gold_asset(spec))
+        jobs.append(gold_job(spec))
     if spec.drill is not None:
         drill = drill_job(spec)
         assets.append(drill_asset(spec))

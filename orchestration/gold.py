@@ -59,6 +59,14 @@ def gold_asset(spec: StreamSpec) -> dg.AssetsDefinition:
     return compute
 
 
+def gold_job(spec: StreamSpec) -> Any:
+    return dg.define_asset_job(
+        f"{spec.job}_gold",
+        selection=[spec.gold_key],
+        description=f"Compute gold/{spec.job} from what is committed now.",
+    )
+
+
 def newest_epoch(table: Path) -> int:
     """The last epoch that readers of the table see; 0: none."""
     names = [path.name.removesuffix(".compact") for path in (table / "_spark_metadata").glob("[0-9]*")]

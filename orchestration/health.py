@@ -31,7 +31,7 @@ class Health:
 
     @property
     def healthy(self) -> bool:
-        return self.state not in (State.RECOVERING, State.SILENT, State.GONE, State.FAILED)
+        return self.state in (State.RUNNING, State.STARTING, State.STOPPED, State.FINISHED)
 
     @property
     def answers(self) -> bool:

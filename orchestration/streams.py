@@ -153,7 +153,8 @@ def health_check(spec: StreamSpec) -> dg.AssetChecksDefinition:
 
 
 def severity(health: Health) -> dg.AssetCheckSeverity:
-    return dg.AssetCheckSeverity.WARN if health.state is State.RECOVERING else dg.AssetCheckSeverity.ERROR
+    passing = health.state in (State.RECOVERING, State.UNKNOWN)
+    return dg.AssetCheckSeverity.WARN if passing else dg.AssetCheckSeverity.ERROR
 
 
 def health_metadata(health: Health) -> dict[str, Any]:

@@ -236,8 +236,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=PORT, help="a free one is taken if this one is not")
     arguments = parser.parse_args()
     home, port = arguments.home.absolute(), free_port(arguments.port)
-    store = os.environ.setdefault("WEIR_STORE", str(ROOT / ".weir"))
-    os.environ["DAGSTER_HOME"] = str(home)
+    store = str(Path(os.environ.get("WEIR_STORE", ROOT / ".weir")).absolute())
+    os.environ |= {"DAGSTER_HOME": str(home), "WEIR_STORE": store}
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     with only_one(home, f"http://{HOST}:{port}"):
         docs = serve_data_docs(store, free_port(port + 1))

@@ -28,6 +28,9 @@ from engine.snapshot.store import Store, StoreError
 COMPACT_EVERY = 10
 """Spark's own default: every tenth record repeats all before it, and readers begin at the last of these."""
 
+_BEGUN = ".weir"
+"""Makes `_spark_metadata` exist before there is a record: without it Spark would read whatever files lie there."""
+
 _FILE_NAME = re.compile(r"(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+\.parquet")
 
 
@@ -124,6 +127,8 @@ class TableCommitter(Committer):
         return [json.loads(line) for line in self._all_lines(epoch)]
 
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
+        if permit is None:
+            self._store.write(f"{self._table}/_spark_metadata/{_BEGUN}", b"")
         # By name, which is unique within a table: the same file has another address once its store was moved.
         known = {_name(file["path"]) for file in self.files(permit.epoch)} if permit else set()
         for path in self._store.list(self._table):
@@ -175,7 +180,7 @@ def _name(path: str) -> str:
 
 def read_table(store: Store, table: str) -> pa.Table:
     """The published rows without Spark: what `spark.read.parquet` would see. `table` is a path in the store."""
-    numbers = [path.rsplit("/", 1)[1] for path in store.list(f"{table}/_spark_metadata")]
+    numbers = [name for path in store.list(f"{table}/_spark_metadata") if (name := _name(path)) != _BEGUN]
     if not numbers:
         raise FileNotFoundError(f"{table} is not a Weir table, or nothing was published to it yet")
     newest = max(int(number.removesuffix(".compact")) for number in numbers)

@@ -94,7 +94,6 @@ def labels(result: AuditResult, check: str) -> dict[str, int]:
     return dict(Counter(str(row.get("label", row.get("epoch"))) for row in found.rows))
 
 
-@pytest.mark.promise("I1")
 @pytest.mark.parametrize("name", DEFECTS)
 def test_exactly_the_right_checks_go_red(name: str, tmp_path: Path, spark: SparkSession) -> None:
     defect = DEFECTS[name]

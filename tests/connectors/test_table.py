@@ -187,6 +187,16 @@ def test_abort_unknown_removes_only_unknown_files_of_older_attempts() -> None:
     assert unknown["path"] not in left
 
 
+@pytest.mark.promise("G1")
+def test_before_its_first_epoch_a_table_has_a_log_already_so_that_spark_sees_no_file(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    TableCommitter(store, TABLE).abort_unknown(None, ATTEMPT)  # what a JobMaster does before it deploys
+    assert (tmp_path / TABLE / "_spark_metadata").is_dir()
+    write(writer(store), 1)  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match="nothing was published to it yet"):
+        read_table(store, TABLE)
+
+
 def test_abort_unknown_leaves_a_table_below_this_one_alone() -> None:
     store = MemoryStore()
     below = TableSink("pv/daily").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), SCHEMA))

@@ -40,6 +40,7 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
         "pageviews_cancel",
         "pageviews_checkpoint",
         "pageviews_drill",
+        "pageviews_gold",
     }
     assert {(s.name, s.cron_schedule, s.default_status.value) for s in repository.schedule_defs} == {
         ("pageviews_checkpoints", "0 * * * *", "RUNNING"),

@@ -33,16 +33,11 @@ def drilled(store: Path, violations: list[str]) -> DrillResult:
 
 
 def audited(verdicts: dict[str, Verdict]) -> AuditResult:
-    found = [
-        CheckResult(
-            name,
-            verdict,
-            f"{name} {verdict.value}",
-            int(verdict is Verdict.FAILED),
-            [LOST] * (verdict is Verdict.FAILED),
-        )
-        for name, verdict in ({name: Verdict.PASSED for name in AUDIT_CHECKS} | verdicts).items()
-    ]
+    found = []
+    for name in AUDIT_CHECKS:
+        verdict = verdicts.get(name, Verdict.PASSED)
+        rows = [LOST] if verdict is Verdict.FAILED else []
+        found.append(CheckResult(name, verdict, f"{name} {verdict.value}", len(rows), rows))
     return AuditResult("numbers", 12, found, 9, 9, {"lost": 1.0, "duplicated": 0.0})
 
 
@@ -55,7 +50,7 @@ def drill(
 ) -> tuple[bool, dict[str, dg.AssetCheckEvaluation]]:
     monkeypatch.setattr(checks.drill, "run_drill", lambda *_, **__: drilled(store, violations or []))
     monkeypatch.setattr(checks.audit, "run_audit", lambda *_, **__: audited(verdicts or {}))
-    job = definitions(store, SPEC).get_job_def("numbers_drill")
+    job = definitions(store, SPEC).resolve_job_def("numbers_drill")
     result = job.execute_in_process(instance=instance, raise_on_error=False)
     return result.success, {e.check_name: e for e in result.get_asset_check_evaluations()}
 

@@ -23,7 +23,7 @@ def beat(age_s: float, phase: str = "running") -> LastHeartbeat:
 @pytest.mark.parametrize(
     ("desired", "ended", "heartbeat", "state", "healthy", "start_again"),
     [
-        (None, None, None, State.UNKNOWN, True, False),
+        (None, None, None, State.UNKNOWN, False, False),
         (Desired(False, LAUNCH, "http", 0), None, beat(900), State.STOPPED, True, False),
         (wanted(10), None, None, State.STARTING, True, False),
         (wanted(10), None, beat(300), State.STARTING, True, False),  # of the JobMaster before

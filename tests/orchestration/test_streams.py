@@ -1,4 +1,4 @@
-"""Ensuring, cancelling, checkpointing: what is decided before and beside a running job, with the job's answers faked."""
+"""Ensuring, cancelling, checkpointing: what is decided beside a running job. The job's answers are faked."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from engine.cluster.client import JobClient
 from engine.cluster.launch import MasterLaunch
 from orchestration import streams
+from orchestration.resources import WeirStore
 from orchestration.streams import StreamConfig
 from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
 
@@ -34,7 +35,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
 
 
 def execute(store: Path, instance: dg.DagsterInstance, job: str, config: dict[str, Any] | None = None) -> Any:
-    found = definitions(store).get_job_def(job)
+    found = definitions(store).resolve_job_def(job)
     ops = {"ops": {"streams__numbers": {"config": config}}} if config else None
     return found.execute_in_process(instance=instance, raise_on_error=False, run_config=ops)
 
@@ -107,16 +108,19 @@ def test_a_checkpoint_of_what_does_not_run_fails_with_the_reason(tmp_path: Path,
     assert not result.success and "there is no job 'numbers'" in failure(result)
 
 
-def test_the_schedule_skips_while_the_job_does_not_run(running: FakeJob, instance: dg.DagsterInstance) -> None:
+def test_the_schedule_skips_while_the_job_does_not_run(running: FakeJob) -> None:
     repository = definitions(running.store).get_repository_def()
     schedule = repository.get_schedule_def("numbers_checkpoints")
+    weir = {"weir": WeirStore(path=str(running.store))}
 
-    def tick() -> Any:
-        return schedule.evaluate_tick(dg.build_schedule_context(instance=instance, repository_def=repository))
+    def tick(instance: dg.DagsterInstance) -> Any:
+        with dg.build_schedule_context(instance, repository_def=repository, resources=weir) as context:
+            return schedule.evaluate_tick(context)
 
-    assert len(tick().run_requests) == 1
-    running.folder.want_stopped("cli")
-    skipped = tick()
+    with dg.DagsterInstance.local_temp(str(running.store)) as instance:
+        assert len(tick(instance).run_requests) == 1
+        running.folder.want_stopped("cli")
+        skipped = tick(instance)
     assert not skipped.run_requests and "stopped on purpose (by cli)" in skipped.skip_message
 
 

@@ -10,7 +10,9 @@ import dagster as dg
 import pytest
 
 from engine.cluster.client import JobClient
+from engine.cluster.launch import MasterExit
 from orchestration import watch
+from orchestration.resources import WeirStore
 from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
 
 STATUS = {"sinks": {"out": {"rows": 30, "watermark_ms": 1_700_000_000_000, "lag_ms": 5}}}
@@ -35,11 +37,14 @@ class Ticker:
         self._repository = definitions(store).get_repository_def()
         self._sensor = self._repository.get_sensor_def("numbers_watch")
         self._instance = instance
+        self._weir = WeirStore(path=str(store))
         self.cursor: str | None = None
 
     def tick(self, *, keep_cursor: bool = True) -> Any:
-        context = dg.build_sensor_context(self._instance, cursor=self.cursor, repository_def=self._repository)
-        result = self._sensor.evaluate_tick(context)
+        with dg.build_sensor_context(
+            self._instance, cursor=self.cursor, repository_def=self._repository, resources={"weir": self._weir}
+        ) as context:
+            result = self._sensor.evaluate_tick(context)
         for event in result.asset_events:
             self._instance.report_runless_asset_event(event)
         if keep_cursor:
@@ -154,8 +159,6 @@ def test_health_is_a_check_of_the_stream(
 def test_a_job_that_should_run_and_is_gone_is_started_again_as_it_was(
     job: FakeJob, instance: dg.DagsterInstance
 ) -> None:
-    from engine.cluster.launch import MasterExit
-
     job.wanted()
     job.folder.write_exit(MasterExit("cancelled", "cancelled"))
     ticker = Ticker(job.store, instance)

@@ -1,0 +1,99 @@
+"""Goal: `weir drill` and `weir audit` say the verdict in a table and by their exit code.
+
+0: passed, 1: failed, 2: could not run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from checks import cli
+from checks.drill import DrillFailed
+from checks.results import AuditResult, CheckResult, DrillResult, Verdict
+from engine.cluster.cli import add_commands
+from engine.runtime.errors import WeirError
+
+
+def drilled(store: Path, name: str = "1", violations: list[str] | None = None) -> DrillResult:
+    folder = store / "drills" / "pageviews" / name
+    folder.mkdir(parents=True)
+    result = DrillResult("pageviews", str(folder), 200_000, 1, 1.25, 1, 11, 40, violations or [], 0, 20.0)
+    (folder / "drill.json").write_bytes(msgspec.json.encode(result))
+    return result
+
+
+def audited(*verdicts: Verdict) -> AuditResult:
+    checks = [CheckResult(f"check_{n}", v, f"it is {v.value}") for n, v in enumerate(verdicts)]
+    return AuditResult("pageviews", 11, checks, len(checks), len(checks), {"lost": 3, "duplicated": 0, "phantom": 0})
+
+
+@pytest.fixture
+def weir(monkeypatch: pytest.MonkeyPatch) -> Any:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    add_commands(app)
+    monkeypatch.setattr(cli.console, "_width", 160)
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize(("verdict", "code"), [(Verdict.PASSED, 0), (Verdict.FAILED, 1), (Verdict.COULD_NOT_RUN, 2)])
+def test_the_exit_code_is_the_verdict(
+    verdict: Verdict, code: int, weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drilled(tmp_path)
+    monkeypatch.setattr(cli, "run_audit", lambda *_, **__: audited(Verdict.PASSED, verdict))
+    run = weir("audit", "pageviews", "--store", str(tmp_path))
+    assert run.exit_code == code
+    assert "check_1" in run.output and verdict.value in run.output and "lost 3" in run.output
+
+
+def test_the_newest_drill_is_audited_unless_another_is_named(
+    weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("1", "3", "2"):
+        drilled(tmp_path, name)
+    seen: list[str] = []
+    monkeypatch.setattr(
+        cli, "run_audit", lambda spec, store, **_: seen.append(Path(store).name) or audited(Verdict.PASSED)
+    )
+    assert weir("audit", "pageviews", "--store", str(tmp_path)).exit_code == 0
+    assert weir("audit", "assets.pageviews.job:job", "--store", str(tmp_path), "--drill", "1").exit_code == 0
+    assert seen == ["3", "1"]
+    missing = weir("audit", "pageviews", "--store", str(tmp_path), "--drill", "9")
+    assert isinstance(missing.exception, WeirError) and "no drill '9'" in str(missing.exception)
+
+
+def test_an_audit_without_a_drill_says_what_to_do(weir: Any, tmp_path: Path) -> None:
+    run = weir("audit", "pageviews", "--store", str(tmp_path))
+    assert isinstance(run.exception, WeirError) and "weir drill pageviews" in str(run.exception)
+
+
+def test_a_drill_is_audited_and_what_its_reader_saw_counts(
+    weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = drilled(tmp_path, violations=["views at 12:00: 7 rows are no whole number of epochs", "and another"])
+    monkeypatch.setattr(cli, "run_drill", lambda *_, **__: seen)
+    monkeypatch.setattr(cli, "run_audit", lambda *_, **__: audited(Verdict.PASSED))
+    run = weir("drill", "pageviews", "--store", str(tmp_path), "--seed", "5")
+    assert run.exit_code == 1
+    assert "seed 5" in run.output and "7 rows are no whole number of epochs (and 1 more)" in run.output
+
+
+def test_a_drill_that_could_not_be_carried_out_is_neither_pass_nor_fail(
+    weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impossible(*_: Any, **__: Any) -> DrillResult:
+        raise DrillFailed("the reader of the tables died")
+
+    monkeypatch.setattr(cli, "run_drill", impossible)
+    run = weir("drill", "pageviews", "--store", str(tmp_path))
+    assert run.exit_code == 2 and "could not be carried out: the reader of the tables died" in run.output
+
+
+def test_fewer_than_100_000_records_are_no_drill(weir: Any, tmp_path: Path) -> None:
+    assert weir("drill", "pageviews", "--store", str(tmp_path), "--records", "99999").exit_code == 2

@@ -1,0 +1,88 @@
+"""Goal: a real kill -9 on real Spark loses and doubles nothing, and nobody who reads meanwhile sees part of an epoch.
+
+Topology: the page-view job, two slots, every view to one table and windows to another; a reader in a Spark application
+of its own. Faults: SIGKILL of a slot, whom and when by the seed. Checks: the drill's figures, the audit by Great
+Expectations, and that no process is left.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from assets.pageviews.drill import DRILL
+from checks import drill as drill_module
+from checks.drill import DrillFailed, drills, run_drill
+from checks.reader import Read
+from checks.results import AuditResult, Verdict
+from checks.spec import AUDIT_CHECKS
+
+WEIR = [sys.executable, "-c", "from engine.cluster.cli import main; main()"]
+
+
+def mentions(text: str) -> list[str]:
+    """The command lines of processes that name this text."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in command and folder.name != str(os.getpid()):
+            found.append(command[:200])
+    return found
+
+
+@pytest.mark.promise("A1", "D11", "G1")
+def test_a_worker_killed_at_a_random_moment_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    environ = {**os.environ, "WEIR_STORE": str(tmp_path), "COLUMNS": "180", "NO_COLOR": "1"}
+    run = subprocess.run(
+        [*WEIR, "drill", "assets.pageviews.job:job", "--seed", "7"],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=240,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "kill -9" in run.stdout and "records flow again" in run.stdout
+    assert "pageviews: passed, 8 of 8 expectations evaluated" in run.stdout
+    (drilled,) = drills(tmp_path, "pageviews")
+    folder = Path(drilled.store)
+    assert drilled.records == 200_000 and drilled.kills == 1 and drilled.restarts == 1 and drilled.seed == 7
+    assert 0 < drilled.recovery_s < 15
+    assert drilled.reader_violations == [] and drilled.verdict is Verdict.PASSED
+    audit = msgspec.json.decode((folder / "audit.json").read_bytes(), type=AuditResult)
+    assert {check.name: check.verdict for check in audit.checks} == dict.fromkeys(AUDIT_CHECKS, Verdict.PASSED)
+    assert audit.figures["rows"] == audit.figures["records"] == 200_000
+    assert audit.figures["lost"] == audit.figures["duplicated"] == audit.figures["phantom"] == 0
+    assert audit.epoch == drilled.checkpoints >= 5
+    assert Path(audit.data_docs).is_file()
+    reads = [msgspec.json.decode(line, type=Read) for line in (folder / "reads.jsonl").read_bytes().splitlines()]
+    assert len(reads) == drilled.reader_reads
+    assert len({read.rows for read in reads if read.table == "views"}) >= 4, "it hardly read while the job ran"
+    assert mentions(str(tmp_path)) == [], "processes outlived the drill"
+
+
+def test_a_job_that_can_not_run_makes_no_drill_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoReader(drill_module._Reader):
+        """This is not about readers, and their Spark takes its time."""
+
+        def start(self) -> None: ...
+
+        def check_alive(self) -> None: ...
+
+    from dataclasses import replace
+
+    monkeypatch.setattr(drill_module, "_Reader", NoReader)
+    spec = replace(DRILL, params={**DRILL.params, "interval": "never"})
+    with pytest.raises(DrillFailed, match=r"the job failed: .*never.* its log is"):
+        run_drill(spec, tmp_path, seed=1)
+    assert drills(tmp_path, "pageviews") == []
+    assert mentions(str(tmp_path)) == []

@@ -1,0 +1,66 @@
+"""What the processes of a job, and whoever looks after it, leave for each other in its folder."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from engine.cluster.client import JobClient, NotRunning
+from engine.cluster.launch import FENCED, LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path, "numbers")
+    made.prepare()
+    return made
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> MasterLaunch:
+    return MasterLaunch("tests.cluster.jobs:endless", "numbers", {"rate": "7"}, 2, str(tmp_path), 4)
+
+
+@pytest.mark.promise("F1")
+def test_what_should_run_is_remembered_with_how_it_was_started(folder: RunFolder, launch: MasterLaunch) -> None:
+    assert folder.read_desired() is None
+    folder.want_running(launch, "cli")
+    desired = folder.read_desired()
+    assert desired is not None and desired.running and desired.launch == launch and desired.by == "cli"
+    path = folder.folder.parent / "desired.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    folder.want_stopped("http")
+    stopped = folder.read_desired()
+    assert stopped is not None and not stopped.running and stopped.launch == launch and stopped.by == "http"
+
+
+def test_cancelling_a_job_that_does_not_run_says_so_and_is_remembered(folder: RunFolder, launch: MasterLaunch) -> None:
+    folder.want_running(launch, "cli")
+    with pytest.raises(NotRunning):
+        JobClient(launch.store, "numbers").cancel()
+    desired = folder.read_desired()
+    assert desired is not None and not desired.running
+
+
+def test_cancelling_a_job_that_never_was_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(NotRunning, match="there is no job"):
+        JobClient(str(tmp_path), "nobody").cancel()
+    assert not (tmp_path / "nobody").exists()
+
+
+@pytest.mark.promise("F2")
+def test_a_fenced_jobmaster_does_not_take_its_successor_s_address_away(folder: RunFolder) -> None:
+    folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2))
+    folder.write_exit(MasterExit(FENCED, "another JobMaster runs this job"))
+    assert folder.read_exit() is None and folder.read_address() is not None
+    folder.write_exit(MasterExit("cancelled", "cancelled"))
+    assert folder.read_exit() is not None and folder.read_address() is None
+
+
+def test_the_last_heartbeat_survives_a_restart_so_that_its_age_counts(folder: RunFolder) -> None:
+    folder.write_heartbeat(LastHeartbeat(1000, 3, "running"))
+    folder.write_exit(MasterExit("failed", "why"))
+    folder.clear()
+    assert folder.read_heartbeat() == LastHeartbeat(1000, 3, "running") and folder.read_exit() is None

@@ -1,0 +1,136 @@
+"""Goal: what only shows with a real daemon and real run workers.
+
+Topology: webserver, daemon, code servers, a detached JobMaster on real Spark whose job has no checkpoint interval.
+Faults: kill -9 of a run worker; of the job's supervisor; a stop of all of Dagster.
+Checks: the schedule alone commits epochs, actions never overlap, a killed run frees its pool, the job outlives Dagster
+and is started again by it, Great Expectations can be imported in a run worker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from engine.connectors.table import read_table
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import DirectoryStore
+from tests.system.harness import System, alive, eventually
+
+WORKSPACE = Path(__file__).with_name("workspace.yaml")
+JOB = "by_hand"
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    with System(tmp_path_factory.mktemp("system"), WORKSPACE) as made:
+        made.client(JOB)
+        made.succeeds(f"{JOB}_start")
+        yield made
+
+
+def green(system: System) -> dg.AssetCheckEvaluation | None:
+    check = system.check("healthy", "streams", JOB)
+    return check if check is not None and check.passed else None
+
+
+@pytest.mark.promise("F1")
+def test_a_job_without_an_interval_is_checkpointed_by_its_schedule_alone(system: System) -> None:
+    status = system.client(JOB).status()
+    assert status["phase"] == "running" and status["checkpoints"]["interval_ms"] is None
+    first = eventually("a checkpoint in Dagster", lambda: next(iter(system.materializations("checkpoints", JOB)), None))
+    assert first["epoch"] >= 1 and first["rows_read"] > 0 and first["duration_ms"] > 0
+    runs = system.instance.get_runs(dg.RunsFilter(job_name=f"{JOB}_checkpoint"))
+    assert runs and all(run.tags.get("dagster/schedule_name") == f"{JOB}_checkpoints" for run in runs)
+    rows = read_table(DirectoryStore(system.store), JobPaths(JOB).table("sums")).num_rows
+    assert rows == first["rows_committed"] or rows > first["rows_committed"], "what the checkpoint says is in the table"
+
+
+@pytest.mark.promise("F1")
+def test_the_sensor_reports_the_health_of_the_stream_and_its_sinks(system: System) -> None:
+    check = eventually(
+        "a green check", lambda: c if (c := system.check("healthy", "streams", JOB)) and c.passed else None
+    )
+    assert "running" in (check.description or "")
+    observations = eventually(
+        "an observation of the sinks",
+        lambda: system.instance.fetch_observations(dg.AssetKey(["sinks", JOB]), limit=1).records or None,
+    )
+    seen = observations[0].asset_observation
+    assert seen is not None and {"rows", "watermark", "lag_s"} <= set(seen.metadata)
+
+
+def test_actions_of_a_job_never_overlap_and_a_killed_run_frees_its_pool(system: System) -> None:
+    holder = system.launch("hold")
+    pid_file = system.store / "holder.pid"
+    pid = int(eventually("the pool is held", lambda: pid_file.read_text() if pid_file.exists() else None))
+    waiting = system.launch(f"{JOB}_checkpoint")
+    time.sleep(8)
+    assert system.status(waiting) is dg.DagsterRunStatus.QUEUED, "it waits in the queue, not in a process"
+    assert system.status(holder) is dg.DagsterRunStatus.STARTED
+    os.kill(pid, signal.SIGKILL)
+    assert system.finished(holder) is dg.DagsterRunStatus.FAILURE
+    assert system.finished(waiting) is dg.DagsterRunStatus.SUCCESS, system.story(waiting)
+
+
+def test_great_expectations_can_be_imported_in_a_run_worker(system: System) -> None:
+    run_id = system.succeeds("gx_import")
+    steps = [e for e in system.instance.all_logs(run_id) if e.dagster_event and e.dagster_event.is_step_success]
+    assert len(steps) == 1, "a worker that ends with exit code 0 in the middle of a step is no success"
+
+
+@pytest.mark.promise("F1", "F2")
+def test_the_job_outlives_dagster_and_what_happened_meanwhile_is_reported(system: System) -> None:
+    client = system.client(JOB)
+    before = client.status()
+    epochs = [m["epoch"] for m in system.materializations("checkpoints", JOB)]
+    system.services.stop()
+    made = client.wait_for_checkpoint(client.trigger_checkpoint(), 30)
+    after = client.status()
+    assert after["generation"] == before["generation"] and made["epoch"] > max(epochs)
+    system.restart()
+
+    def caught_up() -> bool | None:
+        found = [m["epoch"] for m in system.materializations("checkpoints", JOB)]
+        return True if made["epoch"] in found and len(found) == len(set(found)) else None
+
+    assert eventually("the checkpoint is in Dagster, once", caught_up)
+
+
+@pytest.mark.promise("F2")
+def test_a_job_whose_supervisor_was_killed_is_started_again_and_goes_on(system: System) -> None:
+    client = system.client(JOB)
+    address = client.folder.read_address()
+    assert address is not None
+    epoch = client.status()["epoch"]
+    parent = int(Path(f"/proc/{address.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(parent, signal.SIGKILL)
+
+    def replaced() -> int | None:
+        found = client.folder.read_address()
+        return found.generation if found is not None and found.generation > address.generation else None
+
+    assert eventually("Dagster starts it again", replaced) > address.generation
+    assert client.wait_until_running(60) is None and client.status()["epoch"] >= epoch
+    assert not alive(address.pid)
+    assert eventually("green again", lambda: green(system))
+
+
+@pytest.mark.promise("F1")
+def test_a_job_cancelled_from_dagster_stays_cancelled(system: System) -> None:
+    client = system.client(JOB)
+    system.succeeds(f"{JOB}_cancel")
+    ended = client.ended()
+    assert ended is not None and ended.outcome == "cancelled"
+    starts = len(system.instance.get_runs(dg.RunsFilter(job_name=f"{JOB}_start")))
+    check = eventually(
+        "it is said to be stopped",
+        lambda: c if (c := system.check("healthy", "streams", JOB)) and "stopped" in (c.description or "") else None,
+    )
+    time.sleep(12)
+    assert check.passed and len(system.instance.get_runs(dg.RunsFilter(job_name=f"{JOB}_start"))) == starts
