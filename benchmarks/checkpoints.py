@@ -49,7 +49,7 @@ def checkpoint_cost(say: Say, pairs: int, phase_s: float) -> list[Result]:
         note,
         "cost ≤ 5 %",
         cost <= LIMIT,
-        runs,
+        runs=runs,
     )
     return [result]
 

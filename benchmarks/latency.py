@@ -47,7 +47,7 @@ def _result(
     ratio = None if theirs is None else theirs / p99
     percentiles = {f"p{p:g}": float(np.percentile(found, p)) for p in (50, 90, 99, 99.9, 100)}
     runs = {**percentiles, "limit": LIMIT_MS}
-    return Result(bench, peer, p99, theirs, "ms", ratio, note, target, p99 <= LIMIT_MS, runs)
+    return Result(bench, peer, p99, theirs, "ms", ratio, note, target, p99 <= LIMIT_MS, runs=runs)
 
 
 def _weir(name: str, rate: int, warmup_s: float, seconds: float) -> np.ndarray:

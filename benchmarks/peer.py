@@ -20,17 +20,16 @@ def run_spark(what: str, patience_s: float = 240, **order: Any) -> dict[str, Any
     log = folder / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-    family: list[int] = []
     try:
         process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"the Spark peer ({what}) took longer than {patience_s:.0f} s") from None
     finally:
-        family = tree(process.pid)
-        if process.poll() is None:
-            process.kill()
-        for pid in family:
+        for pid in tree(process.pid):  # only where it did not end by itself; its JVM goes with it
             with contextlib.suppress(ProcessLookupError):
                 if alive(pid):
                     os.kill(pid, signal.SIGKILL)
+        process.wait()
     result = folder / "result.json"
     if not result.exists():
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])

@@ -1,10 +1,13 @@
-"""What /proc says about processes: children, CPU time, resident memory."""
+"""What /proc says about processes: children, CPU time, resident memory, and what the neighbours take."""
 
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -40,6 +43,39 @@ def cpu_s(pids: Iterable[int]) -> float:
     """User and system time so far, of those that are alive and of their children that are gone."""
     stats = [stat for pid in pids if (stat := _stat(pid)) is not None]
     return sum(int(ticks) for stat in stats for ticks in stat[11:15]) / _TICKS_PER_S
+
+
+class Neighbours:
+    """How many cores the processes that are not ours use while the block runs: what made a figure rough."""
+
+    def __init__(self, every_s: float = 2.0) -> None:
+        self.cores = 0.0
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="neighbours", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._since, self._used_s = time.monotonic(), 0.0
+        self._seen = self._look()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.cores = self._used_s / (time.monotonic() - self._since)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._every_s):
+            now = self._look()
+            self._used_s += sum(max(0, now[pid] - self._seen[pid]) for pid in now.keys() & self._seen.keys())
+            self._seen = now
+
+    def _look(self) -> dict[int, float]:
+        ours = set(tree(os.getpid()))
+        others = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        stats = {pid: stat for pid in others if pid not in ours and (stat := _stat(pid)) is not None}
+        return {pid: (int(stat[11]) + int(stat[12])) / _TICKS_PER_S for pid, stat in stats.items()}
 
 
 def rss_bytes(pid: int) -> int:

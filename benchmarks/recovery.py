@@ -32,7 +32,7 @@ def recovery(say: Say, kills: int, bare_kills: int, rate: int) -> list[Result]:
     )
     runs = {"weir": usual, "without_delay": bare, "limit": LIMIT_S}
     ours = median(usual)
-    return [Result("recovery_s", None, ours, None, "s", None, note, "≤ 2 s", ours <= LIMIT_S, runs)]
+    return [Result("recovery_s", None, ours, None, "s", None, note, "≤ 2 s", ours <= LIMIT_S, runs=runs)]
 
 
 def _kill(kills: int, rate: int, delay: str) -> tuple[list[float], dict[str, float]]:

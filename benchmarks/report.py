@@ -42,6 +42,8 @@ class Result:
     note: str
     target: str
     reached: bool
+    others_cores: float = 0.0
+    """What processes that have nothing to do with the benchmark took meanwhile."""
     runs: dict[str, Any] = field(default_factory=dict)
 
 
@@ -60,13 +62,13 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(results: list[Result], whole: bool) -> list[dict[str, Any]]:
-    """The file, the plot, the page. A quick run replaces the benches it ran and keeps the others."""
+def write(results: list[Result]) -> list[dict[str, Any]]:
+    """The file, the plot, the page, after each bench: its lines replace its older ones, the others stay."""
     stamp = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions(), "machine": machine()}
     fresh = [{**asdict(result), **stamp} for result in results]
     ran = {result.bench for result in results}
     path = RESULTS / "latest.json"
-    old = json.loads(path.read_text()) if path.exists() and not whole else []
+    old = json.loads(path.read_text()) if path.exists() else []
     lines = sorted([*fresh, *(line for line in old if line["bench"] not in ran)], key=_position)
     RESULTS.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(lines, indent=2, ensure_ascii=False) + "\n")
@@ -94,7 +96,7 @@ def show(lines: list[dict[str, Any]], console: Console) -> None:
     console.print(table)
     for line in lines:
         name = f"{line['bench']}, {line['peer']}" if line["peer"] else line["bench"]
-        console.print(f"[bold]{name}[/bold]: {line['note']}.", highlight=False)
+        console.print(f"[bold]{name}[/bold]: {line['note']}.{_rough(line)}", highlight=False)
 
 
 def _cells(line: dict[str, Any]) -> list[str]:
@@ -124,6 +126,12 @@ def _where(lines: list[dict[str, Any]]) -> str:
     )
 
 
+def _rough(line: dict[str, Any]) -> str:
+    if line.get("others_cores", 0) < 0.1:
+        return ""
+    return f" Rough: other processes took {line['others_cores']:.1f} of {line['machine']['cores']} cores meanwhile."
+
+
 def _into_page(lines: list[dict[str, Any]]) -> None:
     """The table between the markers of docs/benchmarks.md."""
     if not PAGE.exists():
@@ -135,7 +143,7 @@ def _into_page(lines: list[dict[str, Any]]) -> None:
         "",
         _where(lines) + ".",
         "",
-        *(f"- **{line['bench']}**, {line['peer'] or 'no peer'}: {line['note']}." for line in lines),
+        *(f"- **{line['bench']}**, {line['peer'] or 'no peer'}: {line['note']}.{_rough(line)}" for line in lines),
     ]
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)

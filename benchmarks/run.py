@@ -12,13 +12,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+import httpx
 from rich.console import Console
 
 from benchmarks import report
 from benchmarks.checkpoints import checkpoint_cost
 from benchmarks.latency import latency
 from benchmarks.memory import memory
+from benchmarks.processes import Neighbours
 from benchmarks.recovery import recovery
 from benchmarks.report import Result, Say
 from benchmarks.weir import WORK
@@ -55,11 +58,21 @@ def main() -> None:
     def say(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - started:4.0f} s[/dim]  {line}", highlight=False)
 
-    results = [result for bench in chosen.values() for result in bench(say)]
-    lines = report.write(results, whole=not options.quick and not options.only)
+    broken, lines = False, []
+    for name, bench in chosen.items():
+        try:
+            with Neighbours() as neighbours:
+                results = bench(say)
+        except (RuntimeError, TimeoutError, OSError, httpx.HTTPError) as error:
+            console.print(f"[red]{name} could not be measured:[/red] {error}", highlight=False)
+            broken = True
+            continue
+        lines = report.write([replace(result, others_cores=neighbours.cores) for result in results])
     shutil.rmtree(WORK, ignore_errors=True)
-    report.show(lines, console)
-    console.print(f"Written to {report.RESULTS / 'latest.json'} and latest.png, in {time.monotonic() - started:.0f} s.")
+    if lines:
+        report.show(lines, console)
+        console.print(f"Written to {report.RESULTS}/latest.json and latest.png, in {time.monotonic() - started:.0f} s.")
+    sys.exit(1 if broken else 0)
 
 
 if __name__ == "__main__":

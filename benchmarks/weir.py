@@ -115,11 +115,13 @@ class WeirJob:
             time.sleep(poll_s)
         self._seen_pids |= set(self.pids())
 
+    def failures(self) -> list[str]:
+        return [event["detail"] for event in self.events() if event["kind"] == "attempt_failed"]
+
     def check(self) -> None:
-        """Whether it has run without a failure: a benchmark of a job that restarts measures something else."""
-        failed = [event for event in self.events() if event["kind"] in ("attempt_failed", "aborted")]
-        if failed:
-            raise RuntimeError(f"the job {self.name} failed while it was measured: {failed[0]}")
+        """That it has run without a failure: a benchmark of a job that restarts measures something else."""
+        if self.failures():
+            raise RuntimeError(f"the job {self.name} failed while it was measured: {self.failures()[0]}")
 
     def pids(self) -> list[int]:
         """All of its processes: JobMaster, JVM, Python daemon, slots."""

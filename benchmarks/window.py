@@ -83,7 +83,7 @@ def _result(peer: str, weir: list[Sample], samples: list[Sample], same: int) -> 
     )
     runs = {"weir": [s.rows_per_s for s in weir], peer: [s.rows_per_s for s in samples]}
     ratio = ours / theirs
-    return Result("window", peer, ours, theirs, "rows/s", ratio, note, "≥ 2×", ratio >= TARGET, runs)
+    return Result("window", peer, ours, theirs, "rows/s", ratio, note, "≥ 2×", ratio >= TARGET, runs=runs)
 
 
 # --- the same results ---

@@ -185,6 +185,7 @@ class Checker:
         """The files that Spark's file-sink log names: exactly those of the epochs 1..n, each once."""
         prefix = f"job/tables/{table}/_spark_metadata/"
         names = [p.removeprefix(prefix) for p in self._store.durable if p.startswith(prefix)]
+        names = [name for name in names if name[0].isdigit()]  # Spark looks at nothing else
         compacts = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
         first = max(compacts, default=0)
         wanted = sorted(
