@@ -26,8 +26,8 @@ ui: $(STAMP) ## Dagster's UI on this machine, with the page-view job running and
 test: $(STAMP) ## all tests: the quick ones in parallel, then those that start Spark
 	@run() { $(BIN)/python -m pytest -q "$$@"; local code=$$?; [ $$code -eq 5 ] || return $$code; }; \
 	status=0; \
-	run -n 2 --dist worksteal --ignore=tests/cluster --ignore=tests/system --ignore=tests/browser tests || status=1; \
-	if [ -d tests/cluster ]; then run tests/cluster || status=1; fi; \
+	run -n 2 --dist worksteal --ignore=tests/cluster --ignore=tests/checks --ignore=tests/system --ignore=tests/browser tests || status=1; \
+	run tests/cluster tests/checks || status=1; \
 	exit $$status
 
 test-system: $(STAMP) ## tests with Dagster's real daemon and webserver, and in a real browser
@@ -39,7 +39,7 @@ test-system: $(STAMP) ## tests with Dagster's real daemon and webserver, and in 
 lint: $(STAMP) ## ruff, mypy and the import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy engine orchestration
+	@$(BIN)/mypy engine checks orchestration
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(STAMP) ## benchmarks against peers (QUICK=1: a few minutes)

@@ -156,7 +156,7 @@ _WEIR, _PEER, _TARGET, _INK, _FAINT = "#2a6f97", "#c9ccd1", "#b23a48", "#22252a"
 
 
 def plot(lines: list[dict[str, Any]], path: Path) -> None:
-    """A panel per bench, each in its own unit: Weir beside its peers, with the ratio above Weir's bar's neighbour."""
+    """A panel per bench, each in its own unit: Weir beside its peers, above each peer's bar Weir's ratio to it."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -166,8 +166,8 @@ def plot(lines: list[dict[str, Any]], path: Path) -> None:
     figure, panels = pyplot.subplots(1, len(benches), figsize=(2.9 * len(benches), 4.2), squeeze=False)
     for panel, bench in zip(panels[0], benches, strict=True):
         _panel(panel, [line for line in lines if line["bench"] == bench])
-    figure.suptitle(f"Weir beside its peers, {_where(lines)}", fontsize=9, color=_FAINT, x=0.01, ha="left")
-    figure.tight_layout(rect=(0, 0, 1, 0.96))
+    figure.text(0.01, 0.02, _where(lines), fontsize=7, color=_FAINT)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
@@ -191,9 +191,9 @@ def _panel(panel: Any, lines: list[dict[str, Any]]) -> None:
         )
     limit = first["runs"].get("limit")
     if limit is not None:
-        panel.axhline(limit / scale, color=_TARGET, linewidth=1, linestyle="--")
-        panel.annotate("target", (len(bars) - 0.5, limit / scale), ha="right", va="bottom", fontsize=7, color=_TARGET)
-    top = max([*values, (limit or 0) / scale]) * 1.25
+        panel.axhline(limit / scale, color=_TARGET, linewidth=1, linestyle="--", label=f"target: {first['target']}")
+        panel.legend(loc="upper right", fontsize=7, frameon=False, labelcolor=_TARGET)
+    top = max([*values, (limit or 0) / scale]) * 1.35
     panel.set_ylim(0, top or 1)
     panel.set_xticks(range(len(bars)), names, fontsize=8, color=_INK)
     panel.set_xlim(-0.6, max(len(bars) - 0.4, 1.4))

@@ -13,9 +13,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
 
 from benchmarks import report
 from benchmarks.checkpoints import checkpoint_cost
@@ -58,21 +60,30 @@ def main() -> None:
     def say(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - started:4.0f} s[/dim]  {line}", highlight=False)
 
-    broken, lines = False, []
+    try:
+        lines, broken = _measure(chosen, say)
+    finally:
+        shutil.rmtree(WORK, ignore_errors=True)
+    if lines:
+        report.show(lines, console)
+        console.print(f"Written to {report.RESULTS}/latest.json and latest.png, in {time.monotonic() - started:.0f} s.")
+    sys.exit(1 if broken else 0)
+
+
+def _measure(chosen: dict[str, Bench], say: Say) -> tuple[list[dict[str, Any]], bool]:
+    """One after the other; the lines of all, and whether some bench could not be measured."""
+    lines: list[dict[str, Any]] = []
+    broken = False
     for name, bench in chosen.items():
         try:
             with Neighbours() as neighbours:
                 results = bench(say)
         except (RuntimeError, TimeoutError, OSError, httpx.HTTPError) as error:
-            console.print(f"[red]{name} could not be measured:[/red] {error}", highlight=False)
+            say(f"[red]{name} could not be measured:[/red] {escape(str(error))}")
             broken = True
-            continue
-        lines = report.write([replace(result, others_cores=neighbours.cores) for result in results])
-    shutil.rmtree(WORK, ignore_errors=True)
-    if lines:
-        report.show(lines, console)
-        console.print(f"Written to {report.RESULTS}/latest.json and latest.png, in {time.monotonic() - started:.0f} s.")
-    sys.exit(1 if broken else 0)
+        else:
+            lines = report.write([replace(result, others_cores=neighbours.cores) for result in results])
+    return lines, broken
 
 
 if __name__ == "__main__":

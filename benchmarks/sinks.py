@@ -1,4 +1,4 @@
-"""Sinks that only benchmarks use: one that keeps latencies, one that is stuck, one that marks the first record."""
+"""Sinks that only benchmarks use: one that keeps latencies, one that is stuck, one that discards."""
 
 from __future__ import annotations
 

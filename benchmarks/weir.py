@@ -105,7 +105,7 @@ class WeirJob:
                 found.append(Checkpoint(triggered[event["checkpoint"]], event))
         return found
 
-    def wait_for(self, what: str, happened: Callable[[], bool], patience_s: float = 60, poll_s: float = 0.05) -> None:
+    def wait_for(self, what: str, happened: Callable[[], bool], patience_s: float = 120, poll_s: float = 0.05) -> None:
         deadline = time.monotonic() + patience_s
         while not happened():
             if self._process.poll() is not None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 ROWS, AGGREGATES, KEYS, EPOCHS, EQUATIONS = AUDIT_CHECKS
 EXAMPLES = 20
 """Rows shown of what is wrong."""
+COMPILE_FROM = 1_000_000
+"""Records from which Spark's compiled code is worth its price."""
 
 FIGURES = {
     queries.LOST: "lost",
@@ -98,7 +100,7 @@ def run_audit(
         figures |= {"records": seal.records, "epochs": epoch}
         progress(f"ledger of {seal.records:,} records, {epoch} epochs; starting Spark and Great Expectations")
         share(0.05)
-        with _session(spark) as session:
+        with _session(spark, folder / "audit.log", compiled=seal.records > COMPILE_FROM) as session:
             audit = _Audit(spec, folder, seal, files, epochs, session, answers, figures, progress, share)
             try:
                 docs = str(audit.run())
@@ -294,7 +296,7 @@ def _first_lines(text: str, limit: int = 600) -> str:
 
 
 @contextmanager
-def _session(given: SparkSession | None) -> Iterator[SparkSession]:
+def _session(given: SparkSession | None, log: Path, *, compiled: bool) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from checks.spark import reading_session
@@ -304,7 +306,7 @@ def _session(given: SparkSession | None) -> Iterator[SparkSession]:
         yield running
         return
 
-    session = reading_session("weir audit")
+    session = reading_session("weir audit", compiled=compiled, log=log)
     try:
         yield session
     finally:

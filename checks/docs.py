@@ -23,15 +23,17 @@ _REMOTE = re.compile(
     re.IGNORECASE,
 )
 
-_STYLE = """
+_STYLE = r"""
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 76rem; margin: 1.5rem auto; padding: 0 1.5rem; }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem } a { color: #0b5cad }
 table { border-collapse: collapse; margin: .6rem 0 1.2rem; width: 100%; }
 th, td { border-bottom: 1px solid #d5dce3; padding: .35rem .7rem; text-align: left; vertical-align: top; }
 th { color: #5b6b7b; font-weight: 600 } code, pre { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; }
 .passed { color: #11753c } .failed { color: #b3261e } .could { color: #8a5a00 } .verdict { font-weight: 700 }
-.navbar, .cooltip, .dropdown, #walkthrough-modal, .btn, .modal, .hide { display: none }
-ul { padding-left: 1.2rem } .badge { padding: 0 .4rem; border-radius: .3rem; background: #e8edf2 }
+.figures { width: auto } ul { padding-left: 1.2rem }
+.navbar, .btn, .modal, .cooltip, .col-lg-2, footer { display: none }
+.fa-check-circle::before { content: "\2713"; color: #11753c } .fa-times::before { content: "\2717"; color: #b3261e }
+.fa-exclamation-triangle::before { content: "!"; color: #8a5a00 } .fas { font-style: normal; font-weight: 700 }
 """
 _CLASSES = {Verdict.PASSED: "passed", Verdict.FAILED: "failed", Verdict.COULD_NOT_RUN: "could"}
 
@@ -39,7 +41,11 @@ _CLASSES = {Verdict.PASSED: "passed", Verdict.FAILED: "failed", Verdict.COULD_NO
 def finish_docs(folder: Path, result: AuditResult) -> None:
     for page in folder.rglob("*.html"):
         text = _REMOTE.sub("", page.read_text())
-        page.write_text(text.replace("</head>", f"<style>{_STYLE}</style></head>", 1))
+        back = "../" * (len(page.relative_to(folder).parts) - 1)
+        text = text.replace("</head>", f"<style>{_STYLE}</style></head>", 1)
+        page.write_text(
+            re.sub(r"(<body\b[^>]*>)", rf'\1<p><a href="{back}index.html">the verdict</a></p>', text, count=1)
+        )
     (folder / "index.html").write_text(_index(folder, result))
 
 
@@ -61,7 +67,7 @@ def _index(folder: Path, result: AuditResult) -> str:
 <p>{result.evaluated} of {result.expected} expectations evaluated by Great Expectations on Spark.</p>
 <table><tr><th>check</th><th>verdict</th><th></th></tr>{checks}</table>
 {"".join(_examples(check) for check in result.checks)}
-<h2>Figures</h2><table>{figures}</table>
+<h2>Figures</h2><table class="figures">{figures}</table>
 <h2>Suites</h2><ul>{links}</ul>
 </body></html>
 """

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from checks.history import read_epochs
-from checks.ledger import write_ledger
+from checks.ledger import ledger_folder, write_ledger
 from checks.processes import end_sessions
 from checks.reader import Read, WatchedTable, judge_reads
 from checks.results import DrillResult
@@ -37,8 +37,8 @@ RECORDS_PER_KILL = 100_000
 CHECKPOINTS_FIRST = 2
 """Completed before the first kill, so that there is something to lose; one more between two kills."""
 KILL_WITHIN_S = 2.0
-PATIENCE_S = 90.0
-READER_PATIENCE_S = 60.0
+PATIENCE_S = 180.0
+READER_PATIENCE_S = 180.0
 LEAST_READS = 5
 _POLL_S = 0.03
 
@@ -74,14 +74,13 @@ def run_drill(
         spec.path, spec.job, spec.launch_params(records), spec.parallelism, str(folder), max(2, spec.parallelism)
     )
     run = _Run(launch, spec, records, random.Random(seed), kills, progress, share)
-    try:
+    with contextlib.ExitStack() as whatever_happens:
+        whatever_happens.callback(run.stop)
+        whatever_happens.callback(reader.kill)
         reader.start()
         progress("a reader is at the tables: another Spark application, reading all the time")
         run.to_the_end(reader)
         reads = reader.stop()
-    finally:
-        reader.kill()
-        run.stop()
     epochs = read_epochs(folder, spec.job)
     result = DrillResult(
         job=spec.job,
@@ -143,14 +142,14 @@ class _Run:
         self._kill_at_s: float | None = None
         self._killed_s: float | None = None
         self._killed_attempt = 0
-        self._deadline_s = time.monotonic() + PATIENCE_S + 2 * records / spec.records_per_s
 
     def to_the_end(self, reader: _Reader) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S + 2 * self._records / self._spec.records_per_s
         self._supervisor.start()
         self._say("the job starts: Spark, then its slots")
         while (ended := self._poll()) is None:
             reader.check_alive()
-            if time.monotonic() > self._deadline_s:
+            if time.monotonic() > deadline_s:
                 raise DrillFailed(
                     f"job {self._spec.job!r} did not finish in time; its log is {self._client.folder.log}"
                 )
@@ -214,7 +213,7 @@ class _Reader:
         ]
         self._reads = folder / "reads.jsonl"
         self._log = folder / "reader.log"
-        self._arguments = [msgspec.json.encode(watched).decode(), str(self._reads)]
+        self._arguments = [msgspec.json.encode(watched).decode(), str(ledger_folder(folder)), str(self._reads)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -18,7 +18,7 @@ from checks.spec import DrillSpec
 from engine.runtime.errors import WeirError
 
 RECORDS_PER_FILE = 250_000
-_SEAL = "seal.json"
+_SEAL = "_seal.json"  # Spark reads no file of such a name as data
 
 
 class LedgerUnusable(WeirError):

@@ -25,7 +25,8 @@ from checks.spec import AuditedTable
 from engine.protocol import ledger
 from engine.state.keyhash import hash_columns
 
-_PAUSE_S = 0.02
+_PAUSE_S = 0.05
+_WARM_READS = 3
 
 
 class WatchedTable(msgspec.Struct, frozen=True):
@@ -112,17 +113,19 @@ def _near(states: list[tuple[int, int]], read: Read) -> str:
 
 
 def main() -> None:
-    """Arguments: the watched tables as JSON, and the file for the reads."""
+    """Arguments: the watched tables as JSON, some Parquet of the first one's schema, and the file for the reads."""
     tables = msgspec.json.decode(sys.argv[1], type=list[WatchedTable])
     from checks.spark import reading_session
 
     spark = reading_session("weir reader", threads=1)
-    spark.range(1000).selectExpr("id", "cast(id as string)").toArrow()  # the first one is slow: before the job starts
-    with Path(sys.argv[2]).open("ab", buffering=0) as out:  # it exists: ready
+    for _ in range(_WARM_READS):  # the first ones take seconds: before the job starts
+        _state(spark, tables[0], sys.argv[2])
+    with Path(sys.argv[3]).open("ab", buffering=0) as out:  # it exists: ready
         while not _told_to_stop():
+            started = time.monotonic()
             for table in tables:
                 _read(spark, table, out)
-            time.sleep(_PAUSE_S)
+            time.sleep(max(_PAUSE_S, (time.monotonic() - started) / 2))  # the job needs the cores too
         for table in tables:
             _read(spark, table, out, last=True)
     os._exit(0)  # the JVM ends with its parent's pipe; stopping it in order takes seconds
@@ -131,17 +134,21 @@ def main() -> None:
 def _read(spark: Any, table: WatchedTable, out: Any, last: bool = False) -> None:
     if not Path(table.folder).exists():
         return
-    from checks.spark import read_published
-
     at_ms, started = time.time_ns() // 1_000_000, time.monotonic()
-    audited = AuditedTable(table.name, table.uid, table.schema, table.keys)
     try:
-        rows = read_published(spark, table.folder, audited).toArrow()
-        result = Read(table.name, at_ms, 0, rows.num_rows, digest_of(rows, audited.arrow_schema), last=last)
+        result = Read(table.name, at_ms, 0, *_state(spark, table, table.folder), last=last)
     except Exception as error:
         result = Read(table.name, at_ms, 0, error=str(error).split("\n")[0][:500] or type(error).__name__, last=last)
     result = msgspec.structs.replace(result, took_ms=int(1000 * (time.monotonic() - started)))
     out.write(msgspec.json.encode(result) + b"\n")
+
+
+def _state(spark: Any, table: WatchedTable, folder: str) -> tuple[int, int]:
+    from checks.spark import read_published
+
+    audited = AuditedTable(table.name, table.uid, table.schema, table.keys)
+    rows = read_published(spark, folder, audited).toArrow()
+    return rows.num_rows, digest_of(rows, audited.arrow_schema)
 
 
 def _told_to_stop() -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.cluster.java import prepare_environment
@@ -14,8 +17,12 @@ if TYPE_CHECKING:
     from checks.spec import AuditedTable
 
 
-def reading_session(name: str, threads: int = 2) -> SparkSession:
-    """A local Spark on loopback, in UTC, without retries: what fails here has to be seen."""
+def reading_session(name: str, *, threads: int = 2, compiled: bool = False, log: Path | None = None) -> SparkSession:
+    """A local Spark on loopback, in UTC, without retries: what fails here has to be seen. `log` takes what Java says.
+
+    It lives for seconds: compiling costs more than it saves, in the JVM (a third of its CPU time) and in Spark, unless
+    there are millions of rows (`compiled`).
+    """
     os.environ.update(prepare_environment())
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
@@ -28,17 +35,40 @@ def reading_session(name: str, threads: int = 2) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(2 * threads),
-        "spark.sql.adaptive.enabled": "false",  # tables of a drill are small: planning again costs more than it saves
+        "spark.sql.shuffle.partitions": str(threads),
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.log.level": "ERROR",
     }
+    if not compiled:
+        options |= {
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        }
     builder = SparkSession.builder.master(f"local[{threads}]").appName(name)
     for option, value in options.items():
         builder = builder.config(option, value)
-    session = builder.getOrCreate()
+    with _stderr_to(log):
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+@contextmanager
+def _stderr_to(log: Path | None) -> Iterator[None]:
+    """For processes started meanwhile: Java's greetings are nothing for a terminal."""
+    if log is None:
+        yield
+        return
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def read_published(spark: SparkSession, folder: str, table: AuditedTable) -> DataFrame:

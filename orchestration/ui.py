@@ -150,7 +150,7 @@ def forget_lost_runs(instance: dg.DagsterInstance) -> None:
 
 
 class FirstStart:
-    """Starts and drills every job once, and tells how far that is."""
+    """Starts and drills every job once, one run after the other, and tells how far that is."""
 
     def __init__(self, instance: dg.DagsterInstance, url: str, say: Callable[[str], None]) -> None:
         from orchestration.definitions import SPECS
@@ -158,29 +158,35 @@ class FirstStart:
         self._instance = instance
         self._url = url
         self._say = say
-        self._waiting: dict[str, str] = {}
+        self._run: str | None = None
+        self._todo: list[tuple[str, str, str]] = []
         for spec in SPECS:
-            if self._never_made(spec.stream_key, f"{spec.job}_start"):
-                self._launch(f"{spec.job}_start", f"start of {spec.job}", f"{url}/assets/streams/{spec.job}")
-            if spec.drill is not None and self._never_made(spec.drills_key, f"{spec.job}_drill"):
-                self._launch(f"{spec.job}_drill", f"drill of {spec.job}", f"{url}/assets/drills/{spec.job}?view=checks")
+            self._add(spec.stream_key, f"{spec.job}_start", f"start of {spec.job}", "overview")
+        for spec in SPECS:
+            if spec.drill is not None:
+                self._add(spec.drills_key, f"{spec.job}_drill", f"drill of {spec.job}", "checks")
 
-    def _never_made(self, key: dg.AssetKey, job: str) -> bool:
+    def _add(self, key: dg.AssetKey, job: str, what: str, view: str) -> None:
+        """Unless it was made, or waits in the queue since the last time."""
         import dagster as dg
 
         queued = self._instance.get_runs(dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.QUEUED]))
-        return self._instance.get_latest_materialization_event(key) is None and not queued
-
-    def _launch(self, job: str, what: str, link: str) -> None:
-        self._waiting[launch_job(self._url, job)] = f"{what}: {{}} ({link})"
-        self._say(f"{what}: under way …")
+        if self._instance.get_latest_materialization_event(key) is None and not queued:
+            self._todo.append((job, what, f"{self._url}/assets/{key.to_user_string()}?view={view}"))
 
     def poll(self) -> None:
-        for run_id, said in list(self._waiting.items()):
-            run = self._instance.get_run_by_id(run_id)
-            if run is None or run.is_finished:
-                del self._waiting[run_id]
-                self._say(said.format("deleted" if run is None else run.status.value.lower()))
+        if not self._todo:
+            return
+        job, what, link = self._todo[0]
+        if self._run is None:
+            self._run = launch_job(self._url, job)
+            self._say(f"{what}: under way …")
+            return
+        run = self._instance.get_run_by_id(self._run)
+        if run is None or run.is_finished:
+            self._say(f"{what}: {'deleted' if run is None else run.status.value.lower()} ({link})")
+            self._run = None
+            del self._todo[0]
 
 
 def launch_job(url: str, job: str, config: Mapping[str, object] | None = None, location: str = LOCATION) -> str:

@@ -8,8 +8,8 @@ PAGEVIEWS = StreamSpec(
     path="assets.pageviews.job:job",
     description="Page views and bytes per app, every ten seconds of event time.",
     owners=("team:web-analytics",),
-    # Slower than it could be, so that a drill and a batch run beside it on a small machine.
-    params={"rate": "20000", "interval": "5 s"},
+    # Slow, and in large batches: a drill and a Spark batch run beside it, on a small machine.
+    params={"rate": "20000", "buffer_ms": "200", "interval": "5 s"},
     parallelism=2,
     checkpoint_cron="0 * * * *",
     drill=DRILL,

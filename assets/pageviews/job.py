@@ -2,6 +2,7 @@
 
 from assets.pageviews.source import PageViews
 from engine.api import StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, total
+from engine.connectors.generator import BUFFER_TIMEOUT_MS
 from engine.connectors.table import TableSink
 
 VIEW = "app_id string, user_id long, bytes long, ts timestamp"
@@ -12,10 +13,11 @@ def job(env: StreamEnvironment) -> None:
     rows = env.params.get("rows", 0, "page views in all; 0: no end")
     rate = env.params.get("rate", 200_000, "page views per second; 0: as fast as possible")
     interval = env.params.get("interval", "1 s", "time between checkpoints")
+    buffer_ms = env.params.get("buffer_ms", BUFFER_TIMEOUT_MS, "how long views are gathered into one batch")
     raw = env.params.get("raw", False, "also write every view, with its number, to the table 'views' (for drills)")
     env.enable_checkpointing(interval=interval)
     views = env.from_source(
-        PageViews(splits=2, rows=rows or None, rate=rate or None),
+        PageViews(splits=2, rows=rows or None, rate=rate or None, buffer_timeout_ms=buffer_ms),
         schema=NUMBERED_VIEW if raw else VIEW,
         uid="views",
     ).assign_timestamps_and_watermarks(WatermarkStrategy.for_bounded_out_of_orderness("2 s").with_timestamps("ts"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from engine.connectors.generator import Columns, GeneratorSource
+from engine.connectors.generator import BUFFER_TIMEOUT_MS, Columns, GeneratorSource
 
 START_US = 1_700_000_000_000_000
 APPS = 20
@@ -26,8 +26,11 @@ class PageViews(GeneratorSource):
         rate: float | None = None,
         event_rate: int = EVENT_RATE,
         live_since_ms: int | None = None,
+        buffer_timeout_ms: float = BUFFER_TIMEOUT_MS,
     ) -> None:
-        super().__init__(lambda n: page_views(n, event_rate), splits, rows, rate, live_since_ms)
+        super().__init__(
+            lambda n: page_views(n, event_rate), splits, rows, rate, live_since_ms, buffer_timeout_ms=buffer_timeout_ms
+        )
 
 
 def page_views(n: np.ndarray, event_rate: int) -> Columns:

@@ -16,8 +16,7 @@ from engine.connectors.base import Source, SplitReader
 from engine.runtime.errors import SchemaMismatch
 from engine.runtime.ports import Clock
 
-BUFFER_TIMEOUT_MS = 2.0
-"""How long a rate-limited split gathers records into one batch."""
+BUFFER_TIMEOUT_MS = 5.0
 
 Columns = Mapping[str, Any]
 
@@ -29,6 +28,7 @@ class GeneratorSource(Source):
     `rows`: how many records in all; None: unbounded. `rate`: records per second in all; None: flat out.
     `live_since_ms`: a feed that began then (wall clock) and does not wait for its reader. Without a position to go on
     from it begins where the rate is by now, so what nobody read is gone; from a position it catches up first.
+    `buffer_timeout_ms`: how long a rate-limited split gathers records into one batch; longer is less work, and later.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class GeneratorSource(Source):
         rows: int | None = None,
         rate: float | None = None,
         live_since_ms: int | None = None,
+        buffer_timeout_ms: float = BUFFER_TIMEOUT_MS,
     ) -> None:
         if splits < 1:
             raise ValueError(f"a generator needs at least one split, not {splits}")
@@ -52,6 +53,7 @@ class GeneratorSource(Source):
         self._rows = rows
         self._rate = rate
         self._live_since_ms = live_since_ms
+        self._buffer_timeout_ms = buffer_timeout_ms
 
     def splits(self) -> Sequence[str]:
         return [str(split) for split in range(self._splits)]
@@ -62,22 +64,24 @@ class GeneratorSource(Source):
         pace = None
         if self._rate is not None:
             per_ms = self._rate / self._splits / 1000
+            gather = max(1, int(per_ms * self._buffer_timeout_ms))
             if self._live_since_ms is None:
-                pace = _Pace(per_ms, clock.now_ms(), int(position or 0))
+                pace = _Pace(per_ms, clock.now_ms(), int(position or 0), gather)
             else:
                 since = clock.now_ms() - max(0, clock.wall_ms() - self._live_since_ms)
-                pace = _Pace(per_ms, since, 0)
+                pace = _Pace(per_ms, since, 0, gather)
                 position = pace.due_at(clock.now_ms()) if position is None else position
         return _Reader(self._make, index, self._splits, int(position or 0), end, pace, clock, schema)
 
 
 @dataclass(frozen=True)
 class _Pace:
-    """A split's rate: record `first + n` is due n / `per_ms` after `since_ms`."""
+    """A split's rate: record `first + n` is due n / `per_ms` after `since_ms`; `gather` of them go together."""
 
     per_ms: float
     since_ms: float
     first: int
+    gather: int
 
     def due_at(self, now_ms: float) -> int:
         # A thousandth of a record early, so that at `time_of(n)` record n is due however its division was rounded.
@@ -141,8 +145,7 @@ class _Reader(SplitReader):
         if self._wakeup_ms is not None and now < self._wakeup_ms:
             return 0
         due = pace.due_at(now) - self._position
-        gather = max(1, int(pace.per_ms * BUFFER_TIMEOUT_MS))
-        self._wakeup_ms = pace.time_of(self._position + max(0, due) + gather) if due <= limit else None
+        self._wakeup_ms = pace.time_of(self._position + max(0, due) + pace.gather) if due <= limit else None
         return due
 
     @property

@@ -19,13 +19,6 @@ from engine.network.wire import ChannelStream, descriptor, parse_descriptor, rea
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.runtime.ports import Frame
 
-# gRPC pings a silent peer, so that a connection whose other machine vanished ends within seconds.
-_OPTIONS = [
-    ("grpc.keepalive_time_ms", 5000),
-    ("grpc.keepalive_timeout_ms", 5000),
-    ("grpc.http2.max_pings_without_data", 0),
-]
-
 OnFrame = Callable[[AttemptId, ChannelId, Frame], None]
 OnGrant = Callable[[AttemptId, ChannelId, int], None]
 OnBroken = Callable[[AttemptId, ChannelId, str], None]
@@ -87,7 +80,7 @@ class FlightTransport:
     def _client(self, address: str) -> flight.FlightClient:
         client = self._clients.get(address)
         if client is None:
-            client = self._clients[address] = flight.FlightClient(address, generic_options=_OPTIONS)
+            client = self._clients[address] = flight.FlightClient(address)
         return client
 
     def _grants(self, attempt: AttemptId, channel: ChannelId) -> SimpleQueue[int | None]:

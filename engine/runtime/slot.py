@@ -164,22 +164,25 @@ class SlotRuntime:
         return min((time for time in times if time is not None), default=None)
 
     def _visit(self, subtask: Subtask) -> Activity:
-        now = self._clock.now_ms()
-        visit = self._visits.setdefault(subtask.id, _Visit(now, Activity.IDLE))
+        """One step; and more, where it takes from a gate. A source makes one batch at a time; whoever takes its rows
+        keeps up by taking all that has come.
+        """
+        began = before = self._clock.now_ms()
+        visit = self._visits.setdefault(subtask.id, _Visit(began, Activity.IDLE))
         spent = subtask.meter.spent_ms
-        spent[visit.activity] += now - visit.left_ms
-        activity = subtask.step()
-        after = self._clock.now_ms()
-        for _ in range(self._visit_elements - 1):
-            # A source makes one batch at a time; whoever takes its rows keeps up by taking all that has come.
-            if activity is not Activity.BUSY or subtask.is_source or after - now > VISIT_MS:
-                break
+        spent[visit.activity] += began - visit.left_ms
+        was_busy = False
+        for _ in range(1 if subtask.is_source else self._visit_elements):
             activity = subtask.step()
             after = self._clock.now_ms()
-        spent[activity] += after - now
-        visit.left_ms = after
+            spent[activity] += after - before
+            before = after
+            if activity is not Activity.BUSY or after - began > VISIT_MS:
+                break
+            was_busy = True
+        visit.left_ms = before
         visit.activity = Activity.IDLE if activity is Activity.BUSY else activity
-        return activity
+        return Activity.BUSY if was_busy else activity
 
     def metrics(self) -> dict[str, Any]:
         """For heartbeats: running totals per subtask."""

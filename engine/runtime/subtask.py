@@ -27,7 +27,9 @@ from engine.runtime.operators.base import OperatorSnapshot
 from engine.runtime.ports import Clock
 from engine.runtime.source import SourceHead
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = 262_144
+"""What a source makes at once when it can: large enough that most of a batch is grouped away before the exchange."""
+
 YIELD_MS = 10.0
 """A row operator gives the task thread back after about this long; the rest of its batch waits as channel data."""
 

@@ -64,7 +64,7 @@ def test_a_drill_without_faults_passes_and_its_data_docs_need_no_internet(drill:
 
 
 def test_an_audit_without_a_ledger_is_neither_pass_nor_fail(drill: Path) -> None:
-    (drill / "ledger" / "seal.json").unlink()
+    (drill / "ledger" / "_seal.json").unlink()
     result = run_audit(SPEC, drill)
     assert verdicts(result) == dict.fromkeys(AUDIT_CHECKS, Verdict.COULD_NOT_RUN)
     assert result.verdict is Verdict.COULD_NOT_RUN and (result.evaluated, result.expected) == (0, 8)

@@ -40,7 +40,7 @@ def test_a_ledger_of_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_a_ledger_that_was_not_sealed_is_none(tmp_path: Path) -> None:
     write_ledger(SPEC, tmp_path, 10)
-    (tmp_path / "ledger" / "seal.json").unlink()
+    (tmp_path / "ledger" / "_seal.json").unlink()
     with pytest.raises(LedgerUnusable, match="there is no ledger"):
         open_ledger(tmp_path)
 

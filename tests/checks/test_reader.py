@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
 from checks.history import EpochTotals
 from checks.reader import Read, digest_of, judge_reads, visible_states
+from checks.spark import read_published
 from checks.spec import AuditedTable
-from tests.checks.small import SPEC, windowed
+from engine.connectors.base import WriterContext
+from engine.connectors.table import TableCommitter, TableSink
+from engine.snapshot.store import DirectoryStore
+from tests.checks.small import ATTEMPT, PATHS, SPEC, windowed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TABLE = AuditedTable("t", "out", "a long", ("a",))
 EPOCHS = [
@@ -75,3 +87,18 @@ def test_a_digest_does_not_depend_on_the_order_of_rows_and_changes_with_any_valu
     rows, schema = windowed(), SPEC.aggregates.arrow_schema
     assert digest_of(rows, schema) == digest_of(rows.sort_by([("pv", "descending")]), schema)
     assert digest_of(rows, schema) != digest_of(rows.slice(1), schema)
+
+
+@pytest.mark.promise("G1")
+def test_spark_sees_no_row_of_a_table_whose_first_epoch_is_not_published_yet(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    store, table = DirectoryStore(tmp_path), SPEC.aggregates
+    TableCommitter(store, PATHS.table(table.name)).abort_unknown(None, ATTEMPT)  # before the first deployment
+    writer = TableSink(table.name).writer(WriterContext(0, ATTEMPT, store, PATHS, table.arrow_schema))
+    writer.begin()
+    for batch in windowed().to_batches():
+        writer.write(batch)
+    piece = writer.pre_commit()
+    assert piece is not None and piece.persist()["rows"] == 66
+    assert read_published(spark, str(tmp_path / PATHS.table(table.name)), table).count() == 0

@@ -76,7 +76,7 @@ def test_the_rate_is_kept_by_the_clock_and_all_splits_together() -> None:
 
 def test_a_few_records_go_together_and_it_says_when_to_look_again() -> None:
     clock = FakeClock()
-    reader = GeneratorSource(make, splits=1, rate=5000).reader("0", None, clock, SCHEMA)  # 5 a ms
+    reader = GeneratorSource(make, splits=1, rate=5000, buffer_timeout_ms=2).reader("0", None, clock, SCHEMA)
     assert reader.poll(100) is None
     assert reader.wakeup_ms == 2.0
     clock.now = 1.9
