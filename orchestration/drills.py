@@ -25,6 +25,7 @@ from orchestration.ui import DATA_DOCS_URL
 POOL = "weir_drills"
 READER = "reader_saw_whole_epochs"
 DRILL = "drill"
+MAIN_FIGURES = ("lost", "duplicated", "recovery_s")
 
 CHECKS = {
     READER: "a reader at the tables all the time never saw part of an epoch, nor an older one again",
@@ -49,7 +50,8 @@ def drill_asset(spec: StreamSpec) -> dg.AssetsDefinition:
     @dg.asset(
         key=spec.drills_key,
         description=f"A copy of {spec.job} loses workers to SIGKILL; the checks say what became of the data.",
-        group_name=spec.job,
+        group_name="drills",
+        tags=spec.tags,
         owners=list(spec.owners),
         kinds={"spark", "great_expectations"},
         pool=POOL,
@@ -124,6 +126,7 @@ def judged_reader(drill: DrillResult) -> CheckResult:
 
 def as_result(spec: StreamSpec, check: CheckResult, audit: AuditResult, drill: DrillResult) -> dg.AssetCheckResult:
     rows = {"rows": rows_table(check.rows)} if check.rows else {}
+    main = {name: value for name, value in figures(audit, drill).items() if name in MAIN_FIGURES}
     return dg.AssetCheckResult(
         asset_key=spec.drills_key,
         check_name=check.name,
@@ -132,7 +135,7 @@ def as_result(spec: StreamSpec, check: CheckResult, audit: AuditResult, drill: D
         metadata={
             "unexpected": check.unexpected,
             **rows,
-            **figures(audit, drill),
+            **main,
             "verdicts": verdict_table(audit, drill),
         },
     )

@@ -32,7 +32,8 @@ def gold_asset(spec: StreamSpec) -> dg.AssetsDefinition:
         key=spec.gold_key,
         deps=[spec.sinks_key],
         description=f"A Spark batch over what {spec.job} has committed:\n\n```sql\n{gold.sql.strip()}\n```",
-        group_name=spec.job,
+        group_name="gold",
+        tags=spec.tags,
         owners=list(spec.owners),
         kinds={"pyspark", "parquet"},
     )

@@ -75,6 +75,11 @@ class StreamSpec:
         return dg.AssetKey(["gold", self.job])
 
     @property
+    def tags(self) -> dict[str, str]:
+        """Assets are grouped by what they are (the UI shows only the last part of a key); the tag finds a job's own."""
+        return {"weir/job": self.job}
+
+    @property
     def pool(self) -> str:
         """Start, cancel and checkpoint of one job never overlap: each takes the one place in this pool."""
         return f"weir_{self.job}"

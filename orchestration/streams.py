@@ -95,7 +95,8 @@ def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
     @dg.asset(
         key=spec.stream_key,
         description=f"{spec.description}\n\nMaterialize it to ensure that it runs; from there it goes on by itself.",
-        group_name=spec.job,
+        group_name="streams",
+        tags=spec.tags,
         owners=list(spec.owners),
         kinds={"spark", "arrow"},
         pool=spec.pool,

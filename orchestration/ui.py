@@ -17,13 +17,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import httpx
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -40,13 +44,17 @@ _LAUNCHED_BY_A_DAEMON = ".dagster/grpc_info"
 
 
 class Services:
-    """The two processes, each in a process group of its own with its code server and the runs that it launches."""
+    """Three processes, each in a process group of its own: code server (runs are its children), webserver, daemon.
 
-    def __init__(self, home: Path, port: int, workspace: Path, environment: Mapping[str, str]) -> None:
+    One code server for both: a daemon with one of its own loads the definitions anew every minute, in a new process.
+    """
+
+    def __init__(self, home: Path, port: int, module: str, environment: Mapping[str, str]) -> None:
         self.url = f"http://{HOST}:{port}"
         self._port = port
         self._home = home
-        self._workspace = workspace
+        self._module = module
+        self._sockets = Path(tempfile.mkdtemp(prefix="weir-ui-"))  # a socket's path is short, and private to us
         self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "1"}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -58,10 +66,29 @@ class Services:
         self.stop()
 
     def start(self) -> None:
+        """Returns when the UI can be opened."""
         prepare_home(self._home)
-        web = ["dagster-webserver", "-h", HOST, "-p", str(self._port), "-w", str(self._workspace)]
-        self._spawn("webserver", web)
-        self._spawn("daemon", ["dagster-daemon", "run", "-w", str(self._workspace)])
+        code = self._sockets / "code"
+        load = ["-m", self._module, "-d", str(ROOT), "--location-name", LOCATION]
+        self._spawn("code", ["dagster", "code-server", "start", "--socket", str(code), *load])
+        self._wait_for("code", lambda: _serves(code))
+        server = {"grpc_server": {"socket": str(code), "location_name": LOCATION}}
+        workspace = self._home / "workspace.yaml"
+        workspace.write_text(yaml.safe_dump({"load_from": [server]}))
+        self._spawn("daemon", ["dagster-daemon", "run", "-w", str(workspace)])
+        self._spawn("webserver", ["dagster-webserver", "-h", HOST, "-p", str(self._port), "-w", str(workspace)])
+        self._wait_for("webserver", lambda: httpx.get(f"{self.url}/server_info", timeout=5).status_code == 200)
+
+    def _wait_for(self, name: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if dead := self.dead():
+                raise SystemExit(dead)
+            with contextlib.suppress(httpx.HTTPError):
+                if ready():
+                    return
+            time.sleep(0.2)
+        raise SystemExit(f"the {name} is not up after {START_TIMEOUT_S:.0f} s; its log is {self.log(name)}")
 
     def log(self, name: str) -> Path:
         return self._home / "logs" / f"{name}.log"
@@ -70,24 +97,11 @@ class Services:
         return self._processes[name].pid
 
     def dead(self) -> str | None:
-        """Which of the two has ended by itself, if one has."""
+        """Which of them has ended by itself, if one has."""
         for name, process in self._processes.items():
             if process.poll() is not None:
-                return f"the {name} has ended (exit code {process.returncode}); its log is {self.log(name)}"
+                return f"Dagster's {name} has ended (exit code {process.returncode}); its log is {self.log(name)}"
         return None
-
-    def wait_until_up(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if dead := self.dead():
-                raise SystemExit(dead)
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/server_info", timeout=5).status_code == 200:
-                    return
-            time.sleep(0.3)
-        raise SystemExit(
-            f"the webserver does not answer after {START_TIMEOUT_S:.0f} s; its log is {self.log('webserver')}"
-        )
 
     def stop(self) -> None:
         """In order if they can, by force if not; and whatever they have left behind."""
@@ -100,6 +114,7 @@ class Services:
             while time.monotonic() < deadline and any(self._alive(group) for group in groups):
                 time.sleep(0.1)
         self._processes = {}
+        shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _alive(self, group: int) -> bool:
         for process in self._processes.values():
@@ -123,6 +138,17 @@ class Services:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us, who then end them in order
             )
+
+
+def _serves(path: Path) -> bool:
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(service="DagsterApi"), timeout=5
+            )
+        except grpc.RpcError:
+            return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 def prepare_home(home: Path) -> None:
@@ -244,10 +270,11 @@ def main() -> None:
     home, port = arguments.home.absolute(), free_port(arguments.port)
     store = str(Path(os.environ.get("WEIR_STORE", ROOT / ".weir")).absolute())
     os.environ |= {"DAGSTER_HOME": str(home), "WEIR_STORE": store}
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with only_one(home, f"http://{HOST}:{port}"):
         docs = serve_data_docs(store, free_port(port + 1))
-        services = Services(home, port, ROOT / "workspace.yaml", {DATA_DOCS_URL: docs})
+        services = Services(home, port, "orchestration.definitions", {DATA_DOCS_URL: docs})
         try:
             why = serve(services, store)
         except KeyboardInterrupt:
@@ -262,7 +289,7 @@ def main() -> None:
 
 
 def serve(services: Services, store: str) -> str:
-    """Until Ctrl-C; or until one of the two has ended, and which."""
+    """Until Ctrl-C; or until one of its processes has ended, and which."""
     _say("starting Dagster (about 20 s) …")
     prepare_home(Path(os.environ["DAGSTER_HOME"]))
     import dagster as dg
@@ -270,7 +297,6 @@ def serve(services: Services, store: str) -> str:
     with dg.DagsterInstance.get() as instance:
         forget_lost_runs(instance)
         services.start()
-        services.wait_until_up()
         _say(f"\n    {services.url}\n\njobs are in {store}, Dagster's state in {instance.root_directory}")
         _say("Ctrl-C stops the UI and leaves the jobs running")
         first = FirstStart(instance, services.url, _say)

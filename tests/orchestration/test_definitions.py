@@ -51,11 +51,12 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
     }
 
 
-def test_every_asset_has_an_owner_a_description_and_a_group() -> None:
+def test_every_asset_has_an_owner_a_description_a_group_and_its_job_as_a_tag() -> None:
     graph = defs.get_repository_def().asset_graph
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
-        assert node.owners == ["team:web-analytics"] and node.description and node.group_name == "pageviews", key
+        assert node.owners == ["team:web-analytics"] and node.description, key
+        assert node.group_name == key.path[0] and node.tags["weir/job"] == "pageviews", key
 
 
 def test_what_depends_on_what() -> None:

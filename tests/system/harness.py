@@ -32,27 +32,26 @@ def eventually(what: str, look: Callable[[], T | None], patience_s: float = PATI
 class System:
     """A context manager: whatever happens, no service, run or job outlives it."""
 
-    def __init__(self, folder: Path, workspace: Path) -> None:
+    def __init__(self, folder: Path, module: str) -> None:
         self.home = folder / "dagster"
         self.store = folder / "store"
         self.store.mkdir(parents=True)
-        self._workspace = workspace
+        self._module = module
         self._jobs: set[str] = set()
         prepare_home(self.home)
         self.instance = dg.DagsterInstance.from_config(str(self.home))
         self.services = self._new_services()
 
     def _new_services(self) -> Services:
-        return Services(self.home, free_port(), self._workspace, {"WEIR_STORE": str(self.store)})
+        return Services(self.home, free_port(), self._module, {"WEIR_STORE": str(self.store)})
 
     def __enter__(self) -> System:
         self.services.start()
-        self.services.wait_until_up()
         return self
 
     def __exit__(self, *error: object) -> None:
         if error[0] is not None:
-            for name in ("daemon", "webserver"):
+            for name in ("code", "daemon", "webserver"):
                 print(f"--- {name}\n{self.services.log(name).read_text(errors='replace')[-6000:]}")
         self.services.stop()
         for name in self._jobs:
@@ -63,7 +62,6 @@ class System:
         self.services.stop()
         self.services = self._new_services()
         self.services.start()
-        self.services.wait_until_up()
 
     def client(self, name: str) -> JobClient:
         self._jobs.add(name)

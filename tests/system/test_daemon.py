@@ -22,13 +22,12 @@ from engine.snapshot.paths import JobPaths
 from engine.snapshot.store import DirectoryStore
 from tests.system.harness import System, alive, eventually
 
-WORKSPACE = Path(__file__).with_name("workspace.yaml")
 JOB = "by_hand"
 
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with System(tmp_path_factory.mktemp("system"), WORKSPACE) as made:
+    with System(tmp_path_factory.mktemp("system"), "tests.system.definitions") as made:
         made.client(JOB)
         made.succeeds(f"{JOB}_start")
         yield made

@@ -58,7 +58,7 @@ class Ui:
         return eventually(f"{pattern} in the output:\n{self.output.read_text()}", look, patience_s)
 
     def children(self) -> list[int]:
-        """The process groups that it made: webserver and daemon."""
+        """The process groups that it made: code server, webserver, daemon."""
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -74,7 +74,7 @@ class Ui:
         self.process.send_signal(signal.SIGINT)
         assert self.process.wait(60) == 0, self.output.read_text()
         left = [line for group in groups for line in session_processes(group)]
-        assert len(groups) == 2 and not left, f"left behind: {left}"
+        assert len(groups) == 3 and not left, f"left behind: {left}"
 
 
 @pytest.fixture(scope="module")
