@@ -42,7 +42,7 @@ lint: $(STAMP) ## ruff, mypy and the import contracts
 	@$(BIN)/mypy engine checks orchestration
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(STAMP) ## benchmarks against peers (QUICK=1: a few minutes)
+bench: $(STAMP) ## benchmarks against peers, ten minutes (QUICK=1: one)
 	@$(BIN)/python -m benchmarks.run $(if $(filter 1,$(QUICK)),--quick)
 
 simulate: $(STAMP) ## simulated runs with faults, one per seed (SEEDS=2000 START=0)

@@ -70,6 +70,7 @@ class MasterProcess:
         self._paths = JobPaths(launch.name)
         self._end: Stop | None = None
         self._heartbeat_at_ms = 0.0
+        self._heartbeat_phase: Phase | None = None
         self._parent = os.getppid()
         self._parallelism = self._execution.slots
         self._events_path = Path(launch.store).absolute() / self._paths.history("events.jsonl")
@@ -121,12 +122,12 @@ class MasterProcess:
 
     def _beat(self) -> None:
         """Leave a sign of life on disk, and see whether somebody with a higher generation has taken over."""
-        now_ms = self._clock.now_ms()
-        if now_ms < self._heartbeat_at_ms:
+        now_ms, phase = self._clock.now_ms(), self.master.phase
+        if now_ms < self._heartbeat_at_ms and phase is self._heartbeat_phase:
             return
-        self._heartbeat_at_ms = now_ms + HEARTBEAT_MS
+        self._heartbeat_at_ms, self._heartbeat_phase = now_ms + HEARTBEAT_MS, phase
         generation = self.master.attempt.generation
-        heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, self.master.phase.value)
+        heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, phase.value)
 
         def work() -> bool:
             address = self._folder.read_address()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +18,8 @@ from orchestration.ui import Services, free_port, launch_job, prepare_home
 from tests.cluster.harness import session_processes
 
 PATIENCE_S = 120.0
+
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends pytest this way has it clean up too
 
 T = TypeVar("T")
 
@@ -104,20 +108,24 @@ class System:
         if record is None or record.event is None:
             return None
         event = record.event.dagster_event
-        return event.asset_check_evaluation_data if event is not None else None
+        if event is None or event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            return None  # planned: a run is about to evaluate it
+        return event.asset_check_evaluation_data
 
 
 def end_job(client: JobClient) -> None:
     """Cancel a detached job and see that none of its processes is left."""
-    address = client.folder.read_address()
-    if address is None:
+    desired = client.folder.read_desired()
+    if desired is None or client.ended() is not None:
         return
-    try:
+    with contextlib.suppress(WeirError):
+        client.wait_until_running(60)  # one that is still starting can't be cancelled
+    address = client.folder.read_address()
+    with contextlib.suppress(WeirError):
         client.cancel("test")
         client.wait_until_ended(30)
-    except WeirError:
-        pass
-    eventually("the job's processes end", lambda: None if session_processes(address.pid) else True, 30)
+    if address is not None:
+        eventually("the job's processes end", lambda: None if session_processes(address.pid) else True, 30)
 
 
 def alive(pid: int) -> bool:
