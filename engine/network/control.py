@@ -99,7 +99,8 @@ class ControlServer(flight.FlightServerBase):
             raise flight.FlightServerError(f"refused: this is the JobMaster of {self._job!r}, not for {stream}")
         queue: SimpleQueue[MasterMessage | None] = SimpleQueue()
         self._queues[stream.session] = queue
-        threading.Thread(target=_write, args=(queue, writer), name=f"to {stream.session}", daemon=True).start()
+        out = threading.Thread(target=_write, args=(queue, writer), name=f"to {stream.session}", daemon=True)
+        out.start()
         why = "the slot closed its control stream"
         try:
             while True:
@@ -112,6 +113,7 @@ class ControlServer(flight.FlightServerBase):
             del self._queues[stream.session]
             queue.put(None)
             self._on_gone(stream.session, why)
+            out.join()  # Arrow frees the writer when this call returns: a write under way would crash the process
 
 
 def _write(queue: SimpleQueue[MasterMessage | None], writer: flight.MetadataRecordBatchWriter) -> None:

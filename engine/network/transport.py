@@ -97,7 +97,8 @@ class FlightTransport:
         """Runs in a thread of the server, as long as the channel lives."""
         attempt, channel = stream.attempt, stream.channel
         grants = self._grants(attempt, channel)
-        threading.Thread(target=_write_grants, args=(grants, writer), name=f"grants {channel}", daemon=True).start()
+        out = threading.Thread(target=_write_grants, args=(grants, writer), name=f"grants {channel}", daemon=True)
+        out.start()
         try:
             while True:
                 frame = read_frame(reader.read_chunk())
@@ -111,6 +112,7 @@ class FlightTransport:
                 self._on_broken(attempt, channel, str(error).split("\n")[0])
         finally:
             grants.put(None)
+            out.join()  # Arrow frees the writer when this call returns: a write under way would crash the process
 
 
 def _write_grants(grants: SimpleQueue[int | None], writer: flight.MetadataRecordBatchWriter) -> None:
