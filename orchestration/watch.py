@@ -25,17 +25,19 @@ MOST_A_TICK = 100
 """Plots show the last hundred; what has piled up while no daemon ran comes in portions, inside a sensor's 60 s."""
 
 START_AGAIN_EVERY_MS = 300_000
+SAY_AGAIN_MS = 60_000
 COMPLETED_AT = "completed_at_ms"
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far the history was read; the ledger's totals there; the state that was last reported."""
+    """How far the history was read; the ledger's totals there; the state that was last reported, and when."""
 
     store: str = ""
     offset: int = 0
     rows_read: int = 0
     rows_committed: int = 0
     state: str = ""
+    state_ms: int = 0
 
 
 def watch_sensor(spec: StreamSpec, start_job: Any) -> dg.SensorDefinition:
@@ -59,9 +61,9 @@ def watch_sensor(spec: StreamSpec, start_job: Any) -> dg.SensorDefinition:
         found: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = list(events)
         if events and health.answers:
             found += _sinks(spec, client, now_ms, events[-1])
-        if health.state is not State.STARTING and (health.answers or health.state.value != cursor.state):
+        if _is_news(health, cursor, now_ms):
             found.append(_evaluation(spec, health))
-        cursor = msgspec.structs.replace(cursor, state=health.state.value)
+            cursor = msgspec.structs.replace(cursor, state=health.state.value, state_ms=now_ms)
         return dg.SensorResult(
             run_requests=list(_start_again(spec, client, health, now_ms)),
             skip_reason=None if health.start_again else f"{health.state.value}: {len(events)} new checkpoints",
@@ -70,6 +72,13 @@ def watch_sensor(spec: StreamSpec, start_job: Any) -> dg.SensorDefinition:
         )
 
     return watch
+
+
+def _is_news(health: Health, cursor: Cursor, now_ms: int) -> bool:
+    """A change is; and that it still runs, every minute: the age of a green check says that somebody looked."""
+    if health.state is State.STARTING:
+        return False
+    return health.state.value != cursor.state or (health.answers and now_ms - cursor.state_ms >= SAY_AGAIN_MS)
 
 
 def _resume(text: str | None, client: JobClient) -> Cursor:
@@ -131,8 +140,8 @@ def _materialization(spec: StreamSpec, event: dict[str, Any], rows: dict[str, in
         spec.checkpoints_key,
         description=f"checkpoint {event['checkpoint']} is epoch {event['epoch']}",
         metadata={
-            "checkpoint": event["checkpoint"],
-            "epoch": event["epoch"],
+            "checkpoint": dg.MetadataValue.text(str(event["checkpoint"])),
+            "epoch": dg.MetadataValue.text(str(event["epoch"])),
             "duration_ms": float(event["duration_ms"]),
             "alignment_ms": float(event["alignment_ms"]),
             "sync_ms": float(event["sync_ms"]),

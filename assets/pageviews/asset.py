@@ -9,9 +9,10 @@ PAGEVIEWS = StreamSpec(
     description="Page views and bytes per app, every ten seconds of event time.",
     owners=("team:web-analytics",),
     # Slow, and in large batches: a drill and a Spark batch run beside it, on a small machine.
-    params={"rate": "20000", "buffer_ms": "200", "interval": "5 s"},
+    params={"rate": "20000", "buffer_ms": "200", "interval": "10 s"},
     parallelism=2,
     checkpoint_cron="0 * * * *",
+    watch_every_s=5,
     drill=DRILL,
     drill_cron="30 3 * * *",
     gold=GoldSpec(

@@ -47,7 +47,7 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
         ("pageviews_drills", "30 3 * * *", "STOPPED"),
     }
     assert {(s.name, s.minimum_interval_seconds, s.default_status.value) for s in repository.sensor_defs} == {
-        ("pageviews_watch", 15, "RUNNING")
+        ("pageviews_watch", 5, "RUNNING")
     }
 
 

@@ -70,7 +70,7 @@ def test_each_completed_checkpoint_is_one_materialization_with_numbers_that_plot
     job.writes('{"kind": "restarting", "at_ms": 1}\n')
     job.completes(2, read=250, committed=30)
     first = metadata(Ticker(job.store, instance).tick().asset_events, dg.AssetMaterialization)
-    assert [(m["checkpoint"], m["rows_read"], m["rows_committed"]) for m in first] == [(1, 100, 10), (2, 150, 20)]
+    assert [(m["checkpoint"], m["rows_read"], m["rows_committed"]) for m in first] == [("1", 100, 10), ("2", 150, 20)]
     for name in ("duration_ms", "state_bytes", "alignment_ms", "sync_ms", "async_ms", "rows_read", "rows_committed"):
         assert isinstance(first[0][name], int | float), name
 
@@ -86,7 +86,7 @@ def test_what_was_reported_is_not_reported_again_even_if_the_cursor_was_lost(
     assert not metadata(ticker.tick().asset_events, dg.AssetMaterialization)
     job.completes(2, read=300, committed=20)
     (second,) = metadata(ticker.tick().asset_events, dg.AssetMaterialization)
-    assert second["checkpoint"] == 2 and second["rows_read"] == 200
+    assert second["checkpoint"] == "2" and second["rows_read"] == 200
 
 
 def test_a_line_that_is_still_being_written_waits_for_its_end(job: FakeJob, instance: dg.DagsterInstance) -> None:
@@ -128,7 +128,7 @@ def test_a_job_that_was_deleted_and_begun_anew_is_read_from_its_beginning(
     job.history.unlink()
     job.completes(1, read=5, committed=5, completed_at_ms=9000)
     (again,) = metadata(ticker.tick().asset_events, dg.AssetMaterialization)
-    assert again["checkpoint"] == 1 and again["rows_read"] == 5
+    assert again["checkpoint"] == "1" and again["rows_read"] == 5
 
 
 def test_the_sinks_are_observed_with_rows_watermark_and_lag(job: FakeJob, instance: dg.DagsterInstance) -> None:
@@ -154,6 +154,25 @@ def test_health_is_a_check_of_the_stream(
     (check,) = [e for e in Ticker(job.store, instance).tick().asset_events if isinstance(e, dg.AssetCheckEvaluation)]
     assert check.asset_key == NUMBERS.stream_key and check.check_name == "healthy"
     assert (check.passed, check.severity.value) == (passed, severity)
+
+
+def test_a_green_check_is_said_again_every_minute_and_a_change_at_once(
+    job: FakeJob, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.wanted()
+    ticker = Ticker(job.store, instance)
+
+    def said() -> list[bool]:
+        return [e.passed for e in ticker.tick().asset_events if isinstance(e, dg.AssetCheckEvaluation)]
+
+    assert said() == [], "it starts: neither good nor bad"
+    job.beats()
+    assert said() == [True] and said() == []
+    job.beats(phase="restarting")
+    assert said() == [False] and said() == []
+    monkeypatch.setattr(watch, "SAY_AGAIN_MS", 0)
+    job.beats()
+    assert said() == [True] and said() == [True]
 
 
 def test_a_job_that_should_run_and_is_gone_is_started_again_as_it_was(

@@ -43,7 +43,7 @@ def test_a_job_without_an_interval_is_checkpointed_by_its_schedule_alone(system:
     status = system.client(JOB).status()
     assert status["phase"] == "running" and status["checkpoints"]["interval_ms"] is None
     first = eventually("a checkpoint in Dagster", lambda: next(iter(system.materializations("checkpoints", JOB)), None))
-    assert first["epoch"] >= 1 and first["rows_read"] > 0 and first["duration_ms"] > 0
+    assert int(first["epoch"]) >= 1 and first["rows_read"] > 0 and first["duration_ms"] > 0
     runs = system.instance.get_runs(dg.RunsFilter(job_name=f"{JOB}_checkpoint"))
     assert runs and all(run.tags.get("dagster/schedule_name") == f"{JOB}_checkpoints" for run in runs)
     rows = read_table(DirectoryStore(system.store), JobPaths(JOB).table("sums")).num_rows
@@ -87,7 +87,7 @@ def test_great_expectations_can_be_imported_in_a_run_worker(system: System) -> N
 def test_the_job_outlives_dagster_and_what_happened_meanwhile_is_reported(system: System) -> None:
     client = system.client(JOB)
     before = client.status()
-    epochs = [m["epoch"] for m in system.materializations("checkpoints", JOB)]
+    epochs = [int(m["epoch"]) for m in system.materializations("checkpoints", JOB)]
     system.services.stop()
     made = client.wait_for_checkpoint(client.trigger_checkpoint(), 30)
     after = client.status()
@@ -95,7 +95,7 @@ def test_the_job_outlives_dagster_and_what_happened_meanwhile_is_reported(system
     system.restart()
 
     def caught_up() -> bool | None:
-        found = [m["epoch"] for m in system.materializations("checkpoints", JOB)]
+        found = [int(m["epoch"]) for m in system.materializations("checkpoints", JOB)]
         return True if made["epoch"] in found and len(found) == len(set(found)) else None
 
     assert eventually("the checkpoint is in Dagster, once", caught_up)
