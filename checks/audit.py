@@ -7,10 +7,10 @@ empty suite, or one that skipped something, is no proof.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from checks import queries
-from checks.expectations import Evaluated, Expectation, NoRows, NotNull
+from checks.docs import finish_docs
+from checks.expectations import Evaluated, NoRows
 from checks.history import EpochTotals, equations, per_epoch, read_epochs
-from checks.ledger import Seal, open_ledger
+from checks.ledger import open_ledger
+from checks.plan import AGGREGATES, HISTORY, Planned, plan
 from checks.results import AuditResult, CheckResult, Verdict
 from checks.spec import AUDIT_CHECKS, LEDGER, AuditedTable, DrillSpec
 from checks.tablelog import epoch_files
@@ -31,7 +33,8 @@ from engine.snapshot.paths import JobPaths
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS, AGGREGATES, KEYS, EPOCHS, EQUATIONS = AUDIT_CHECKS
+    from checks._gx import Suites
+
 EXAMPLES = 20
 """Rows shown of what is wrong."""
 COMPILE_FROM = 1_000_000
@@ -53,21 +56,13 @@ class AuditImpossible(WeirError):
     """Something that the audit needs is not there."""
 
 
-@dataclass(frozen=True)
-class Planned:
-    """One expectation, and the check that it speaks for."""
-
-    check: str
-    expectation: Expectation
-
-
 @dataclass
 class Answers:
-    """What became of each check's expectations."""
+    """What became of each check's expectations. `problems`: why some could not be evaluated."""
 
-    planned: int = 0
     evaluated: list[tuple[str, Evaluated]] = field(default_factory=list)
     problems: dict[str, list[str]] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
 
     def could_not_run(self, check: str, why: object) -> None:
         known = self.problems.setdefault(check, [])
@@ -89,129 +84,141 @@ def run_audit(
     Without `spark`, and where none is running in this process, it starts one and stops it. It does not raise for what
     the data, the store or the machine is like: that is a verdict.
     """
-    folder = Path(store).absolute()
-    answers, epoch, docs = Answers(), 0, ""
-    figures: dict[str, float] = {}
-    started = time.monotonic()
+    folder, started = Path(store).absolute(), time.monotonic()
+    answers, suites = Answers(), plan(spec)
+    expected = sum(len(planned) for planned in suites.values())
+    epoch, docs = 0, ""
     try:
         seal, files = open_ledger(folder)
         epochs = read_epochs(folder, spec.job)
         epoch = epochs[-1].epoch
-        figures |= {"records": seal.records, "epochs": epoch}
+        answers.figures |= {"records": seal.records, "epochs": epoch}
         progress(f"ledger of {seal.records:,} records, {epoch} epochs; starting Spark and Great Expectations")
         share(0.05)
         with _session(spark, folder / "audit.log", compiled=seal.records > COMPILE_FROM) as session:
-            audit = _Audit(spec, folder, seal, files, epochs, session, answers, figures, progress, share)
-            try:
-                docs = str(audit.run())
-            finally:
-                audit.forget()
+            audit = _Audit(spec, folder, seal.records, files, epochs, session, answers, progress, share)
+            docs = audit.run(suites)
     except Exception as error:
         for check in AUDIT_CHECKS:
             answers.could_not_run(check, error)
-    answers.planned = answers.planned or _expected_count(spec)
     evaluated = sum(1 for _, one in answers.evaluated if not one.error)
     checks = [_judge(check, answers) for check in AUDIT_CHECKS]
-    result = AuditResult(spec.job, epoch, checks, evaluated, answers.planned, figures, docs)
+    result = AuditResult(spec.job, epoch, checks, evaluated, expected, answers.figures, docs)
     if docs:
-        from checks.docs import finish_docs
-
         finish_docs(Path(docs).parent, result)
     if folder.is_dir():
         (folder / "audit.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     share(1.0)
-    progress(
-        f"{result.verdict.value}: {evaluated} of {answers.planned} expectations, {time.monotonic() - started:.0f} s"
-    )
+    progress(f"{result.verdict.value}: {evaluated} of {expected} expectations, {time.monotonic() - started:.0f} s")
     return result
 
 
 class _Audit:
+    """Gives each suite its DataFrame, and keeps the answers."""
+
     def __init__(
         self,
         spec: DrillSpec,
         folder: Path,
-        seal: Seal,
+        records: int,
         files: Sequence[Path],
         epochs: list[EpochTotals],
         spark: SparkSession,
         answers: Answers,
-        figures: dict[str, float],
         say: Say,
         share: Share,
     ) -> None:
         self._spec = spec
         self._folder = folder
-        self._seal = seal
+        self._records = records
         self._files = files
         self._epochs = epochs
         self._spark = spark
         self._answers = answers
-        self._figures = figures
         self._say = say
         self._share = share
         self._cached: list[DataFrame] = []
 
-    def run(self) -> Path:
+    def run(self, suites: dict[str, list[Planned]]) -> str:
+        """Returns the path of the Data Docs; empty if they could not be written, which is no verdict."""
         from checks._gx import Suites
 
-        spec, docs = self._spec, self._folder / "data_docs"
+        docs = self._folder / "data_docs"
         shutil.rmtree(docs, ignore_errors=True)
-        suites = Suites(docs)
-        self._share(0.4)
-        self._view(LEDGER, self._spark.read.schema(spec.rows.schema).parquet(*map(str, self._files)))
-        self._view(queries.EXPECTED, self._spark.sql(spec.recomputation_sql()))
-        rows = differences_of(spec.rows, ROWS, LEDGER)
-        aggregates = differences_of(spec.aggregates, AGGREGATES, queries.EXPECTED)
-        self._validate(suites, spec.rows.name, lambda: self._table(spec.rows), rows)
-        self._share(0.6)
-        self._validate(suites, spec.aggregates.name, lambda: self._table(spec.aggregates), aggregates)
-        self._share(0.8)
-        self._validate(suites, "epochs", self._equations, ledger_expectations())
-        self._share(0.9)
-        return suites.write_docs()
+        validator = Suites(docs)
+        frames = {
+            self._spec.rows.name: lambda: self._table(self._spec.rows),
+            self._spec.aggregates.name: lambda: self._table(self._spec.aggregates),
+            HISTORY: self._equations,
+        }
+        try:
+            self._prepare()
+            for number, (name, planned) in enumerate(suites.items()):
+                self._share(0.4 + 0.5 * number / len(suites))
+                self._say(f"{name}: {', '.join(dict.fromkeys(one.check for one in planned))}")
+                self._validate(validator, name, frames[name], planned)
+            self._share(0.9)
+            return self._write_docs(validator)
+        finally:
+            with contextlib.suppress(Exception):
+                self._forget()
 
-    def forget(self) -> None:
+    def _write_docs(self, validator: Suites) -> str:
+        try:
+            return str(validator.write_docs())
+        except Exception as error:
+            self._say(f"the Data Docs could not be written: {error}")
+            return ""
+
+    def _prepare(self) -> None:
+        self._view(LEDGER, self._spark.read.schema(self._spec.rows.schema).parquet(*map(str, self._files)))
+        try:
+            self._view(queries.EXPECTED, self._spark.sql(self._spec.recomputation_sql()))
+        except Exception as error:
+            self._answers.could_not_run(AGGREGATES, error)
+
+    def _forget(self) -> None:
         """Leave a session that is not ours as it was."""
-        for view in (LEDGER, queries.EXPECTED, queries.EPOCH_FILES, "tmp_view"):
+        for view in (LEDGER, queries.EXPECTED, queries.EPOCH_FILES, queries.BATCH):
             self._spark.catalog.dropTempView(view)
         for frame in self._cached:
             frame.unpersist()
 
-    def _validate(self, suites: Any, name: str, frame: Callable[[], DataFrame], planned: Sequence[Planned]) -> None:
+    def _validate(
+        self, validator: Suites, name: str, frame: Callable[[], DataFrame], planned: Sequence[Planned]
+    ) -> None:
         """Whatever goes wrong here is a problem of the checks planned, and of no other."""
-        self._answers.planned += len(planned)
-        self._say(f"{name}: {', '.join(dict.fromkeys(plan.check for plan in planned))}")
         try:
             data = self._kept(frame())
-            results = suites.validate(name, data, [plan.expectation for plan in planned])
-            self._count(name, data, planned, results)
+            results = validator.validate(name, data, [one.expectation for one in planned])
         except Exception as error:
-            for plan in planned:
-                self._answers.could_not_run(plan.check, error)
+            for one in planned:
+                self._answers.could_not_run(one.check, error)
             return
-        for plan in planned:
-            answered = [one for one in results if one.expectation is plan.expectation]
+        for one in planned:
+            answered = [result for result in results if result.expectation is one.expectation]
             if len(answered) != 1:
-                self._answers.could_not_run(plan.check, f"not evaluated: {plan.expectation.meaning}")
-            self._answers.evaluated += [(plan.check, one) for one in answered]
+                self._answers.could_not_run(one.check, f"not evaluated: {one.expectation.meaning}")
+            self._answers.evaluated += [(one.check, result) for result in answered]
+        with contextlib.suppress(Exception):  # then there are no figures; the verdict stands
+            self._count(name, data, [result for result in results if result.expectation is planned[0].expectation])
 
-    def _count(self, name: str, data: DataFrame, planned: Sequence[Planned], results: Sequence[Evaluated]) -> None:
+    def _count(self, name: str, data: DataFrame, compared: Sequence[Evaluated]) -> None:
         """Figures: how many rows there are, and how many of them are wrong in which way."""
         counted = {self._spec.rows.name: ("rows", ""), self._spec.aggregates.name: ("aggregates", "aggregates_")}
         if name not in counted:
             return
         total, prefix = counted[name]
-        self._figures[total] = data.count()
+        self._answers.figures[total] = data.count()
         labels = {label: prefix + figure for label, figure in FIGURES.items()}
-        compared = next((one for one in results if one.expectation is planned[0].expectation), None)
-        if compared is None or compared.error or not isinstance(compared.expectation, NoRows):
-            return
-        self._figures.update(dict.fromkeys(labels.values(), 0))
-        if not compared.success:
-            data.createOrReplaceTempView("tmp_view")
-            for row in self._spark.sql(queries.by_label(compared.expectation.query, "tmp_view")).collect():
-                self._figures[labels[row["label"]]] = int(row["rows"])
+        for result in compared:
+            if result.error or not isinstance(result.expectation, NoRows):
+                continue
+            self._answers.figures.update(dict.fromkeys(labels.values(), 0))
+            if not result.success:
+                data.createOrReplaceTempView(queries.BATCH)
+                for row in self._spark.sql(queries.by_label(result.expectation.query)).collect():
+                    self._answers.figures[labels[row["label"]]] = int(row["rows"])
 
     def _table(self, table: AuditedTable) -> DataFrame:
         from checks.spark import read_published
@@ -228,7 +235,7 @@ class _Audit:
         return self._spark.createDataFrame([*counted, *published], "epoch long, file string, rows long")
 
     def _equations(self) -> DataFrame:
-        found = equations(self._spec, self._epochs, self._seal.records)
+        found = equations(self._spec, self._epochs, self._records)
         rows = [(one.epoch, one.what, one.left, one.right) for one in found]
         return self._spark.createDataFrame(rows, "epoch long, what string, left long, right long")
 
@@ -240,35 +247,18 @@ class _Audit:
         return frame
 
 
-def differences_of(table: AuditedTable, check: str, expected: str) -> list[Planned]:
-    """What is expected of a table; the comparison comes first."""
-    return [
-        Planned(check, NoRows(queries.differences(table, expected), AUDIT_CHECKS[check])),
-        *(Planned(KEYS, NotNull(key)) for key in table.keys),
-        Planned(EPOCHS, NoRows(queries.partial_epochs(), f"{table.name}: {AUDIT_CHECKS[EPOCHS]}")),
-    ]
-
-
-def ledger_expectations() -> list[Planned]:
-    query = "SELECT epoch, what, left, right FROM {batch} WHERE left <> right ORDER BY epoch, what"
-    return [Planned(EQUATIONS, NoRows(query, AUDIT_CHECKS[EQUATIONS]))]
-
-
-def _expected_count(spec: DrillSpec) -> int:
-    return sum(2 + len(table.keys) for table in spec.tables) + 1
-
-
 def _judge(check: str, answers: Answers) -> CheckResult:
+    """FAILED if one of its expectations is, whatever became of the others; PASSED only if all of them are."""
     mine = [one for name, one in answers.evaluated if name == check]
+    failed = [one for one in mine if not one.success and not one.error]
     problems = [*answers.problems.get(check, []), *(_first_lines(one.error) for one in mine if one.error)]
+    if failed:
+        rows = [_plain(row) for one in failed for row in one.rows[:EXAMPLES]]
+        said = "; ".join([*(_said(one) for one in failed), *problems])
+        return CheckResult(check, Verdict.FAILED, said, sum(one.unexpected for one in failed), rows)
     if problems or not mine:
         return CheckResult(check, Verdict.COULD_NOT_RUN, "; ".join(dict.fromkeys(problems)) or "it was not evaluated")
-    unexpected = sum(one.unexpected for one in mine)
-    if all(one.success for one in mine):
-        return CheckResult(check, Verdict.PASSED, AUDIT_CHECKS[check])
-    rows = [_plain(row) for one in mine for row in one.rows[:EXAMPLES]]
-    said = [_said(one) for one in mine if not one.success]
-    return CheckResult(check, Verdict.FAILED, "; ".join(said), unexpected, rows)
+    return CheckResult(check, Verdict.PASSED, AUDIT_CHECKS[check])
 
 
 def _said(one: Evaluated) -> str:
@@ -278,9 +268,9 @@ def _said(one: Evaluated) -> str:
         return ", ".join(f"{labels.count(label)} {label}" for label in dict.fromkeys(labels))
     if labels:
         return f"{one.unexpected} keys: {', '.join(dict.fromkeys(labels))}, …"
-    if rows := one.rows:
+    if one.rows:
         more = f" and {one.unexpected - 1} more" if one.unexpected > 1 else ""
-        return ", ".join(f"{name} {value}" for name, value in rows[0].items()) + more
+        return ", ".join(f"{name} {value}" for name, value in one.rows[0].items()) + more
     return f"{one.unexpected} rows against: {one.expectation.meaning}"
 
 
@@ -295,7 +285,7 @@ def _first_lines(text: str, limit: int = 600) -> str:
     return short if len(short) <= limit else short[:limit] + " …"
 
 
-@contextmanager
+@contextlib.contextmanager
 def _session(given: SparkSession | None, log: Path, *, compiled: bool) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
@@ -305,7 +295,6 @@ def _session(given: SparkSession | None, log: Path, *, compiled: bool) -> Iterat
     if running is not None:
         yield running
         return
-
     session = reading_session("weir audit", compiled=compiled, log=log)
     try:
         yield session

@@ -141,7 +141,7 @@ class _Run:
         self._kill_after = CHECKPOINTS_FIRST  # completed checkpoints
         self._kill_at_s: float | None = None
         self._killed_s: float | None = None
-        self._killed_attempt = 0
+        self._killed_attempt = (0, 0)
 
     def to_the_end(self, reader: _Reader) -> None:
         deadline_s = time.monotonic() + PATIENCE_S + 2 * self._records / self._spec.records_per_s
@@ -173,7 +173,7 @@ class _Run:
         running = status["phase"] == "running"
         if self._killed_s is not None:
             flows = sum(vertex["rows_in"] for vertex in status["vertices"]) > 0
-            if running and flows and status["attempt"] > self._killed_attempt:
+            if running and flows and _attempt(status) > self._killed_attempt:
                 self.recoveries_s.append(now_s - self._killed_s)
                 self._killed_s = None
                 self._kill_after = status["checkpoints"]["completed"] + 1
@@ -191,7 +191,7 @@ class _Run:
         victim = self._chance.choice(slots)
         os.kill(victim["pid"], signal.SIGKILL)
         self._killed_s, self._kill_at_s = time.monotonic(), None
-        self._killed_attempt = status["attempt"]
+        self._killed_attempt = _attempt(status)
         self._to_kill -= 1
         done = status["checkpoints"]["completed"]
         self._say(f"kill -9 {victim['pid']}: slot {victim['slot']}, after {done} checkpoints")
@@ -201,6 +201,11 @@ class _Run:
         left = end_sessions(self._sessions)
         if left:
             self._say(f"processes {left} of the job did not end by themselves, and were killed")
+
+
+def _attempt(status: dict[str, Any]) -> tuple[int, int]:
+    """A JobMaster that died of the kill too is replaced by one of a higher generation, which counts from 1 again."""
+    return status["generation"], status["attempt"]
 
 
 class _Reader:

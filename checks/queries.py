@@ -6,6 +6,8 @@ from checks.spec import AuditedTable
 
 LOST, DUPLICATE, PHANTOM, DIFFERS = "lost", "duplicate", "phantom", "differs"
 
+BATCH = "tmp_view"
+"""The name that Great Expectations gives to the DataFrame it validates."""
 EXPECTED = "weir_expected"
 EPOCH_FILES = "weir_epoch_files"
 
@@ -38,10 +40,10 @@ def differences(table: AuditedTable, expected: str, got: str = "{batch}") -> str
     """
 
 
-def by_label(query: str, batch: str) -> str:
+def by_label(query: str) -> str:
     """How many keys and rows of each label: a duplicate has one row that is right, a lost one has none."""
     surplus = f"CASE label WHEN '{DUPLICATE}' THEN copies - 1 WHEN '{PHANTOM}' THEN copies ELSE 1 END"
-    return f"SELECT label, sum({surplus}) AS rows FROM ({query.format(batch=batch)}) GROUP BY label ORDER BY label"
+    return f"SELECT label, sum({surplus}) AS rows FROM ({query.format(batch=BATCH)}) GROUP BY label ORDER BY label"
 
 
 def partial_epochs(got: str = "{batch}") -> str:

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from checks import docs
-from checks.audit import AGGREGATES, EPOCHS, EQUATIONS, KEYS, ROWS, run_audit
+from checks.audit import run_audit
 from checks.expectations import Evaluated, Expectation
+from checks.plan import AGGREGATES, EPOCHS, EQUATIONS, KEYS, ROWS
 from checks.results import AuditResult, CheckResult, Verdict
 from checks.spec import AUDIT_CHECKS
 from tests.checks import small
@@ -95,6 +96,28 @@ def test_a_broken_query_says_so_and_blames_no_data(drill: Path, spark: SparkSess
     assert verdicts(result) == others | {AGGREGATES: Verdict.COULD_NOT_RUN}
     assert result.verdict is Verdict.COULD_NOT_RUN and (result.evaluated, result.expected) == (7, 8)
     assert "bytes" in summary(result, AGGREGATES), "the error's own text names the missing column"
+
+
+def test_a_recomputation_that_is_no_sql_spoils_no_other_check(drill: Path, spark: SparkSession) -> None:
+    result = run_audit(replace(SPEC, recomputation="SELECT nothing FROM nowhere"), drill, spark=spark)
+    others = dict.fromkeys(set(AUDIT_CHECKS) - {AGGREGATES}, Verdict.PASSED)
+    assert verdicts(result) == others | {AGGREGATES: Verdict.COULD_NOT_RUN}
+    assert "nowhere" in summary(result, AGGREGATES)
+
+
+def test_a_lost_row_is_red_even_if_the_other_table_is_gone(drill: Path, spark: SparkSession) -> None:
+    Table(drill, SPEC.rows).rewrite(4, small.changed(7, "view_id", None))
+    metadata = Table(drill, SPEC.aggregates).folder / "_spark_metadata"
+    metadata.rename(metadata.with_name("elsewhere"))
+    result = run_audit(SPEC, drill, spark=spark)
+    assert verdicts(result) == {
+        ROWS: Verdict.FAILED,
+        AGGREGATES: Verdict.COULD_NOT_RUN,
+        KEYS: Verdict.FAILED,
+        EPOCHS: Verdict.COULD_NOT_RUN,
+        EQUATIONS: Verdict.PASSED,
+    }
+    assert result.verdict is Verdict.FAILED and "there is no Weir table 'pv'" in summary(result, KEYS)
 
 
 def test_a_table_that_is_gone_or_unreadable_could_not_be_audited(drill: Path, spark: SparkSession) -> None:

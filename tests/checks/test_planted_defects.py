@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checks.audit import AGGREGATES, EPOCHS, EQUATIONS, KEYS, ROWS, run_audit
+from checks.audit import run_audit
+from checks.plan import AGGREGATES, EPOCHS, EQUATIONS, KEYS, ROWS
 from checks.results import AuditResult, Verdict
 from checks.spec import AUDIT_CHECKS
 from tests.checks import small

@@ -1,7 +1,7 @@
 """Goal: what only shows with a real daemon and real run workers.
 
 Topology: webserver, daemon, code servers, a detached JobMaster on real Spark whose job has no checkpoint interval.
-Faults: kill -9 of a run worker; of the job's supervisor; a stop of all of Dagster.
+Faults: kill -9 of a run worker; of the job's supervisor; SIGSTOP of its JobMaster; a stop of all of Dagster.
 Checks: the schedule alone commits epochs, actions never overlap, a killed run frees its pool, the job outlives Dagster
 and is started again by it, Great Expectations can be imported in a run worker.
 """
@@ -20,6 +20,7 @@ import pytest
 from engine.connectors.table import read_table
 from engine.snapshot.paths import JobPaths
 from engine.snapshot.store import DirectoryStore
+from tests.cluster.harness import session_processes
 from tests.system.harness import System, alive, eventually
 
 JOB = "by_hand"
@@ -118,6 +119,28 @@ def test_a_job_whose_supervisor_was_killed_is_started_again_and_goes_on(system: 
     assert client.wait_until_running(60) is None and client.status()["epoch"] >= epoch
     assert not alive(address.pid)
     assert eventually("green again", lambda: green(system))
+
+
+@pytest.mark.promise("F2")
+def test_a_jobmaster_that_hangs_is_seen_by_its_heartbeat_replaced_and_fenced(system: System) -> None:
+    client = system.client(JOB)
+    hung = client.folder.read_address()
+    assert hung is not None
+    os.kill(hung.pid, signal.SIGSTOP)
+    try:
+        eventually("a red check", lambda: None if green(system) else True)
+
+        def replaced() -> int | None:
+            found = client.folder.read_address()
+            return found.generation if found is not None and found.generation > hung.generation else None
+
+        generation = eventually("Dagster starts another", replaced)
+        assert client.wait_until_running(60) is None
+    finally:
+        os.kill(hung.pid, signal.SIGCONT)
+    eventually("the old one ends when it wakes up", lambda: None if session_processes(hung.pid) else True, 60)
+    assert client.status()["generation"] == generation and client.ended() is None, "and leaves the new one alone"
+    assert client.wait_for_checkpoint(client.trigger_checkpoint(), 30)["kind"] == "completed"
 
 
 @pytest.mark.promise("F1")

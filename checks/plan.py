@@ -1,0 +1,38 @@
+"""Which expectations an audit consists of, and which check each of them speaks for. Decided before anything is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from checks import queries
+from checks.expectations import Expectation, NoRows, NotNull
+from checks.spec import AUDIT_CHECKS, LEDGER, AuditedTable, DrillSpec
+
+ROWS, AGGREGATES, KEYS, EPOCHS, EQUATIONS = AUDIT_CHECKS
+
+HISTORY = "epochs"
+"""The suite about the job's own history; the others are named by their tables."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    check: str
+    expectation: Expectation
+
+
+def plan(spec: DrillSpec) -> dict[str, list[Planned]]:
+    """Suite by suite; in a table's suite the comparison with what is expected comes first."""
+    equations = "SELECT epoch, what, left, right FROM {batch} WHERE left <> right ORDER BY epoch, what"
+    return {
+        spec.rows.name: _of_table(spec.rows, ROWS, LEDGER),
+        spec.aggregates.name: _of_table(spec.aggregates, AGGREGATES, queries.EXPECTED),
+        HISTORY: [Planned(EQUATIONS, NoRows(equations, AUDIT_CHECKS[EQUATIONS]))],
+    }
+
+
+def _of_table(table: AuditedTable, check: str, expected: str) -> list[Planned]:
+    return [
+        Planned(check, NoRows(queries.differences(table, expected), AUDIT_CHECKS[check])),
+        *(Planned(KEYS, NotNull(key)) for key in table.keys),
+        Planned(EPOCHS, NoRows(queries.partial_epochs(), f"{table.name}: {AUDIT_CHECKS[EPOCHS]}")),
+    ]

@@ -1,0 +1,53 @@
+"""Parts of `make ui` that need no services."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from orchestration.ui import HOST, forget_lost_runs, free_port, only_one, prepare_home
+from tests.orchestration.jobs import definitions
+
+
+def test_a_run_that_was_under_way_when_the_ui_was_killed_is_not_under_way_any_more(tmp_path: Path) -> None:
+    job = definitions(tmp_path).resolve_job_def("numbers_cancel")
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def run(status: dg.DagsterRunStatus, tags: dict[str, str]) -> str:
+            return instance.create_run_for_job(job, status=status, tags=tags).run_id
+
+        launched = {".dagster/grpc_info": "{}"}
+        lost = run(dg.DagsterRunStatus.STARTED, launched)
+        of_a_command_line = run(dg.DagsterRunStatus.STARTED, {})
+        waiting = run(dg.DagsterRunStatus.QUEUED, {})
+        forget_lost_runs(instance)
+        statuses = {i: r.status for i in (lost, of_a_command_line, waiting) if (r := instance.get_run_by_id(i))}
+    assert statuses == {
+        lost: dg.DagsterRunStatus.CANCELED,
+        of_a_command_line: dg.DagsterRunStatus.STARTED,
+        waiting: dg.DagsterRunStatus.QUEUED,
+    }
+
+
+def test_a_port_that_is_taken_is_not_the_end() -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        assert free_port(port) != port
+    assert free_port(port) == port
+
+
+def test_two_on_one_home_are_refused(tmp_path: Path) -> None:
+    with only_one(tmp_path, "http://first"), pytest.raises(SystemExit, match="running already: http://first"):
+        with only_one(tmp_path, "http://second"):
+            pass
+    with only_one(tmp_path, "http://second"):
+        assert (tmp_path / "ui.lock").read_text() == "http://second"
+
+
+def test_the_home_has_the_project_s_settings_also_after_they_changed(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: true}")
+    prepare_home(tmp_path)
+    assert "enabled: false" in (tmp_path / "dagster.yaml").read_text()
