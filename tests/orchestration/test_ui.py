@@ -22,13 +22,13 @@ def test_a_run_that_was_under_way_when_the_ui_was_killed_is_not_under_way_any_mo
         launched = {".dagster/grpc_info": "{}"}
         lost = run(dg.DagsterRunStatus.STARTED, launched)
         of_a_command_line = run(dg.DagsterRunStatus.STARTED, {})
-        waiting = run(dg.DagsterRunStatus.QUEUED, {})
+        waiting = run(dg.DagsterRunStatus.NOT_STARTED, {})
         forget_lost_runs(instance)
         statuses = {i: r.status for i in (lost, of_a_command_line, waiting) if (r := instance.get_run_by_id(i))}
     assert statuses == {
         lost: dg.DagsterRunStatus.CANCELED,
         of_a_command_line: dg.DagsterRunStatus.STARTED,
-        waiting: dg.DagsterRunStatus.QUEUED,
+        waiting: dg.DagsterRunStatus.NOT_STARTED,
     }
 
 
@@ -40,9 +40,9 @@ def test_a_port_that_is_taken_is_not_the_end() -> None:
 
 
 def test_two_on_one_home_are_refused(tmp_path: Path) -> None:
-    with only_one(tmp_path, "http://first"), pytest.raises(SystemExit, match="running already: http://first"):
-        with only_one(tmp_path, "http://second"):
-            pass
+    refused = pytest.raises(SystemExit, match="running already: http://first")
+    with only_one(tmp_path, "http://first"), refused, only_one(tmp_path, "http://second"):
+        pass
     with only_one(tmp_path, "http://second"):
         assert (tmp_path / "ui.lock").read_text() == "http://second"
 
