@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-system lint bench simulate promises lock clean
+.PHONY: help demo ui drill test test-system lint bench simulate promises lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,6 +20,9 @@ demo: $(STAMP) ## run the page-view job, break it, and see that nothing is lost 
 
 ui: $(STAMP) ## Dagster's UI on this machine, with the page-view job running and drilled once
 	@$(BIN)/python -m orchestration.ui
+
+drill: $(STAMP) ## kill a worker of the page-view job at a random moment, then audit every row
+	@$(BIN)/weir drill assets.pageviews.job:job
 
 # Tests that start Spark run one at a time afterwards: two JVMs at once starve each other on a small machine.
 # Exit code 5 is pytest's "no tests were collected": not a failure of a folder that is still empty.
