@@ -1,4 +1,4 @@
-"""What a JobMaster may decide to do. A thin shell carries it out: on Spark `master_main.py`, or the simulator."""
+"""What a JobMaster may decide to do. A thin shell carries it out: on Spark `master.py`, or the simulator."""
 
 from __future__ import annotations
 

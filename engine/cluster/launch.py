@@ -21,7 +21,7 @@ FENCED_EXIT_CODE = 3
 
 
 class MasterLaunch(msgspec.Struct, frozen=True):
-    """What a JobMaster process is started with."""
+    """What a JobMaster process is started with. `master`: empty is local Spark; `conf` is Spark's configuration."""
 
     path: str
     name: str
@@ -31,6 +31,9 @@ class MasterLaunch(msgspec.Struct, frozen=True):
     max_slots: int
     slots_timeout_s: float = 60.0
     heartbeat_timeout_s: float = 10.0
+    master: str = ""
+    conf: dict[str, str] = {}
+    py_files: list[str] = []
 
 
 class MasterAddress(msgspec.Struct, frozen=True):

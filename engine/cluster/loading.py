@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 from engine.api.environment import StreamEnvironment
@@ -42,7 +43,7 @@ def load(spec: JobSpec) -> JobGraph:
 
 
 def load_with_params(spec: JobSpec) -> tuple[JobGraph, list[Param]]:
-    function = _function(spec.path)
+    function = find_job(spec.path)
     env = StreamEnvironment(spec.params, spec.parallelism)
     try:
         function(env)
@@ -60,7 +61,8 @@ def load_with_params(spec: JobSpec) -> tuple[JobGraph, list[Param]]:
     return graph, list(env.params.declared.values())
 
 
-def _function(path: str) -> Callable[[StreamEnvironment], None]:
+def find_job(path: str) -> Callable[[StreamEnvironment], None]:
+    """The function behind an import path; a JobError says what is wrong with the path."""
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:
         raise JobError(f"{path!r} is not a job: write MODULE:FUNCTION, as in assets.pageviews.job:job")
@@ -91,16 +93,16 @@ _NOT_IN_SLOTS = ("asset.py", "drill.py")
 
 
 def _code_hash(function: Callable[[StreamEnvironment], None]) -> str:
-    """Over the source of the job's own package folder: what a slot would import."""
+    """Over the source of the job's own package: what a slot would import, from a folder or from an archive."""
+    module = sys.modules[function.__module__]
+    if not module.__package__:
+        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
     digest = hashlib.sha256()
-    source = inspect.getsourcefile(function)
-    if source is None:
-        return "no source"
-    for file in sorted(Path(source).parent.glob("*.py")):
-        if file.name in _NOT_IN_SLOTS:
-            continue
-        digest.update(file.name.encode())
-        digest.update(file.read_bytes())
+    files = [file for file in resources.files(module.__package__).iterdir() if file.name.endswith(".py")]
+    for file in sorted(files, key=lambda file: file.name):
+        if file.name not in _NOT_IN_SLOTS:
+            digest.update(file.name.encode())
+            digest.update(file.read_bytes())
     return digest.hexdigest()
 
 

@@ -1,252 +1,28 @@
-"""The JobMaster's process: it is the Spark driver, carries out what `JobMaster` decides, and answers over HTTP.
-
-One thread decides. Slots, requests, finished I/O and the end of the Spark job reach it through its mailbox.
-"""
+"""`python -m engine.cluster.master_main LAUNCH`: a JobMaster in a process of its own, which is the Spark driver."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import random
-import secrets
 import signal
 import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from engine.cluster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
-from engine.cluster.jobmaster import JobMaster, MasterConfig, Phase
-from engine.cluster.launch import (
-    FENCED_EXIT_CODE,
-    LastHeartbeat,
-    MasterAddress,
-    MasterExit,
-    MasterLaunch,
-    RunFolder,
-)
+from engine.cluster.actions import Outcome
+from engine.cluster.launch import FENCED_EXIT_CODE, MasterExit, MasterLaunch, RunFolder
 from engine.cluster.loading import JobSpec, load
-from engine.cluster.rest import RestServer
-from engine.cluster.slot_main import SlotLaunch
-from engine.cluster.spark import SlotJob, start_session
-from engine.cluster.status import describe
-from engine.cluster.system import LaneOffload, SystemClock
+from engine.cluster.master import MasterProcess
+from engine.cluster.packaging import package
+from engine.cluster.spark import is_local, start_session
 from engine.graph.execution_graph import ExecutionGraph
-from engine.network.control import ControlServer
-from engine.network.mailbox import Mailbox
-from engine.protocol.messages import SlotMessage
 from engine.runtime.errors import WeirError
-from engine.snapshot.log import EpochLog
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore, StoreError, SyncFailed
-
-HOST = "127.0.0.1"
-TICK_S = 0.02
-HEARTBEAT_MS = 1000
-LEASE_S = 15.0
-HISTORY = 500
+from engine.snapshot.store import StoreError
 
 log = logging.getLogger("weir.master")
-
-
-class MasterProcess:
-    def __init__(self, launch: MasterLaunch) -> None:
-        self._launch = launch
-        self._folder = RunFolder(launch.store, launch.name)
-        self._clock = SystemClock()
-        self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._offload = LaneOffload(self._mailbox.put, threads=4)
-        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
-        self._spec = JobSpec(launch.path, launch.name, launch.params, launch.parallelism)
-        self._graph = load(self._spec)
-        self._execution = ExecutionGraph(self._graph)
-        self._store = DirectoryStore(launch.store)
-        self._paths = JobPaths(launch.name)
-        self._end: Stop | None = None
-        self._heartbeat_at_ms = 0.0
-        self._heartbeat_phase: Phase | None = None
-        self._parent = os.getppid()
-        self._parallelism = self._execution.slots
-        self._events_path = Path(launch.store).absolute() / self._paths.history("events.jsonl")
-
-    def run(self) -> MasterExit:
-        started = time.monotonic()
-        self._events_path.parent.mkdir(parents=True, exist_ok=True)
-        token = self._folder.token()
-        nonce = secrets.token_hex(16)
-        nonce_path = f"{self._paths.job}/run/nonce"
-        self._store.write(nonce_path, nonce.encode())
-        session = start_session(self._launch.name, self._launch.max_slots, self._parallelism)
-        log.info("Spark is up after %.1f s", time.monotonic() - started)
-        epoch_log = EpochLog(self._store, self._paths)
-        committers = {uid: sink.committer(self._store, self._paths) for uid, sink in self._graph.sinks}
-        config = MasterConfig(
-            slots_timeout_ms=self._launch.slots_timeout_s * 1000,
-            heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
-        )
-        owner = f"{os.getpid()}-{secrets.token_hex(8)}"
-        self.master = JobMaster(
-            self._execution, epoch_log, committers, owner, nonce, self._clock.wall_ms, random.random, config
-        )
-        self._control = ControlServer(self._launch.name, HOST, token, self._on_message, self._on_gone)
-        rest = RestServer(HOST, token, self)
-        slot_launch = SlotLaunch(
-            self._spec, self._launch.store, nonce_path, self._control.address, token, HOST, LEASE_S, tuple(sys.path)
-        )
-        self._slot_job = SlotJob(session, slot_launch, self._parallelism, self._on_slot_job_end)
-        self._slot_job.start()
-        rest.start()
-        self._rest_url = rest.url
-        signal.signal(signal.SIGTERM, lambda *_: self._mailbox.put(self._cancel))
-        self._loop()
-        assert self._end is not None
-        return MasterExit(self._end.outcome.value, self._end.reason)
-
-    def _loop(self) -> None:
-        while self._end is None:
-            self._mailbox.wait(self._patience_s())
-            while (work := self._mailbox.take()) is not None and self._end is None:
-                work()
-            if self._end is None:
-                self._carry_out(self.master.on_tick(self._clock.now_ms()))
-            self._beat()
-            if os.getppid() != self._parent:
-                self._carry_out(self.master.cancel(self._clock.now_ms()))  # nobody would ever stop this job
-        time.sleep(0.2)  # shutdown messages are on their way; slots that miss them end by their broken stream
-
-    def _beat(self) -> None:
-        """Leave a sign of life on disk, and see whether somebody with a higher generation has taken over."""
-        now_ms, phase = self._clock.now_ms(), self.master.phase
-        if now_ms < self._heartbeat_at_ms and phase is self._heartbeat_phase:
-            return
-        self._heartbeat_at_ms, self._heartbeat_phase = now_ms + HEARTBEAT_MS, phase
-        generation = self.master.attempt.generation
-        heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, phase.value)
-
-        def work() -> bool:
-            address = self._folder.read_address()
-            if address is not None and address.generation > generation > 0:
-                return True
-            self._folder.write_heartbeat(heartbeat)
-            return False
-
-        def done(replaced: bool | None, error: BaseException | None) -> None:
-            if replaced and self._end is None:
-                self._end = Stop(Outcome.FENCED, "another JobMaster runs this job")
-
-        self._offload.submit("heartbeat", work, done)
-
-    def _patience_s(self) -> float:
-        return min(TICK_S, max(0.0, (self.master.wakeup_ms() - self._clock.now_ms()) / 1000))
-
-    # --- what arrives, from any thread ---
-
-    def _on_message(self, session: str, message: SlotMessage) -> None:
-        now = self._clock.now_ms
-        self._mailbox.put(lambda: self._carry_out(self.master.on_message(session, message, now())))
-
-    def _on_gone(self, session: str, why: str) -> None:
-        now = self._clock.now_ms
-        self._mailbox.put(lambda: self._carry_out(self.master.on_slot_gone(session, why, now())))
-
-    def _on_slot_job_end(self, why: str) -> None:
-        def fail() -> None:
-            if self._end is None:
-                self._end = Stop(Outcome.FAILED, why)
-
-        self._mailbox.put(fail)
-
-    def ask(self, question: Callable[[], Any]) -> Any:
-        """For HTTP: run on the deciding thread and wait for the answer."""
-        answer: list[Any] = []
-        done = threading.Event()
-
-        def work() -> None:
-            try:
-                answer.append(question())
-            finally:
-                done.set()
-
-        self._mailbox.put(work)
-        if not done.wait(10) or not answer:
-            raise TimeoutError("the JobMaster did not answer in 10 s")
-        return answer[0]
-
-    # --- what HTTP asks for, on the deciding thread ---
-
-    def status(self) -> dict[str, Any]:
-        return describe(self.master, self._launch, self._clock.now_ms(), self._clock.wall_ms())
-
-    def events(self) -> list[dict[str, Any]]:
-        return list(self._history)
-
-    def trigger(self) -> int | None:
-        checkpoint, actions = self.master.trigger_checkpoint(self._clock.now_ms())
-        self._carry_out(actions)
-        return checkpoint
-
-    def cancel(self) -> bool:
-        self._folder.want_stopped("http")
-        self._mailbox.put(self._cancel)
-        return True
-
-    def _cancel(self) -> None:
-        self._carry_out(self.master.cancel(self._clock.now_ms()))
-
-    # --- carrying out ---
-
-    def _carry_out(self, actions: list[Action]) -> None:
-        for action in actions:
-            match action:
-                case Send(session, message):
-                    self._control.send(session, message)
-                case KillSlot(slot, why):
-                    log.warning("killing the slot in process %d: %s", slot.pid, why)
-                    self._slot_job.kill(slot.task_attempt, why)
-                case RunOffLoop(name, work, done):
-                    self._offload.submit(_LANES.get(name, "publish"), work, self._bind(done))
-                case Note(kind, data):
-                    self._note(kind, data)
-                case Stop():
-                    self._end = self._end or action
-
-    def _bind(self, done: Callable[[Any, BaseException | None, float], list[Action]]) -> Callable[..., None]:
-        def finished(result: Any, error: BaseException | None) -> None:
-            if isinstance(error, SyncFailed):
-                log.critical("%s; what is durable is unknown now, this process must not go on", error)
-                os._exit(70)
-            self._carry_out(done(result, error, self._clock.now_ms()))
-
-        return finished
-
-    def _note(self, kind: str, data: dict[str, Any]) -> None:
-        event = {"at_ms": self._clock.wall_ms(), "kind": kind, **data}
-        self._history.append(event)
-        log.info("%s %s", kind, {k: v for k, v in data.items() if k not in ("ledger", "detail")})
-        line = json.dumps(event) + "\n"
-
-        def append() -> None:
-            with self._events_path.open("a") as file:
-                file.write(line)
-
-        self._offload.submit("history", append, lambda result, error: None)
-        if kind == "claimed":
-            self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), data["generation"]))
-
-    @property
-    def stopped(self) -> bool:
-        return self.master.phase is Phase.STOPPED
-
-
-_LANES = {"delete": "clean", "sweep": "clean"}
-"""Everything else of the JobMaster's I/O runs in order, one after the other."""
-
 
 _EXIT_CODES = {Outcome.FINISHED.value: 0, Outcome.CANCELLED.value: 0, Outcome.FENCED.value: FENCED_EXIT_CODE}
 
@@ -257,7 +33,7 @@ def main() -> None:
     logging.getLogger("py4j").setLevel(logging.WARNING)
     folder = RunFolder(launch.store, launch.name)
     try:
-        end = MasterProcess(launch).run()
+        end = run(launch)
     except (WeirError, StoreError, ValueError, OSError) as error:
         log.exception("the JobMaster can't start")
         end = MasterExit(Outcome.FAILED.value, str(error))
@@ -266,6 +42,44 @@ def main() -> None:
     sys.stdout.flush()
     # Flight servers and Spark's gateway have threads that hang at interpreter exit; the JVM ends with our pipe.
     os._exit(_EXIT_CODES.get(end.outcome, 1))
+
+
+def run(launch: MasterLaunch) -> MasterExit:
+    started_s, parent = time.monotonic(), os.getppid()
+    spec = JobSpec(launch.path, launch.name, launch.params, launch.parallelism)
+    graph = load(spec)
+    local = is_local(launch.master)
+    shipped = (
+        launch.py_files
+        if local or launch.py_files
+        else [str(package(launch.path, RunFolder(launch.store, launch.name).folder))]
+    )
+    session = start_session(
+        launch.name,
+        launch.max_slots,
+        ExecutionGraph(graph).slots,
+        master=launch.master,
+        conf=launch.conf,
+        py_files=shipped,
+    )
+    log.info("Spark is up after %.1f s", time.monotonic() - started_s)
+    process = MasterProcess(
+        launch,
+        graph,
+        partial(load, spec),
+        session,
+        path=tuple(sys.path) if local else (),
+        orphaned=lambda: os.getppid() != parent,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: process.stop())
+    return process.run()
+
+
+def _shipped(launch: MasterLaunch) -> list[str]:
+    """Workers elsewhere can't see this checkout: unless they are given something, they get the job as it is here."""
+    if launch.py_files or is_local(launch.master):
+        return launch.py_files
+    return [str(package(launch.path, RunFolder(launch.store, launch.name).folder))]
 
 
 if __name__ == "__main__":

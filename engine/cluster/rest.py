@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 if TYPE_CHECKING:
-    from engine.cluster.master_main import MasterProcess
+    from engine.cluster.master import MasterProcess
 
 
 class RestServer:
@@ -39,6 +39,9 @@ class RestServer:
 
     def start(self) -> None:
         threading.Thread(target=self._server.run, args=([self._socket],), name="rest", daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
 
     async def _authorise(self, request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
         if not hmac.compare_digest(request.headers.get("authorization", ""), self._expected):

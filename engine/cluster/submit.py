@@ -6,7 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import msgspec
 from engine.cluster.client import JobClient
 from engine.cluster.launch import MasterLaunch, RunFolder
 from engine.cluster.loading import JobSpec, default_name, load_with_params
-from engine.cluster.spark import default_max_slots
+from engine.cluster.spark import default_max_slots, is_local
 from engine.graph.execution_graph import ExecutionGraph
 from engine.runtime.errors import WeirError
 from engine.snapshot.log import EpochLog, Fenced
@@ -43,13 +43,16 @@ def plan_launch(
     name: str | None = None,
     max_slots: int | None = None,
     slots_timeout_s: float = SLOTS_TIMEOUT_S,
+    master: str = "",
+    conf: Mapping[str, str] | None = None,
+    py_files: Sequence[str] = (),
 ) -> MasterLaunch:
     """Everything that can be wrong is found here, before a process is started."""
     spec = JobSpec(path, name or default_name(path), dict(params), parallelism)
     graph, _ = load_with_params(spec)
     slots = max_slots or default_max_slots()
     needed = ExecutionGraph(graph).slots
-    if needed > slots:
+    if is_local(master) and needed > slots:
         raise WeirError(
             f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a "
             "lower --parallelism"
@@ -57,7 +60,21 @@ def plan_launch(
     _check_store(store)
     if JobClient(str(store), spec.name).alive():
         raise WeirError(f"job {spec.name!r} is running already: weir status {spec.name}, or choose another --name")
-    return MasterLaunch(path, spec.name, spec.params, parallelism, str(Path(store).absolute()), slots, slots_timeout_s)
+    for file in py_files:
+        if not Path(file).is_file():
+            raise WeirError(f"--py-files {file}: there is no such file; `weir package {path}` makes one")
+    return MasterLaunch(
+        path,
+        spec.name,
+        spec.params,
+        parallelism,
+        str(Path(store).absolute()),
+        slots,
+        slots_timeout_s,
+        master=master,
+        conf=dict(conf or {}),
+        py_files=[str(Path(file).absolute()) for file in py_files],
+    )
 
 
 def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:

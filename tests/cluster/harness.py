@@ -19,13 +19,14 @@ from engine.snapshot.paths import JobPaths
 from engine.snapshot.store import DirectoryStore
 
 PATIENCE_S = 90
+_OPTIONS = ("slots_timeout_s", "heartbeat_timeout_s", "master", "conf", "py_files")
 
 
 class RunningJob:
     """A context manager: whatever happens, no process of the job outlives it, and that is checked."""
 
     def __init__(self, store: Path, function: str, *, parallelism: int = 2, **params: Any) -> None:
-        options = {name: params.pop(name) for name in ("slots_timeout_s", "heartbeat_timeout_s") if name in params}
+        options = {name: params.pop(name) for name in _OPTIONS if name in params}
         texts = {name: str(value) for name, value in params.items()}
         self.launch = MasterLaunch(
             f"tests.cluster.jobs:{function}", function, texts, parallelism, str(store), 4, **options
