@@ -68,6 +68,8 @@ def start_session(
 ) -> SparkSession:
     """`master`: empty is a local Spark with a task slot for every Weir slot and one more."""
     os.environ.update(prepare_environment())
+    if conf and "spark.pyspark.python" in conf:
+        os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]  # which alone a driver in Python looks at
     for name, value in _FOR_SLOTS.items():
         os.environ.setdefault(name, value)
     settings = {**_DEFAULTS, **_cluster(master, slots), **_allowed(conf or {}), **_PINNED}

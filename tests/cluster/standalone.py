@@ -1,0 +1,119 @@
+"""A standalone Spark cluster on loopback, from the pip package: one master, two workers that can't see this checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pyarrow
+import pyspark
+
+from engine.cluster.java import prepare_environment
+from tests.cluster.harness import session_processes
+
+PATIENCE_S = 90
+_CLASSES = "org.apache.spark.deploy"
+
+
+class StandaloneCluster:
+    """A context manager; whatever happens, none of its processes outlives it."""
+
+    def __init__(self, folder: Path, workers: int = 2, cores: int = 2) -> None:
+        self._folder = folder
+        self._cores = cores
+        self.python = _bare_python(folder / "python")
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._master = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        self.url = self._said("master", r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
+        self.workers = [self._start_worker(f"worker-{number}") for number in range(workers)]
+
+    def __enter__(self) -> StandaloneCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sessions = [daemon.pid for daemon in self._daemons]
+        for daemon in reversed(self._daemons):
+            if daemon.poll() is None:
+                daemon.terminate()
+        for daemon in self._daemons:
+            daemon.wait(30)
+        deadline = time.monotonic() + 30
+        while left := [line for session in sessions for line in session_processes(session)]:
+            assert time.monotonic() < deadline, f"processes outlived the cluster: {left}"
+            time.sleep(0.1)
+
+    def _start_worker(self, name: str) -> subprocess.Popen[bytes]:
+        size = ["--cores", str(self._cores), "--memory", "2g"]
+        work = ["--work-dir", str(self._folder / f"{name}-work")]
+        worker = self._start(name, "worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", *size, *work, self.url)
+        self._said(name, r"(Successfully registered with master)")
+        return worker
+
+    def executors(self, worker: subprocess.Popen[bytes]) -> list[int]:
+        """The pids of the executor JVMs that a worker runs now."""
+        commands = {pid: Path(f"/proc/{pid}/cmdline") for pid in _pids(worker)}
+        return [pid for pid, file in commands.items() if b"CoarseGrainedExecutorBackend" in _read(file)]
+
+    def worker_of(self, slot: int) -> subprocess.Popen[bytes]:
+        """The Spark worker under which the slot with this pid runs."""
+        return next(worker for worker in self.workers if slot in _pids(worker))
+
+    def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+        launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self._folder),
+            "JAVA_HOME": prepare_environment()["JAVA_HOME"],
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        }
+        with self._log(name).open("wb") as log:
+            daemon = subprocess.Popen(
+                [str(launcher), f"{_CLASSES}.{kind}", *arguments],
+                cwd=self._folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._daemons.append(daemon)
+        return daemon
+
+    def _said(self, name: str, pattern: str) -> str:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if found := re.search(pattern, self._log(name).read_text(errors="replace")):
+                return found.group(1)
+            time.sleep(0.1)
+        raise AssertionError(f"{name} did not say {pattern}:\n{self._log(name).read_text(errors='replace')[-3000:]}")
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+
+def _pids(worker: subprocess.Popen[bytes]) -> list[int]:
+    return [int(line.split(" ", 1)[0]) for line in session_processes(worker.pid)]
+
+
+def _bare_python(folder: Path) -> str:
+    """The libraries of this virtualenv without what is installed as editable: nobody finds the checkout through it."""
+    venv.create(folder, symlinks=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    (site / "libraries.pth").write_text(f"{Path(pyarrow.__file__).parent.parent}\n")
+    python = str(folder / "bin" / "python")
+    seen = subprocess.run([python, "-c", "import pyarrow, pyspark, engine"], cwd=folder, capture_output=True, text=True)
+    assert "No module named 'engine'" in seen.stderr, f"{seen.stderr} ({sys.executable})"
+    return python
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

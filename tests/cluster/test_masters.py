@@ -1,0 +1,64 @@
+"""Goal: on any Spark master the same job gives the same table, whatever process of the cluster is killed.
+
+Topology: two source subtasks → keyed exchange → two window subtasks → Weir table, as tasks of `local-cluster` and of a
+standalone cluster (one master, two workers with a Python that can't see this checkout). Faults: SIGKILL of a Python
+worker, of an executor's JVM, of a Spark worker daemon. Checks: results against numpy, and that no process is left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness import RunningJob
+from tests.cluster.standalone import StandaloneCluster
+from tests.cluster.test_recovery import expected_windows, got_windows
+
+RECORDS = 1_500_000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
+    folder = tmp_path / "spark"
+    folder.mkdir()
+    with StandaloneCluster(folder) as made:
+        yield made
+
+
+@pytest.mark.promise("F1", "D1")
+def test_a_standalone_cluster_may_lose_a_python_worker_an_executor_and_a_spark_worker(
+    tmp_path: Path, cluster: StandaloneCluster
+) -> None:
+    conf = {"spark.pyspark.python": cluster.python, "spark.executor.memory": "512m", "spark.executor.cores": "1"}
+    with RunningJob(tmp_path, "windows", master=cluster.url, conf=conf, rows=RECORDS) as job:
+        running = job.completed(2)
+        os.kill(running["slots"][0]["pid"], signal.SIGKILL)
+        job.wait_for("an attempt after the Python worker", lambda s: s["attempt"] == 2 and s["phase"] == "running")
+        done = job.completed(4)["checkpoints"]["completed"]
+
+        victim = next(pid for worker in cluster.workers for pid in cluster.executors(worker))
+        os.kill(victim, signal.SIGKILL)
+        again = job.wait_for("an attempt after the executor", lambda s: s["attempt"] > 2 and s["phase"] == "running")
+        job.completed(done + 2)
+
+        pid = job.client.status()["slots"][0]["pid"]
+        cluster.worker_of(pid).kill()  # the other one has cores for two slots
+        job.wait_for(
+            "an attempt after the Spark worker", lambda s: s["attempt"] > again["attempt"] and s["phase"] == "running"
+        )
+        assert job.wait_until_ended().outcome == "finished"
+        assert got_windows(job.table("sums")) == expected_windows(RECORDS)
+        assert job.client.folder.read_exit() is not None
+
+
+@pytest.mark.promise("F1", "D1")
+def test_a_local_cluster_loses_nothing_with_a_python_worker(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "windows", master="local-cluster[2,1,1024]", rows=RECORDS) as job:
+        os.kill(job.completed(2)["slots"][1]["pid"], signal.SIGKILL)
+        job.wait_for("the second attempt", lambda s: s["attempt"] == 2 and s["phase"] == "running")
+        assert job.wait_until_ended().outcome == "finished"
+        assert got_windows(job.table("sums")) == expected_windows(RECORDS)
