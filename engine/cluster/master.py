@@ -22,7 +22,7 @@ from engine.cluster.launch import LastHeartbeat, MasterAddress, MasterExit, Mast
 from engine.cluster.rest import RestServer
 from engine.cluster.slot_job import SlotJob
 from engine.cluster.slot_main import SlotLaunch
-from engine.cluster.spark import LOOPBACK
+from engine.cluster.spark import LOOPBACK, is_local
 from engine.cluster.status import describe
 from engine.cluster.system import LaneOffload, SystemClock
 from engine.graph.execution_graph import ExecutionGraph
@@ -89,7 +89,7 @@ class MasterProcess:
         nonce = secrets.token_hex(16)
         nonce_path = f"{self._paths.job}/run/nonce"
         self._store.write(nonce_path, nonce.encode())
-        host = self._session.sparkContext.getConf().get("spark.driver.host", LOOPBACK)
+        host = self._host()
         epoch_log = EpochLog(self._store, self._paths)
         committers = {uid: sink.committer(self._store, self._paths) for uid, sink in self._graph.sinks}
         config = MasterConfig(
@@ -126,6 +126,11 @@ class MasterProcess:
             threading.Thread(target=self._control.shutdown, name="control end", daemon=True).start()
         assert self._end is not None
         return MasterExit(self._end.outcome.value, self._end.reason)
+
+    def _host(self) -> str:
+        """Where slots reach the driver: on this machine only, unless they are elsewhere."""
+        context = self._session.sparkContext
+        return LOOPBACK if is_local(context.master) else context.getConf().get("spark.driver.host", LOOPBACK)
 
     def _loop(self) -> None:
         while self._end is None:

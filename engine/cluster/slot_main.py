@@ -54,6 +54,7 @@ class SlotLaunch:
 def run_slot(launch: SlotLaunch, task_attempt: int) -> None:
     """Returns when the JobMaster says so; whatever else ends it ends the process, and Spark starts another."""
     sys.setswitchinterval(0.0005)  # an I/O thread that wakes gets the interpreter soon
+    os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "ignore")  # batches come from the network unaligned
     pa.set_cpu_count(1)  # a slot has one task thread; kernels that spread over all cores would fight over them
     for entry in launch.path:
         if entry not in sys.path:

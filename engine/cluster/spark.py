@@ -40,8 +40,6 @@ _DEFAULTS = {
 }
 
 _FOR_SLOTS = {
-    # Batches come from the network unaligned; the kernels used here do not mind.
-    "ACERO_ALIGNMENT_HANDLING": "ignore",
     # Arrow frees and takes buffers of the same size again and again: keep them instead of asking the kernel each time.
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
