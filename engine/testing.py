@@ -25,7 +25,7 @@ from engine.connectors.base import Source, SplitReader
 from engine.connectors.table import read_table
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol.epochlog import Created
-from engine.protocol.ids import AttemptId, ChannelId
+from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.messages import Register, SlotMessage
 from engine.runtime.ports import Clock
 from engine.runtime.slot import SlotRuntime
@@ -161,12 +161,12 @@ class _Slot:
         if channel is None:
             self._to_master(attempt_or_message)
             return
-        receiver = self._run.slot_at(channel.receiver)
+        receiver = self._run.slot_of(self._run.execution.receiver(channel))
         if receiver is not None:
             receiver.post(lambda: receiver.runtime.on_frame(attempt_or_message, channel, frame))
 
     def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
-        sender = self._run.slot_at(channel.sender)
+        sender = self._run.slot_of(self._run.execution.sender(channel))
         if sender is not None:
             sender.post(lambda: sender.runtime.on_grant(attempt, channel, granted_total))
 
@@ -262,8 +262,9 @@ class LocalRun:
         slot.send(Register(slot.session, str(index), index, index, "nonce", fingerprint))
         return slot
 
-    def slot_at(self, index: int) -> _Slot | None:
-        """Who fills this slot in the attempt that is deployed; None: the attempt is over."""
+    def slot_of(self, subtask: SubtaskId) -> _Slot | None:
+        """Who runs it in the attempt that is deployed; None: the attempt is over."""
+        index = self.execution.slot_of(subtask)
         session = next((slot.session for slot in self.master.slots.assigned if slot.index == index), None)
         return next((slot for slot in self.slots if slot.session == session), None)
 

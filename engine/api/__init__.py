@@ -2,6 +2,7 @@
 
 from engine.api.environment import StreamEnvironment
 from engine.api.errors import JobError
+from engine.api.placement import DataStreamSink
 from engine.api.stream import DataStream, KeyedStream, WindowedStream
 from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
@@ -24,6 +25,7 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointingMode",
     "DataStream",
+    "DataStreamSink",
     "ExponentialDelay",
     "FailureRate",
     "FilterFunction",

@@ -10,6 +10,7 @@ import pyarrow as pa
 from engine.api.durations import Duration, to_ms
 from engine.api.errors import JobError
 from engine.api.params import Params
+from engine.api.placement import checked_parallelism
 from engine.api.schema import parse_schema
 from engine.api.stream import DataStream
 from engine.connectors.base import Source
@@ -27,7 +28,7 @@ class StreamEnvironment:
         self.graph = StreamGraph()
         self.checkpoints = CheckpointConfig()
         self.max_parallelism = DEFAULT_MAX_PARALLELISM
-        self._submitted_parallelism = None if parallelism is None else _checked(parallelism)
+        self._submitted_parallelism = None if parallelism is None else checked_parallelism(parallelism)
         self._own_parallelism: int | None = None
         self._restart: RestartStrategy | None = None
 
@@ -58,7 +59,7 @@ class StreamEnvironment:
 
     def set_parallelism(self, parallelism: int) -> None:
         """The job's own choice; it goes before what the job is submitted with."""
-        self._own_parallelism = _checked(parallelism)
+        self._own_parallelism = checked_parallelism(parallelism)
 
     @property
     def parallelism(self) -> int:
@@ -90,9 +91,3 @@ class StreamEnvironment:
         """A bounded stream of these records."""
         parsed = parse_schema(schema)
         return self.from_source(ElementsSource(rows, parsed), parsed, uid)
-
-
-def _checked(parallelism: int) -> int:
-    if parallelism < 1:
-        raise JobError(f"the parallelism must be at least 1, not {parallelism}")
-    return parallelism

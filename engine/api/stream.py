@@ -15,10 +15,13 @@ import polars as pl
 import pyarrow as pa
 
 from engine.api.errors import JobError
+from engine.api.partitioning import Partitioned, plain
+from engine.api.placement import DataStreamSink
 from engine.api.schema import parse_schema
 from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
 from engine.connectors.base import Sink
 from engine.connectors.printing import PrintSink
+from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import OperatorSpec
 from engine.runtime.functions import (
     FilterFunction,
@@ -34,7 +37,6 @@ from engine.runtime.operators.rows import KeyedProcess, KeyedReduce, RowFilter, 
 from engine.runtime.operators.sink import SinkOperator
 from engine.runtime.operators.window import WindowCombine, WindowMerge
 from engine.state.aggregates import ROWS, WINDOW, Aggregate, AggregatePlan
-from engine.state.keyhash import hash_columns
 
 if TYPE_CHECKING:
     from engine.api.environment import StreamEnvironment
@@ -44,12 +46,7 @@ _MASK = f"{EVENT_TIME}.mask"  # names that no column can have
 _LENGTH = f"{EVENT_TIME}.length"
 
 
-class DataStream:
-    def __init__(self, env: StreamEnvironment, node: int, schema: pa.Schema) -> None:
-        self._env = env
-        self._node = node
-        self.schema = schema
-
+class DataStream(Partitioned):
     # --- columnar lane ---
 
     def select(self, *columns: str | pl.Expr, **named: pl.Expr) -> DataStream:
@@ -92,7 +89,7 @@ class DataStream:
         _check_per_record("where", expression)
         made = self._try("where", [expression])
         if len(made) != 1 or not pa.types.is_boolean(made.field(0).type):
-            raise JobError(f"where needs one condition that is true or false; this one gives ({_plain(made)})")
+            raise JobError(f"where needs one condition that is true or false; this one gives ({plain(made)})")
 
         def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
             frame = _frame(batch).select(expression.alias(_MASK), _whole_length(batch))
@@ -105,7 +102,7 @@ class DataStream:
         try:
             made = _frame(self.schema.empty_table()).select(expressions)
         except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
-            raise JobError(f"{kind} on a stream of ({_plain(self.schema)}): {error}") from error
+            raise JobError(f"{kind} on a stream of ({plain(self.schema)}): {error}") from error
         fields = made.to_arrow(compat_level=pl.CompatLevel.oldest()).schema
         return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in fields])
 
@@ -148,8 +145,8 @@ class DataStream:
         kept = [field for field in self.schema if field.name != EVENT_TIME]
         schema = pa.schema([*kept, _EVENT_TIME_FIELD])
         node = self._env.graph.nodes[self._node]
-        untouched = node.source is not None and node.source.strategy is None
-        if node.source is not None and untouched and not self._env.graph.consumers(node.id):
+        untouched = self._exchange is None and not self._env.graph.consumers(node.id)
+        if node.source is not None and node.source.strategy is None and untouched:
             node.source = replace(node.source, strategy=compiled)
             node.schema = schema
             return DataStream(self._env, self._node, schema)
@@ -157,48 +154,32 @@ class DataStream:
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Same key, same subtask, always. Keys may be several columns."""
-        if not columns:
-            raise JobError("key_by needs at least one column")
-        self._require(columns, "key_by")
-        if len(set(columns)) < len(columns):
-            raise JobError(f"key_by{columns!r}: a column is named twice")
-        for column in columns:
-            try:
-                hash_columns([pa.array([], self.schema.field(column).type)])
-            except TypeError as error:
-                raise JobError(f"key_by({column!r}): {error}") from error
+        self._check_key("key_by", columns)
+        self._check_no_exchange(f"key_by({', '.join(columns)})")
         return KeyedStream(self._env, self._node, self.schema, columns)
 
-    def sink_to(self, sink: Sink, uid: str) -> None:
+    def sink_to(self, sink: Sink, uid: str) -> DataStreamSink:
         schema = self.schema
         spec = OperatorSpec(uid, "sink", lambda: SinkOperator(sink, schema), stateful=True, sink=sink)
-        self._env.graph.add_operator(spec, schema, self._parallelism(), self._node)
+        node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._node, self._exchange)
+        return DataStreamSink(self._env, node)
 
-    def print(self, uid: str | None = None) -> None:
+    def print(self, uid: str | None = None) -> DataStreamSink:
         """Each record on the slot's standard output, when its epoch is committed nowhere: at least once."""
-        self.sink_to(PrintSink(), uid or self._env.graph.next_uid("print"))
+        return self.sink_to(PrintSink(), uid or self._env.graph.next_uid("print"))
 
     # --- building ---
 
     def _add(self, kind: str, build: Callable[[], Operator], schema: pa.Schema, row_lane: bool = False) -> DataStream:
         spec = OperatorSpec(self._env.graph.next_uid(kind), kind, build, row_lane=row_lane)
-        node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._node)
+        node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._node, self._exchange)
         return DataStream(self._env, node, schema)
-
-    def _parallelism(self) -> int:
-        """A stateless operator stays with what is before it, so that it is chained."""
-        return self._env.graph.nodes[self._node].parallelism
 
     def _out_schema(self, schema: pa.Schema | str | None) -> pa.Schema:
         if schema is None:
             return self.schema
         parsed = parse_schema(schema)
         return parsed.append(_EVENT_TIME_FIELD) if EVENT_TIME in self.schema.names else parsed
-
-    def _require(self, columns: Iterable[str], what: str) -> None:
-        for column in columns:
-            if column not in self.schema.names or column == EVENT_TIME:
-                raise JobError(f"{what}: there is no column {column!r}; the stream has ({_plain(self.schema)})")
 
 
 class KeyedStream:
@@ -229,7 +210,7 @@ class KeyedStream:
 
     def _running(self, column: str, uid: str, combine: Callable[[Any, Any], Any]) -> DataStream:
         if column not in self._schema.names:
-            raise JobError(f"there is no column {column!r}; the stream has ({_plain(self._schema)})")
+            raise JobError(f"there is no column {column!r}; the stream has ({plain(self._schema)})")
         return self.reduce(lambda left, right: {**right, column: combine(left[column], right[column])}, uid)
 
     def process(self, function: KeyedProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
@@ -243,7 +224,8 @@ class KeyedStream:
 
     def _add(self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema) -> DataStream:
         spec = OperatorSpec(uid, kind, build, stateful=True, row_lane=True)
-        node = self._env.graph.add_operator(spec, schema, self._env.parallelism, self._node, self._keys)
+        exchange = Exchange(ExchangeKind.HASH, self._keys)
+        node = self._env.graph.add_operator(spec, schema, self._env.parallelism, self._node, exchange)
         return DataStream(self._env, node, schema)
 
 
@@ -274,7 +256,7 @@ class WindowedStream:
             if not isinstance(aggregate, Aggregate):
                 raise JobError(f"{name}={aggregate!r} is no aggregate: write one such as count() or total('bytes')")
             if aggregate.column is not None and aggregate.column not in self._schema.names:
-                columns = _plain(self._schema)
+                columns = plain(self._schema)
                 raise JobError(
                     f"{name}={aggregate}: there is no column {aggregate.column!r}; the stream has ({columns})"
                 )
@@ -284,7 +266,7 @@ class WindowedStream:
             plan = AggregatePlan(self._keys, aggregates, self._schema)
         except pa.ArrowNotImplementedError as error:
             given = ", ".join(f"{name}={aggregate}" for name, aggregate in aggregates.items())
-            raise JobError(f"window {uid!r}, {given} of ({_plain(self._schema)}): {error}") from error
+            raise JobError(f"window {uid!r}, {given} of ({plain(self._schema)}): {error}") from error
         size_ms = self._assigner.size_ms
         stamp = pa.timestamp("us", tz="UTC")
         results = {field.name: field.type for field in plan.result_schema}
@@ -302,7 +284,8 @@ class WindowedStream:
         combine = OperatorSpec(f"{uid}.combine", "combine", partial(WindowCombine, plan, size_ms))
         combined = graph.add_operator(combine, plan.partial_schema, before.parallelism, before.id)
         merge = OperatorSpec(uid, "window", partial(WindowMerge, plan, size_ms, schema), stateful=True)
-        node = graph.add_operator(merge, schema, self._env.parallelism, combined, self._keys)
+        exchange = Exchange(ExchangeKind.HASH, self._keys)
+        node = graph.add_operator(merge, schema, self._env.parallelism, combined, exchange)
         return DataStream(self._env, node, schema)
 
 
@@ -361,7 +344,3 @@ def _spark_type(made: pa.DataType) -> pa.DataType:
     if types.is_struct(made):
         return pa.struct([pa.field(field.name, _spark_type(field.type)) for field in made])
     return made
-
-
-def _plain(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name != EVENT_TIME)

@@ -207,8 +207,7 @@ def describe(job: JobPath, param: Param = None, parallelism: Parallelism = None)
     for vertex in graph.vertices:
         console.print(f"{vertex.id}  ×{vertex.parallelism}  {vertex.label}", highlight=False)
         for edge in graph.outputs(vertex.id):
-            how = f"hash({', '.join(edge.keys)})" if edge.keys else "forward or rebalance"
-            console.print(f"   └─ {how} → {edge.target}", highlight=False)
+            console.print(f"   └─ {edge.exchange} → {edge.target}", highlight=False)
     console.print(f"{len(execution.subtasks)} subtasks in {execution.slots} slots", highlight=False)
 
 

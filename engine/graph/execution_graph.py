@@ -1,15 +1,26 @@
 """`ExecutionGraph`: the parallel subtasks of a JobGraph, which slot runs which, and the channels between them.
 
-Slots are shared by the subtasks of different vertices, never by two of one: subtask i of each vertex is in slot i.
+Slots are shared by the subtasks of different vertices, never by two of one: each slot sharing group has slots of its
+own, as many as its widest vertex has subtasks, and subtask i of each of its vertices is in the i-th of them (A9).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from engine.graph.exchange import ExchangeKind
 from engine.graph.job_graph import JobEdge, JobGraph
 from engine.protocol.ids import ChannelId, SubtaskId
-from engine.runtime.partitioners import ForwardPartitioner, HashPartitioner, Partitioner, RoundRobinPartitioner
+from engine.runtime.partitioners import (
+    BroadcastPartitioner,
+    CustomPartitioner,
+    FirstPartitioner,
+    HashPartitioner,
+    Partitioner,
+    RebalancePartitioner,
+    ShufflePartitioner,
+)
 from engine.state.keygroups import KeyGroupRange, range_of
 
 
@@ -19,17 +30,34 @@ class ExecutionGraph:
 
     @property
     def slots(self) -> int:
-        return max(vertex.parallelism for vertex in self.graph.vertices)
+        return sum(self._widths.values())
 
     @property
     def subtasks(self) -> list[SubtaskId]:
         return [SubtaskId(v.id, index) for v in self.graph.vertices for index in range(v.parallelism)]
 
     def in_slot(self, slot: int) -> list[SubtaskId]:
-        return [subtask for subtask in self.subtasks if subtask.index == slot]
+        return [subtask for subtask in self.subtasks if self.slot_of(subtask) == slot]
 
     def slot_of(self, subtask: SubtaskId) -> int:
-        return subtask.index
+        return self._first_slots[self.graph.vertex(subtask.vertex).slot_sharing_group] + subtask.index
+
+    @cached_property
+    def _widths(self) -> dict[str, int]:
+        """The slots of each group, in the order of the vertices."""
+        widths: dict[str, int] = {}
+        for vertex in self.graph.vertices:
+            group = vertex.slot_sharing_group
+            widths[group] = max(widths.get(group, 0), vertex.parallelism)
+        return widths
+
+    @cached_property
+    def _first_slots(self) -> dict[str, int]:
+        first, result = 0, {}
+        for group, width in self._widths.items():
+            result[group] = first
+            first += width
+        return result
 
     def key_groups(self, subtask: SubtaskId) -> KeyGroupRange:
         parallelism = self.graph.vertex(subtask.vertex).parallelism
@@ -39,31 +67,42 @@ class ExecutionGraph:
         return [
             ChannelId(edge.id, sender, subtask.index)
             for edge in self.graph.inputs(subtask.vertex)
-            for sender in self._senders(edge, subtask.index)
+            for sender in range(self.graph.vertex(edge.source).parallelism)
+            if subtask.index in self._receivers(edge, sender)
         ]
 
     def outputs(self, edge: JobEdge, sender: int) -> list[ChannelId]:
-        if self._forward(edge):
-            return [ChannelId(edge.id, sender, sender)]
-        return [ChannelId(edge.id, sender, r) for r in range(self.graph.vertex(edge.target).parallelism)]
+        return [ChannelId(edge.id, sender, receiver) for receiver in self._receivers(edge, sender)]
+
+    def _receivers(self, edge: JobEdge, sender: int) -> range:
+        senders, receivers = self.graph.vertex(edge.source).parallelism, self.graph.vertex(edge.target).parallelism
+        return edge.exchange.receivers(sender, senders, receivers)
 
     def partitioner(self, edge: JobEdge, sender: int) -> Partitioner:
-        targets = self.graph.vertex(edge.target).parallelism
-        if edge.keys:
-            return HashPartitioner(edge.keys, targets, self.graph.max_parallelism)
-        if self._forward(edge):
-            return ForwardPartitioner()
-        return RoundRobinPartitioner(targets, sender)
+        """Over the channels of `outputs`, in their order."""
+        exchange, targets = edge.exchange, len(self._receivers(edge, sender))
+        match exchange.kind:
+            case ExchangeKind.HASH:
+                return HashPartitioner(exchange.columns, targets, self.graph.max_parallelism)
+            case ExchangeKind.CUSTOM:
+                assert exchange.function is not None
+                uid = self.graph.vertex(edge.source).uids[-1]
+                return CustomPartitioner(exchange.function, exchange.columns, targets, uid, sender)
+            case ExchangeKind.SHUFFLE:
+                return ShufflePartitioner(targets, sender)
+            case ExchangeKind.REBALANCE | ExchangeKind.RESCALE:
+                return RebalancePartitioner(targets, sender)
+            case ExchangeKind.BROADCAST:
+                return BroadcastPartitioner(targets)
+            case ExchangeKind.FORWARD | ExchangeKind.GLOBAL:
+                return FirstPartitioner()
+
+    def sender(self, channel: ChannelId) -> SubtaskId:
+        return SubtaskId(self._edges[channel.edge].source, channel.sender)
 
     def receiver(self, channel: ChannelId) -> SubtaskId:
-        edge = next(edge for edge in self.graph.edges if edge.id == channel.edge)
-        return SubtaskId(edge.target, channel.receiver)
+        return SubtaskId(self._edges[channel.edge].target, channel.receiver)
 
-    def _senders(self, edge: JobEdge, receiver: int) -> list[int]:
-        if self._forward(edge):
-            return [receiver]
-        return list(range(self.graph.vertex(edge.source).parallelism))
-
-    def _forward(self, edge: JobEdge) -> bool:
-        same = self.graph.vertex(edge.source).parallelism == self.graph.vertex(edge.target).parallelism
-        return not edge.keys and same
+    @cached_property
+    def _edges(self) -> dict[str, JobEdge]:
+        return {edge.id: edge for edge in self.graph.edges}

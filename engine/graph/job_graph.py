@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from engine.connectors.base import Sink, Source
+from engine.graph.exchange import Exchange
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
 from engine.runtime.operators.base import Operator
@@ -40,6 +41,12 @@ class JobVertex:
     parallelism: int
     source: SourceSpec | None
     operators: tuple[OperatorSpec, ...]
+    slot_sharing_group: str
+
+    @property
+    def uids(self) -> list[str]:
+        """Of its operators in the order of the chain."""
+        return [*([self.source.uid] if self.source else []), *(operator.uid for operator in self.operators)]
 
     @property
     def row_lane(self) -> bool:
@@ -53,13 +60,11 @@ class JobVertex:
 
 @dataclass(frozen=True)
 class JobEdge:
-    """`keys`: a keyed exchange; otherwise whole batches go round (different parallelism) or straight on."""
-
     id: str
     source: str
     target: str
     schema: pa.Schema
-    keys: tuple[str, ...] = ()
+    exchange: Exchange
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`StreamGraph`: the operators as the author wrote them; and its translation, by chaining, to a `JobGraph`.
 
-Neighbours with the same parallelism and no exchange between them become one vertex (A10).
+Neighbours with the same parallelism, in the same slots and with no exchange between them become one vertex (A10).
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from engine.graph.errors import JobError
+from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec, SourceSpec
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
 from engine.state.keygroups import check_parallelism
 
+DEFAULT_GROUP = "default"
+
 
 @dataclass
 class StreamNode:
-    """One operator. `keys`: the exchange before it; the schema is of what it emits."""
+    """One operator. The schema is of what it emits. `exchange`: what the author put before it; None: nothing."""
 
     id: int
     uid: str
@@ -28,7 +31,8 @@ class StreamNode:
     source: SourceSpec | None = None
     operator: OperatorSpec | None = None
     input: int | None = None
-    keys: tuple[str, ...] = ()
+    exchange: Exchange | None = None
+    slot_sharing_group: str = DEFAULT_GROUP
 
 
 @dataclass
@@ -39,9 +43,24 @@ class StreamGraph:
         return self._add(StreamNode(len(self.nodes), spec.uid, spec.schema, parallelism, source=spec))
 
     def add_operator(
-        self, spec: OperatorSpec, schema: pa.Schema, parallelism: int, input_node: int, keys: tuple[str, ...] = ()
+        self,
+        spec: OperatorSpec,
+        schema: pa.Schema,
+        parallelism: int,
+        input_node: int,
+        exchange: Exchange | None = None,
     ) -> int:
-        node = StreamNode(len(self.nodes), spec.uid, schema, parallelism, operator=spec, input=input_node, keys=keys)
+        """It is in the slots of what is before it."""
+        node = StreamNode(
+            len(self.nodes),
+            spec.uid,
+            schema,
+            parallelism,
+            operator=spec,
+            input=input_node,
+            exchange=exchange,
+            slot_sharing_group=self.nodes[input_node].slot_sharing_group,
+        )
         return self._add(node)
 
     def next_uid(self, kind: str) -> str:
@@ -58,6 +77,20 @@ class StreamGraph:
 
     def consumers(self, node: int) -> list[StreamNode]:
         return [other for other in self.nodes if other.input == node]
+
+    def exchange(self, node: StreamNode) -> Exchange:
+        """What lies before it: the author's choice, or straight on, and spread evenly to another parallelism."""
+        assert node.input is not None
+        before = self.nodes[node.input]
+        same = before.parallelism == node.parallelism
+        if node.exchange is None:
+            return Exchange(ExchangeKind.FORWARD if same else ExchangeKind.REBALANCE)
+        if node.exchange.kind is ExchangeKind.FORWARD and not same:
+            raise JobError(
+                f"forward() from {before.uid!r} (parallelism {before.parallelism}) to {node.uid!r} (parallelism "
+                f"{node.parallelism}): set_parallelism(...) to the same for both, or use rebalance() or rescale()"
+            )
+        return node.exchange
 
     def translate(
         self, name: str, checkpoints: CheckpointConfig, restart: RestartStrategy, max_parallelism: int, code: str
@@ -87,6 +120,7 @@ class StreamGraph:
                 nodes[0].parallelism,
                 nodes[0].source,
                 tuple(node.operator for node in nodes if node.operator),
+                nodes[0].slot_sharing_group,
             )
             for nodes in members.values()
         )
@@ -96,7 +130,7 @@ class StreamGraph:
                 self.nodes[head_of[node.input]].uid,
                 node.uid,
                 self.nodes[node.input].schema,
-                node.keys,
+                self.exchange(node),
             )
             for node in self.nodes
             if node.input is not None and head_of[node.id] == node.id
@@ -115,12 +149,13 @@ class StreamGraph:
                 )
 
     def _chains(self, before: StreamNode, after: StreamNode) -> bool:
-        same = before.parallelism == after.parallelism
-        return same and not after.keys and len(self.consumers(before.id)) == 1
+        straight = self.exchange(after).kind is ExchangeKind.FORWARD
+        together = before.slot_sharing_group == after.slot_sharing_group
+        return straight and together and len(self.consumers(before.id)) == 1
 
 
 def _fingerprint(graph: JobGraph, code: str) -> str:
     """Differs when a slot would run something else than the JobMaster believes."""
-    plan = [(v.id, v.parallelism, [o.uid for o in v.operators]) for v in graph.vertices]
-    edges = [(e.id, str(e.schema), e.keys) for e in graph.edges]
+    plan = [(v.id, v.parallelism, v.uids, v.slot_sharing_group) for v in graph.vertices]
+    edges = [(e.id, str(e.schema), str(e.exchange)) for e in graph.edges]
     return hashlib.sha256(repr((plan, edges, graph.max_parallelism, graph.checkpoints, code)).encode()).hexdigest()[:16]

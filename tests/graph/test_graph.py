@@ -13,7 +13,7 @@ from engine.connectors.table import TableSink
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import ChannelId, SubtaskId
-from engine.runtime.partitioners import ForwardPartitioner, HashPartitioner, RoundRobinPartitioner
+from engine.runtime.partitioners import FirstPartitioner, HashPartitioner
 
 SCHEMA = "app_id string, bytes long, ts timestamp"
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("1 s").with_timestamps("ts")
@@ -49,7 +49,7 @@ def test_neighbours_without_an_exchange_are_chained_into_one_vertex() -> None:
         ("pv", 2, ["pv", "out"]),
     ]
     (edge,) = graph.edges
-    assert (edge.id, edge.source, edge.target, edge.keys) == ("views->pv", "views", "pv", ("app_id",))
+    assert (edge.id, edge.source, edge.target, str(edge.exchange)) == ("views->pv", "views", "pv", "hash(app_id)")
     assert edge.schema.names[0] == "app_id"
     assert graph.vertices[0].label == "source views → where where-1 → combine pv.combine"
     assert [uid for uid, _ in graph.sinks] == ["out"]
@@ -71,19 +71,6 @@ def test_a_change_of_parallelism_or_a_second_consumer_ends_a_chain() -> None:
     assert [e.id for e in graph.edges] == ["views->a", "views->select-3"]
 
 
-@pytest.mark.promise("A10", "A9")
-def test_subtasks_of_different_vertices_share_slots_and_those_of_one_never_do() -> None:
-    """The seeds' example 1→2→2→2, of which the last two are chained: 1 + 2 + 2 subtasks, 2 slots."""
-    env = StreamEnvironment(parallelism=2)
-    keyed = source(env, splits=1).key_by("app_id").sum("bytes", uid="first").key_by("app_id").sum("bytes", uid="second")
-    keyed.print(uid="out")
-    execution = ExecutionGraph(translate(env))
-    assert len(execution.subtasks) == 5
-    assert execution.slots == 2
-    assert [str(s) for s in execution.in_slot(0)] == ["views[0]", "first[0]", "second[0]"]
-    assert [str(s) for s in execution.in_slot(1)] == ["first[1]", "second[1]"]
-
-
 def test_each_kind_of_edge_has_its_channels_and_its_partitioner() -> None:
     env = StreamEnvironment(parallelism=2)
     stream = source(env, splits=2)
@@ -94,23 +81,11 @@ def test_each_kind_of_edge_has_its_channels_and_its_partitioner() -> None:
     forward, keyed = graph.edges
     assert execution.outputs(forward, 1) == [ChannelId("views->raw", 1, 1)]
     assert execution.inputs(SubtaskId("raw", 1)) == [ChannelId("views->raw", 1, 1)]
-    assert isinstance(execution.partitioner(forward, 0), ForwardPartitioner)
+    assert isinstance(execution.partitioner(forward, 0), FirstPartitioner)
     assert execution.outputs(keyed, 1) == [ChannelId("views->sum", 1, 0), ChannelId("views->sum", 1, 1)]
     assert execution.inputs(SubtaskId("sum", 0)) == [ChannelId("views->sum", 0, 0), ChannelId("views->sum", 1, 0)]
     assert isinstance(execution.partitioner(keyed, 0), HashPartitioner)
     assert execution.receiver(ChannelId("views->sum", 1, 0)) == SubtaskId("sum", 0)
-
-
-def test_whole_batches_go_round_between_different_parallelisms() -> None:
-    env = StreamEnvironment(parallelism=1)
-    node = source(env, splits=2)
-    env.graph.nodes[0].parallelism = 2
-    node.sink_to(TableSink("t"), uid="out")
-    env.graph.nodes[1].parallelism = 1
-    graph = translate(env)
-    execution = ExecutionGraph(graph)
-    assert isinstance(execution.partitioner(graph.edges[0], 0), RoundRobinPartitioner)
-    assert len(execution.inputs(SubtaskId("out", 0))) == 2
 
 
 @pytest.mark.promise("A3")
@@ -135,14 +110,22 @@ def test_every_input_channel_is_somebody_s_output_channel(parallelism: int) -> N
 # --- fingerprints ---
 
 
-def fingerprint(parallelism: int = 2, code: str = "1", interval: str | None = None, where: bool = False) -> str:
+def fingerprint(
+    parallelism: int = 2,
+    code: str = "1",
+    interval: str | None = None,
+    where: bool = False,
+    exchange: str = "forward",
+    group: str = "default",
+) -> str:
     env = StreamEnvironment(parallelism=parallelism)
     if interval:
         env.enable_checkpointing(interval)
     stream = source(env)
     if where:
         stream = stream.where(pl.col("bytes") > 0)
-    stream.key_by("app_id").sum("bytes", uid="sum").print(uid="out")
+    summed = getattr(stream, exchange)().select("app_id", "bytes").key_by("app_id").sum("bytes", uid="sum")
+    summed.slot_sharing_group(group).print(uid="out")
     return translate(env, code).fingerprint
 
 
@@ -157,6 +140,9 @@ def test_whatever_a_slot_would_run_differently_changes_the_fingerprint() -> None
         fingerprint(code="2"),
         fingerprint(interval="1 s"),
         fingerprint(where=True),
+        fingerprint(exchange="rebalance"),
+        fingerprint(exchange="shuffle"),
+        fingerprint(group="sums"),
     ]
     assert len(set(variants)) == len(variants)
 

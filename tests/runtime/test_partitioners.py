@@ -1,11 +1,24 @@
-"""Which subtask gets which rows: same key, same subtask (A3), and every row goes to exactly one."""
+"""Which subtask gets which rows: same key, same subtask (A3), and what each exchange promises (A4)."""
+
+from collections import Counter
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.runtime.partitioners import ForwardPartitioner, HashPartitioner, RoundRobinPartitioner
+from engine.runtime.errors import UserFunctionError
+from engine.runtime.partitioners import (
+    BroadcastPartitioner,
+    CustomPartitioner,
+    FirstPartitioner,
+    HashPartitioner,
+    Partitioner,
+    RebalancePartitioner,
+    ShufflePartitioner,
+)
 from engine.state.keygroups import range_of, subtask_of
 from engine.state.keyhash import hash_key
 
@@ -69,17 +82,135 @@ def test_an_empty_batch_has_no_rows_for_anyone() -> None:
     assert all(part.num_rows == 0 for _, part in HashPartitioner(["k"], 3, 128).split(batch_of([])))
 
 
+# --- without keys ---
+
+
+def numbered(first: int, rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(first, first + rows), pa.int64())})
+
+
+def sent(partitioner: Partitioner, sizes: list[int]) -> dict[int, list[int]]:
+    """What each target gets of batches of these sizes, whose rows are numbered."""
+    got: dict[int, list[int]] = {}
+    first = 0
+    for size in sizes:
+        for target, part in partitioner.split(numbered(first, size)):
+            got.setdefault(target, []).extend(part.column("n").to_pylist())
+        first += size
+    return got
+
+
 @pytest.mark.promise("A4")
-def test_round_robin_spreads_whole_batches_and_senders_begin_at_different_targets() -> None:
-    batch = batch_of([("a", 1)])
+@given(st.lists(st.integers(0, 40), max_size=12), st.integers(1, 7), st.integers(0, 9))
+def test_rebalance_gives_everyone_the_same_up_to_one_row_after_every_batch(sizes, targets, sender) -> None:
+    for batches in range(len(sizes) + 1):
+        got = sent(RebalancePartitioner(targets, sender), sizes[:batches])
+        assert sorted(n for rows in got.values() for n in rows) == list(range(sum(sizes[:batches])))
+        assert all(rows == sorted(rows) for rows in got.values())
+        counts = [len(got.get(target, [])) for target in range(targets)]
+        assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.promise("A4")
+def test_rebalance_copies_nothing_and_single_rows_go_round() -> None:
+    batch = numbered(0, 10)
+    whole = batch.column("n").buffers()[1].address
+    for _, part in RebalancePartitioner(3, 0).split(batch):
+        assert part.column("n").buffers()[1].address == whole
     for sender in range(3):
-        partitioner = RoundRobinPartitioner(3, sender)
-        assert [target for _ in range(4) for target, _ in partitioner.split(batch)] == [
-            (sender + n) % 3 for n in range(4)
-        ]
+        partitioner = RebalancePartitioner(3, sender)
+        turns = [target for n in range(4) for target, _ in partitioner.split(numbered(n, 1))]
+        assert turns == [(sender + n) % 3 for n in range(4)], "senders begin at different targets"
 
 
 @pytest.mark.promise("A4")
-def test_forward_has_one_channel() -> None:
-    batch = batch_of([("a", 1)])
-    assert list(ForwardPartitioner().split(batch)) == [(0, batch)]
+def test_shuffle_is_uniform_repeats_itself_and_differs_between_senders() -> None:
+    rows, targets = 60_000, 5
+    got = sent(ShufflePartitioner(targets, 0), [rows])
+    expected = rows / targets
+    chi_squared = sum((len(got[target]) - expected) ** 2 / expected for target in range(targets))
+    assert chi_squared < 20, "99.95 % of truly random ones are below, at 4 degrees of freedom"
+    target_of = {n: target for target, numbers in got.items() for n in numbers}
+    pairs = Counter((target_of[n], target_of[n + 1]) for n in range(rows - 1))
+    assert all(abs(pairs[a, b] - rows / 25) < 300 for a in range(5) for b in range(5)), "neighbours are independent"
+    assert sent(ShufflePartitioner(targets, 0), [rows // 2, 1, rows // 2 - 1]) == got, "whatever the batches are"
+    other = sent(ShufflePartitioner(targets, 1), [rows])
+    same = sum(len(set(got[target]) & set(other[target])) for target in range(targets))
+    assert abs(same - expected) < 400
+
+
+@pytest.mark.promise("A4")
+@given(st.lists(st.integers(0, 40), max_size=6), st.integers(1, 7), st.integers(0, 9))
+def test_shuffle_sends_every_row_once_and_keeps_the_order_per_target(sizes, targets, sender) -> None:
+    got = sent(ShufflePartitioner(targets, sender), sizes)
+    assert sorted(n for rows in got.values() for n in rows) == list(range(sum(sizes)))
+    assert all(rows == sorted(rows) for rows in got.values())
+
+
+@pytest.mark.promise("A4")
+def test_broadcast_gives_every_row_to_everyone_and_forward_and_global_to_the_first() -> None:
+    assert sent(BroadcastPartitioner(3), [2, 1]) == {target: [0, 1, 2] for target in range(3)}
+    assert sent(FirstPartitioner(), [2, 1]) == {0: [0, 1, 2]}
+
+
+# --- by the user's function ---
+
+
+@pytest.mark.promise("A4")
+@given(st.lists(KEYS, max_size=40), st.integers(1, 5))
+def test_a_custom_partitioner_is_asked_once_per_distinct_key_and_decides(keys, targets) -> None:
+    asked: list[tuple[str | None, int | None]] = []
+
+    def choose(key: tuple[str | None, int | None], partitions: int) -> int:
+        assert partitions == targets
+        asked.append(key)
+        return len(key[0] or "") % partitions
+
+    partitioner = CustomPartitioner(choose, ["k", "g"], targets, "op", 0)
+    got = {n: t for t, part in partitioner.split(batch_of(keys)) for n in part.column("n").to_pylist()}
+    assert got == {n: len(k or "") % targets for n, (k, _) in enumerate(keys)}
+    assert sorted(asked, key=repr) == sorted(set(keys), key=repr)
+
+
+@pytest.mark.promise("A4")
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["a", None, "b", "a"],
+        [1, None, 2],
+        [0.5, float("inf"), None],
+        [True, False, None],
+        [Decimal("1.10"), None],
+        [b"x", b"y"],
+        [date(2026, 1, 2), None],
+        [datetime(2026, 1, 2), None],
+        [timedelta(seconds=3), None],
+        [None, None],
+        pa.array(["a", None, "b", "a"]).dictionary_encode(),
+    ],
+    ids=lambda values: str(pa.array(values).type),
+)
+def test_the_key_of_one_column_is_its_plain_value(values) -> None:
+    array = pa.array(values)
+    asked: list[object] = []
+    partitioner = CustomPartitioner(lambda key, partitions: asked.append(key) or 0, ["k"], 2, "op", 0)
+    ((target, part),) = partitioner.split(pa.record_batch({"k": array}))
+    assert target == 0 and part.num_rows == len(array)
+    assert len(asked) == len(set(asked)) and set(asked) == set(array.to_pylist())
+
+
+@pytest.mark.promise("A4")
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda key, partitions: 3, "ValueError: the function returned 3; partitions are 0 to 2"),
+        (lambda key, partitions: -1, "ValueError: the function returned -1; partitions are 0 to 2"),
+        (lambda key, partitions: "0", "TypeError: 'str' object cannot be interpreted as an integer"),
+        (lambda key, partitions: 1 // 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_custom_partitioner_that_chooses_no_partition_is_named_with_the_key(function, says: str) -> None:
+    with pytest.raises(
+        UserFunctionError, match=rf"operator 'clean', subtask 1, partition_custom of the key 'a': {says}"
+    ):
+        list(CustomPartitioner(function, ["k"], 3, "clean", 1).split(batch_of([("a", 1)])))

@@ -1,0 +1,104 @@
+"""Physical partitioning (A4): the exchange that lies between a stream and its next operator.
+
+An operator behind an exchange runs at the environment's parallelism, and is never chained to what is before it; behind
+`forward`, and behind none, it stays with what is before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from engine.api.errors import JobError
+from engine.api.placement import Placed
+from engine.graph.exchange import Exchange, ExchangeKind
+from engine.graph.stream_graph import StreamNode
+from engine.runtime.watermarks import EVENT_TIME
+from engine.state.keyhash import hash_columns
+
+if TYPE_CHECKING:
+    from engine.api.environment import StreamEnvironment
+
+
+class Partitioned(Placed):
+    def __init__(self, env: StreamEnvironment, node: int, schema: pa.Schema, exchange: Exchange | None = None) -> None:
+        super().__init__(env, node)
+        self.schema = schema
+        self._exchange = exchange
+
+    def forward(self) -> Self:
+        """Each subtask to the one of the same index. Both sides need the same parallelism."""
+        return self._through(Exchange(ExchangeKind.FORWARD))
+
+    def shuffle(self) -> Self:
+        """Each record to any subtask, with the same probability."""
+        return self._through(Exchange(ExchangeKind.SHUFFLE))
+
+    def rebalance(self) -> Self:
+        """Evenly: what a subtask has sent to each of the others differs by at most one record."""
+        return self._through(Exchange(ExchangeKind.REBALANCE))
+
+    def rescale(self) -> Self:
+        """Evenly within groups of neighbours, so with fewer channels: 2 to 4 subtasks has 4 of them, rebalance 8."""
+        return self._through(Exchange(ExchangeKind.RESCALE))
+
+    def broadcast(self) -> Self:
+        """Each record to every subtask."""
+        return self._through(Exchange(ExchangeKind.BROADCAST))
+
+    def global_(self) -> Self:
+        """Every record to subtask 0."""
+        return self._through(Exchange(ExchangeKind.GLOBAL))
+
+    def partition_custom(self, function: Callable[[Any, int], int], *columns: str) -> Self:
+        """Each record to the subtask `function(key, partitions)`. A key is the column's value, or a tuple of them.
+
+        The function has to be pure: it is asked once per distinct key of a batch.
+        """
+        self._check_key("partition_custom", columns)
+        return self._through(Exchange(ExchangeKind.CUSTOM, columns, function))
+
+    def _through(self, exchange: Exchange) -> Self:
+        self._check_no_exchange(str(exchange))
+        result = copy(self)
+        result._exchange = exchange
+        return result
+
+    def _check_no_exchange(self, what: str) -> None:
+        if self._exchange is not None:
+            raise JobError(f"{self._exchange} is followed by {what}: one exchange lies between two operators, drop one")
+
+    def _check_key(self, what: str, columns: tuple[str, ...]) -> None:
+        if not columns:
+            raise JobError(f"{what} needs at least one column")
+        self._require(columns, what)
+        if len(set(columns)) < len(columns):
+            raise JobError(f"{what}{columns!r}: a column is named twice")
+        for column in columns:
+            try:
+                hash_columns([pa.array([], self.schema.field(column).type)])
+            except TypeError as error:
+                raise JobError(f"{what}({column!r}): {error}") from error
+
+    def _require(self, columns: Iterable[str], what: str) -> None:
+        for column in columns:
+            if column not in self.schema.names or column == EVENT_TIME:
+                raise JobError(f"{what}: there is no column {column!r}; the stream has ({plain(self.schema)})")
+
+    def _parallelism(self) -> int:
+        """Of the next operator, unless it sets its own."""
+        if self._exchange is None or self._exchange.kind is ExchangeKind.FORWARD:
+            return self._env.graph.nodes[self._node].parallelism
+        return self._env.parallelism
+
+    def _just_added(self, what: str) -> StreamNode:
+        if self._exchange is not None:
+            raise JobError(f"{what} right behind {self._exchange}: call it on the operator that follows")
+        return super()._just_added(what)
+
+
+def plain(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name != EVENT_TIME)
