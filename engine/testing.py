@@ -194,7 +194,7 @@ class LocalRun:
     """A job, its JobMaster and its slots, in one thread. Also the clock: a millisecond a turn."""
 
     def __init__(self, job: Callable[[StreamEnvironment], None], parallelism: int, params: Mapping[str, str]) -> None:
-        env = StreamEnvironment(params, parallelism)
+        env = StreamEnvironment(params=params, parallelism=parallelism)
         job(env)
         env.params.check_all_known()
         graph = env.graph.translate("test", env.checkpoints, env.restart, env.max_parallelism, "")

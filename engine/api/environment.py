@@ -1,9 +1,14 @@
-"""`StreamEnvironment`: where a job begins. A job is a function of its environment; its import path is its address."""
+"""`StreamEnvironment`: where a job begins.
+
+A job is a function of its environment, and its import path is its address; or it is written down in a script or a
+notebook around an environment that is attached to a Spark session, and executed there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -15,15 +20,31 @@ from engine.api.schema import parse_schema
 from engine.api.stream import DataStream
 from engine.connectors.base import Source
 from engine.connectors.elements import ElementsSource
-from engine.graph.job_graph import SourceSpec
+from engine.graph.job_graph import JobGraph, SourceSpec
 from engine.graph.stream_graph import StreamGraph
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.restart import ExponentialDelay, NoRestart, RestartStrategy
 from engine.state.keygroups import DEFAULT_MAX_PARALLELISM
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from engine.cluster.attached import AttachedJob
+
 
 class StreamEnvironment:
-    def __init__(self, params: Mapping[str, str] | None = None, parallelism: int | None = None) -> None:
+    """`spark`: the session that the job is executed on. `store`: where its snapshots and tables are then."""
+
+    def __init__(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        store: str | Path = ".weir",
+        params: Mapping[str, str] | None = None,
+        parallelism: int | None = None,
+    ) -> None:
+        self._spark = spark
+        self._store = store
         self.params = Params(params or {})
         self.graph = StreamGraph()
         self.checkpoints = CheckpointConfig()
@@ -31,6 +52,10 @@ class StreamEnvironment:
         self._submitted_parallelism = None if parallelism is None else checked_parallelism(parallelism)
         self._own_parallelism: int | None = None
         self._restart: RestartStrategy | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Functions of a job may hold on to it; they travel to the slots, the session stays with the driver."""
+        return {**self.__dict__, "_spark": None}
 
     def enable_checkpointing(
         self,
@@ -91,3 +116,19 @@ class StreamEnvironment:
         """A bounded stream of these records."""
         parsed = parse_schema(schema)
         return self.from_source(ElementsSource(rows, parsed), parsed, uid)
+
+    def build(self, name: str, code: str = "") -> JobGraph:
+        """What was written so far, as a graph. `code`: a digest of what else slots have to agree on."""
+        return self.graph.translate(name, self.checkpoints, self.restart, self.max_parallelism, code)
+
+    def execute(self, name: str) -> None:
+        """Run the job on the attached session until it has ended; it goes on from the last epoch of its name."""
+        self.execute_async(name).wait()
+
+    def execute_async(self, name: str) -> AttachedJob:
+        """Start the job on the attached session and go on; for notebooks."""
+        from engine.cluster.attached import AttachedJob
+
+        if self._spark is None:
+            raise JobError("there is no session to execute on: write StreamEnvironment(spark), or use `weir run`")
+        return AttachedJob(self._spark, self.build(name), self._store)

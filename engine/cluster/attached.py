@@ -1,4 +1,4 @@
-"""A job inside a Spark application of the user's own: a script, a notebook, `spark-submit`. Its driver is the JobMaster.
+"""A job inside a Spark application of the user's own: script, notebook, `spark-submit`. Its driver is the JobMaster.
 
 The graph travels inside Spark's task closure, functions of a notebook included. Nobody supervises the driver: when it
 ends the job does, and the next run of the script goes on from the last epoch.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import secrets
 import sys
 import threading
 import warnings
@@ -18,7 +19,7 @@ from engine.cluster.actions import Outcome
 from engine.cluster.client import JobClient
 from engine.cluster.launch import MasterExit, MasterLaunch, RunFolder
 from engine.cluster.master import MasterProcess
-from engine.cluster.spark import is_local
+from engine.cluster.spark import is_local, master_of
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.runtime.errors import WeirError
@@ -38,7 +39,9 @@ class AttachedJob:
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
-        launch = MasterLaunch("", graph.name, {}, None, self.client.store, slots, master=session.sparkContext.master)
+        start = secrets.token_hex(8)
+        launch = MasterLaunch("", graph.name, {}, None, self.client.store, slots, master=master_of(session), id=start)
+        self._launch = launch
         self._folder = RunFolder(launch.store, launch.name)
         self._folder.prepare()
         self._folder.clear()
@@ -56,7 +59,7 @@ class AttachedJob:
         except Exception as error:
             log.exception("the JobMaster of %s can't go on", self.client.name)
             self._end = MasterExit(Outcome.FAILED.value, str(error))
-        self._folder.write_exit(self._end)
+        self._folder.write_exit(self._end, self._launch)
 
     def wait(self) -> MasterExit:
         """Until the job has ended; an error if it failed. Ctrl-C cancels it."""
@@ -83,17 +86,16 @@ class AttachedJob:
 
 def check_room(session: SparkSession, slots: int) -> None:
     """Slots hold their cores for good, so too few of them would wait for ever."""
-    context = session.sparkContext
-    room = context.defaultParallelism
-    more = f"local[{slots + 1}]" if is_local(context.master) else f"{slots + 1} cores"
+    room, master = session.sparkContext.defaultParallelism, master_of(session)
+    more = f"local[{slots + 1}]" if is_local(master) else f"{slots + 1} cores"
     if slots > room:
         raise WeirError(
-            f"the job needs {slots} slots, but this Spark session ({context.master}) runs {room} tasks at a time: start "
-            f"it with {more}, or lower the job's parallelism"
+            f"the job needs {slots} slots, but this Spark session ({master}) runs {room} tasks at a time: start it "
+            f"with {more}, or lower the job's parallelism"
         )
     if slots == room:
         warnings.warn(
-            f"the job's {slots} slots take all of this Spark session ({context.master}): other queries wait until it "
+            f"the job's {slots} slots take all of this Spark session ({master}): other queries wait until it "
             f"ends; {more} would leave room for them",
             stacklevel=4,
         )

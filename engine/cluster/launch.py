@@ -34,6 +34,8 @@ class MasterLaunch(msgspec.Struct, frozen=True):
     master: str = ""
     conf: dict[str, str] = {}
     py_files: list[str] = []
+    id: str = ""
+    """Of this start. The folder belongs to the last one: a process of an earlier start must not write there."""
 
 
 class MasterAddress(msgspec.Struct, frozen=True):
@@ -90,15 +92,19 @@ class RunFolder:
     def read_launch(self) -> MasterLaunch | None:
         return _read(self._launch, MasterLaunch)
 
+    def belongs_to(self, launch: MasterLaunch) -> bool:
+        last = self.read_launch()
+        return last is None or last.id == launch.id
+
     def write_address(self, address: MasterAddress) -> None:
         _write(self._address, msgspec.json.encode(address))
 
     def read_address(self) -> MasterAddress | None:
         return _read(self._address, MasterAddress)
 
-    def write_exit(self, end: MasterExit) -> None:
-        """Not by one that was fenced: the folder is its successor's."""
-        if end.outcome == FENCED:
+    def write_exit(self, end: MasterExit, launch: MasterLaunch) -> None:
+        """Not by one that was fenced, or slept through a later start: the folder is its successor's."""
+        if end.outcome == FENCED or not self.belongs_to(launch):
             return
         _write(self._exit, msgspec.json.encode(end))
         self._address.unlink(missing_ok=True)

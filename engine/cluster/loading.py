@@ -44,7 +44,7 @@ def load(spec: JobSpec) -> JobGraph:
 
 def load_with_params(spec: JobSpec) -> tuple[JobGraph, list[Param]]:
     function = find_job(spec.path)
-    env = StreamEnvironment(spec.params, spec.parallelism)
+    env = StreamEnvironment(params=spec.params, parallelism=spec.parallelism)
     try:
         function(env)
     except JobError:
@@ -57,7 +57,7 @@ def load_with_params(spec: JobSpec) -> tuple[JobGraph, list[Param]]:
             f"({Path(at.filename).name}, line {at.lineno})"
         ) from error
     env.params.check_all_known()
-    graph = env.graph.translate(spec.name, env.checkpoints, env.restart, env.max_parallelism, _code_hash(function))
+    graph = env.build(spec.name, _code_hash(function))
     return graph, list(env.params.declared.values())
 
 

@@ -22,7 +22,7 @@ from engine.cluster.launch import LastHeartbeat, MasterAddress, MasterExit, Mast
 from engine.cluster.rest import RestServer
 from engine.cluster.slot_job import SlotJob
 from engine.cluster.slot_main import SlotLaunch
-from engine.cluster.spark import LOOPBACK, is_local
+from engine.cluster.spark import LOOPBACK, is_local, master_of
 from engine.cluster.status import describe
 from engine.cluster.system import LaneOffload, SystemClock
 from engine.graph.execution_graph import ExecutionGraph
@@ -45,6 +45,9 @@ HISTORY = 500
 END_PATIENCE_S = 5.0
 
 log = logging.getLogger("weir.master")
+
+
+_FENCED = Stop(Outcome.FENCED, "another JobMaster runs this job")
 
 
 class MasterProcess:
@@ -122,15 +125,16 @@ class MasterProcess:
         finally:
             rest.stop()
             self._slot_job.stop(END_PATIENCE_S)
-            # A Flight server with an open stream hangs while it shuts down.
-            threading.Thread(target=self._control.shutdown, name="control end", daemon=True).start()
+            self._control.close(END_PATIENCE_S)
         assert self._end is not None
-        return MasterExit(self._end.outcome.value, self._end.reason)
+        end = _FENCED if self._replaced() else self._end  # whatever one that slept through its successor believes
+        return MasterExit(end.outcome.value, end.reason)
 
     def _host(self) -> str:
         """Where slots reach the driver: on this machine only, unless they are elsewhere."""
-        context = self._session.sparkContext
-        return LOOPBACK if is_local(context.master) else context.getConf().get("spark.driver.host", LOOPBACK)
+        if is_local(master_of(self._session)):
+            return LOOPBACK
+        return self._session.sparkContext.getConf().get("spark.driver.host", LOOPBACK)
 
     def _loop(self) -> None:
         while self._end is None:
@@ -153,17 +157,21 @@ class MasterProcess:
         heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, phase.value)
 
         def work() -> bool:
-            address = self._folder.read_address()
-            if address is not None and address.generation > generation > 0:
+            if self._replaced():
                 return True
             self._folder.write_heartbeat(heartbeat)
             return False
 
         def done(replaced: bool | None, error: BaseException | None) -> None:
             if replaced and self._end is None:
-                self._end = Stop(Outcome.FENCED, "another JobMaster runs this job")
+                self._end = _FENCED
 
         self._offload.submit("heartbeat", work, done)
+
+    def _replaced(self) -> bool:
+        address = self._folder.read_address()
+        later = address is not None and address.generation > self.master.attempt.generation > 0
+        return later or not self._folder.belongs_to(self._launch)
 
     def _patience_s(self) -> float:
         return min(TICK_S, max(0.0, (self.master.wakeup_ms() - self._clock.now_ms()) / 1000))

@@ -110,6 +110,7 @@ class _Slot:
                     mailbox.wait(self._patience_s())
         finally:
             self._ended.set()
+            self._control.close()
 
     def _patience_s(self) -> float:
         wakeup = self._runtime.wakeup_ms()

@@ -55,6 +55,10 @@ def is_local(master: str) -> bool:
     return not master or re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
+def master_of(session: SparkSession) -> str:
+    return session.sparkContext.master or ""
+
+
 def start_session(
     job: str,
     max_slots: int,

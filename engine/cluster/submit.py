@@ -74,6 +74,7 @@ def plan_launch(
         master=master,
         conf=dict(conf or {}),
         py_files=[str(Path(file).absolute()) for file in py_files],
+        id=secrets.token_hex(8),
     )
 
 
@@ -106,6 +107,7 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
 def start_detached(launch: MasterLaunch, by: str) -> JobClient:
     """Leave a supervisor running that outlives whoever started it."""
     folder = RunFolder(launch.store, launch.name)
+    launch = msgspec.structs.replace(launch, id=secrets.token_hex(8))
     folder.prepare()
     folder.clear()
     path = folder.write_launch(launch)

@@ -114,7 +114,7 @@ def main() -> None:
     supervisor.start()
     while (ended := supervisor.poll()) is None:
         time.sleep(0.2)
-    folder.write_exit(ended)
+    folder.write_exit(ended, launch)
 
 
 if __name__ == "__main__":

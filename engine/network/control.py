@@ -36,7 +36,7 @@ class ControlClient:
     ) -> None:
         self._on_message = on_message
         self._on_lost = on_lost
-        self._queue: SimpleQueue[SlotMessage] = SimpleQueue()
+        self._queue: SimpleQueue[SlotMessage | None] = SimpleQueue()
         self._client = flight.FlightClient(address)
         self._writer, self._reader = self._client.do_exchange(
             descriptor(ControlStream(job, session)), call_options(token)
@@ -47,10 +47,15 @@ class ControlClient:
     def send(self, message: SlotMessage) -> None:
         self._queue.put(message)
 
+    def close(self) -> None:
+        """The slot has ended; its process may not."""
+        self._queue.put(None)
+
     def _write(self) -> None:
         try:
-            while True:
-                self._writer.write_metadata(pa.py_buffer(encode(self._queue.get())))
+            while (message := self._queue.get()) is not None:
+                self._writer.write_metadata(pa.py_buffer(encode(message)))
+            self._writer.done_writing()
         except _BROKEN as error:
             self._on_lost(str(error).split("\n")[0])
 
@@ -86,6 +91,12 @@ class ControlServer(flight.FlightServerBase):
         queue = self._queues.get(session)
         if queue is not None:
             queue.put(message)
+
+    def close(self, patience_s: float) -> None:
+        """A server whose streams are still open hangs while it shuts down; the end of the process ends it then."""
+        ending = threading.Thread(target=self.shutdown, name="control end", daemon=True)
+        ending.start()
+        ending.join(patience_s)
 
     def do_exchange(
         self,

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, from the pip package: one master, two workers that can't see this checkout."""
+"""A standalone Spark cluster on loopback, from the pip package: a master, two workers that can't see this checkout."""
 
 from __future__ import annotations
 

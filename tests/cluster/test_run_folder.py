@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.cluster.client import JobClient, NotRunning
@@ -51,16 +52,26 @@ def test_cancelling_a_job_that_never_was_makes_no_folder(tmp_path: Path) -> None
 
 
 @pytest.mark.promise("F2")
-def test_a_fenced_jobmaster_does_not_take_its_successor_s_address_away(folder: RunFolder) -> None:
+def test_a_fenced_jobmaster_does_not_take_its_successor_s_address_away(folder: RunFolder, launch: MasterLaunch) -> None:
     folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2))
-    folder.write_exit(MasterExit(FENCED, "another JobMaster runs this job"))
+    folder.write_exit(MasterExit(FENCED, "another JobMaster runs this job"), launch)
     assert folder.read_exit() is None and folder.read_address() is not None
-    folder.write_exit(MasterExit("cancelled", "cancelled"))
+    folder.write_exit(MasterExit("cancelled", "cancelled"), launch)
     assert folder.read_exit() is not None and folder.read_address() is None
 
 
-def test_the_last_heartbeat_survives_a_restart_so_that_its_age_counts(folder: RunFolder) -> None:
+@pytest.mark.promise("F2")
+def test_a_jobmaster_that_slept_through_a_later_start_leaves_the_folder_alone(
+    folder: RunFolder, launch: MasterLaunch
+) -> None:
+    """As found with a JobMaster that was stopped, replaced, and failed when it woke up: its slots had gone."""
+    folder.write_launch(msgspec.structs.replace(launch, id="later"))
+    folder.write_exit(MasterExit("failed", "a slot's process ended"), launch)
+    assert folder.read_exit() is None and not folder.belongs_to(launch)
+
+
+def test_the_last_heartbeat_survives_a_restart_so_that_its_age_counts(folder: RunFolder, launch: MasterLaunch) -> None:
     folder.write_heartbeat(LastHeartbeat(1000, 3, "running"))
-    folder.write_exit(MasterExit("failed", "why"))
+    folder.write_exit(MasterExit("failed", "why"), launch)
     folder.clear()
     assert folder.read_heartbeat() == LastHeartbeat(1000, 3, "running") and folder.read_exit() is None

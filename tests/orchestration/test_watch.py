@@ -179,7 +179,7 @@ def test_a_job_that_should_run_and_is_gone_is_started_again_as_it_was(
     job: FakeJob, instance: dg.DagsterInstance
 ) -> None:
     job.wanted()
-    job.folder.write_exit(MasterExit("cancelled", "cancelled"))
+    job.folder.write_exit(MasterExit("cancelled", "cancelled"), job.launch)
     ticker = Ticker(job.store, instance)
     (request,) = ticker.tick().run_requests
     config = request.run_config["ops"]["streams__numbers"]["config"]
