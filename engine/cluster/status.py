@@ -39,6 +39,9 @@ def describe(master: JobMaster, launch: MasterLaunch, now_ms: float, wall_ms: in
         "read_rows": {
             v.source.uid: master.ledger.get(ledger.source_rows(v.source.uid), 0) for v in graph.vertices if v.source
         },
+        "malformed_rows": {
+            v.source.uid: master.ledger.get(ledger.malformed_rows(v.source.uid), 0) for v in graph.vertices if v.source
+        },
         "slots": [{"slot": s.index, "pid": s.pid, "address": s.address} for s in master.slots.all],
         "vertices": vertices,
         "sinks": {

@@ -60,11 +60,14 @@ class JobVertex:
 
 @dataclass(frozen=True)
 class JobEdge:
+    """`side`: it carries the side output of this tag (its name) of this operator (its uid) of the source vertex."""
+
     id: str
     source: str
     target: str
     schema: pa.Schema
     exchange: Exchange
+    side: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

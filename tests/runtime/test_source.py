@@ -8,20 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.connectors.base import Source, SplitReader
+from engine.connectors.base import FixedSource, SourceContext, SplitReader, assigned
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.errors import SchemaMismatch
 from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.columnar import AssignTimestamps
-from engine.runtime.ports import Clock
-from engine.runtime.source import SourceHead, assigned
+from engine.runtime.source import SourceHead
 from engine.runtime.watermarks import WatermarkStrategy, event_times, with_event_times
 from tests.fakes import Collected, context
 
 SCHEMA = pa.schema([("ts", pa.int64())])
 
 
-class Script(Source):
+class Script(FixedSource):
     """Per split the batches it gives, one a poll; None: none now."""
 
     def __init__(self, splits: dict[str, list[list[int] | None]], schema: pa.Schema = SCHEMA) -> None:
@@ -32,7 +31,7 @@ class Script(Source):
     def splits(self) -> Sequence[str]:
         return list(self.script)
 
-    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
         return _ScriptReader(self, split, position or 0)
 
 
@@ -63,7 +62,7 @@ class _ScriptReader(SplitReader):
 
 
 def head(
-    source: Source, bound_ms: int | None = 0, restored: RestoredState | None = None, subtask: int = 0, of: int = 1
+    source: FixedSource, bound_ms: int | None = 0, restored: RestoredState | None = None, subtask: int = 0, of: int = 1
 ) -> SourceHead:
     strategy = None if bound_ms is None else WatermarkStrategy("ts", bound_ms)
     made = SourceHead(source, SCHEMA, strategy)
