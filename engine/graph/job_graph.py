@@ -53,9 +53,14 @@ class JobVertex:
         return any(operator.row_lane for operator in self.operators)
 
     @property
+    def chain(self) -> tuple[str, ...]:
+        """What each of its operators is."""
+        head = [f"source {self.source.uid}"] if self.source else []
+        return (*head, *(f"{o.kind} {o.uid}" if o.uid != o.kind else o.kind for o in self.operators))
+
+    @property
     def label(self) -> str:
-        kinds = [f"source {self.source.uid}"] if self.source else []
-        return " → ".join(kinds + [f"{o.kind} {o.uid}" if o.uid != o.kind else o.kind for o in self.operators])
+        return " → ".join(self.chain)
 
 
 @dataclass(frozen=True)
