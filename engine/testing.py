@@ -238,8 +238,11 @@ class LocalRun:
     def post(self, work: Callable[[], None]) -> None:
         self._inbox.append(work)
 
-    def run(self) -> LocalRun:
+    def run(self, until: Callable[[], bool] | None = None) -> LocalRun:
+        """To the job's end; `until`: or to where this is true, for a job without one. It may be run on from there."""
         for _ in range(STEPS):
+            if until is not None and until():
+                return self
             self._now_ms += 1
             for _ in range(len(self._inbox)):
                 self._inbox.popleft()()
