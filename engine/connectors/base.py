@@ -90,7 +90,7 @@ class Discovery(ABC):
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Whether `poll` has given what was there to be found: no snapshot is taken, and nobody idle, before that."""
+        """Whether it has looked: before that no snapshot is taken, which would forget splits, and nobody is idle."""
 
     @property
     @abstractmethod

@@ -101,6 +101,7 @@ class SourceHead:
         for split in [s for s in self._splits[: self._source.open_splits] if s.reader.finished]:
             self._splits.remove(split)
             self._finished.append(split.name)
+            self._next = 0  # the oldest has waited longest
             split.reader.close()
 
     def _put_aside(self, malformed: pa.RecordBatch | None) -> None:

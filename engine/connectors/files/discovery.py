@@ -108,7 +108,7 @@ class Watched(Discovery):
 
     @property
     def ready(self) -> bool:
-        return self._ready and not self._found
+        return self._ready
 
     @property
     def finished(self) -> bool:

@@ -59,9 +59,8 @@ class Location:
         """What the paths of splits are relative to, so that a folder may move with its files."""
         path = Path(self.path)
         if glob.has_magic(self.path):
-            fixed = [part for part in path.parts if not glob.has_magic(part)]
-            return next(p for p in path.parents if len(p.parts) <= len(fixed) and not glob.has_magic(str(p)))
-        return path.parent if path.is_file() else path
+            return next(parent for parent in path.parents if not glob.has_magic(str(parent)))
+        return path if path.is_dir() else path.parent
 
     def files(self) -> list[FileSplit]:
         """Whole files, by name."""

@@ -24,7 +24,8 @@ class ParquetSource(FileSource):
         super().__init__(path, watch)
 
     def splits_of(self, path: Path, file: FileSplit) -> list[FileSplit]:
-        metadata = _opened(path).metadata
+        with _opened(path) as opened:
+            metadata = opened.metadata
         splits, start, size = [], 0, 0
         for group in range(metadata.num_row_groups):
             size += metadata.row_group(group).total_byte_size

@@ -86,7 +86,7 @@ class _Lines:
     def __init__(self, path: Path, split: FileSplit, start: Position | None, form: LineFormat) -> None:
         self.path = path
         self._form = form
-        self._end = split.end
+        self._end = split.end if split.end is not None or _compression(path) else split.size
         self._stream = _opened(path)
         self._carry = b""
         self._eof = False
