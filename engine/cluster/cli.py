@@ -349,7 +349,7 @@ def _name(job: str) -> str:
 
 
 def _store_hint(store: str) -> str:
-    return "" if store == ".weir" else f" --store {store}"
+    return "" if store in (".weir", read_settings().store) else f" --store {store}"
 
 
 def _escape(text: str) -> str:
