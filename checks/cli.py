@@ -22,6 +22,7 @@ from checks.docs import serve
 from checks.drill import DrillFailed, Say, Share, drills, run_drill
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import DrillSpec, load_spec
+from engine.cluster.cli import Store
 from engine.runtime.errors import WeirError
 
 console = Console()
@@ -30,7 +31,6 @@ _COLOURS = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.COULD_NOT_RU
 _CODES = {Verdict.PASSED: 0, Verdict.FAILED: 1, Verdict.COULD_NOT_RUN: 2}
 
 JobArgument = Annotated[str, typer.Argument(help="name of a job in assets/, or its import path", metavar="JOB")]
-StoreOption = Annotated[str, typer.Option("--store", help="directory for snapshots and tables", envvar="WEIR_STORE")]
 Seed = Annotated[int | None, typer.Option(help="decides whom and when to kill (default: by chance)")]
 Kills = Annotated[int, typer.Option(min=1, help="how many workers to kill, one after the other")]
 Records = Annotated[
@@ -44,7 +44,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="port for --serve (0: 
 
 def drill(
     job: JobArgument,
-    store: StoreOption = ".weir",
+    store: Store = ".weir",
     seed: Seed = None,
     kills: Kills = 1,
     records: Records = None,
@@ -71,7 +71,7 @@ def drill(
 
 def audit(
     job: JobArgument,
-    store: StoreOption = ".weir",
+    store: Store = ".weir",
     drill_id: Drill = None,
     serve_docs: Serve = False,
     port: Port = 0,

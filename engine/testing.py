@@ -21,13 +21,12 @@ import pyarrow as pa
 from engine.api.environment import StreamEnvironment
 from engine.cluster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
 from engine.cluster.jobmaster import JobMaster
-from engine.connectors.base import Source, SplitReader
+from engine.connectors.base import FixedSource, SourceContext, SplitReader
 from engine.connectors.table import read_table
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol.epochlog import Created
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.messages import Register, SlotMessage
-from engine.runtime.ports import Clock
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.log import EpochLog
 from engine.snapshot.paths import JobPaths
@@ -57,7 +56,7 @@ class JobFailed(AssertionError):
 Item = Mapping[str, Any] | Checkpoint | Crash
 
 
-class ListSource(Source):
+class ListSource(FixedSource):
     """Records and faults from lists, one per split."""
 
     def __init__(self, *splits: Sequence[Item]) -> None:
@@ -66,9 +65,10 @@ class ListSource(Source):
     def splits(self) -> Sequence[str]:
         return [str(index) for index in range(len(self._splits))]
 
-    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
-        assert isinstance(clock, LocalRun), "a ListSource runs in engine.testing.run only"
-        return _ListReader(self._splits[int(split)], position or 0, clock, schema)
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
+        run = context.clock
+        assert isinstance(run, LocalRun), "a ListSource runs in engine.testing.run only"
+        return _ListReader(self._splits[int(split)], position or 0, run, context.schema)
 
 
 class _ListReader(SplitReader):
@@ -238,8 +238,11 @@ class LocalRun:
     def post(self, work: Callable[[], None]) -> None:
         self._inbox.append(work)
 
-    def run(self) -> LocalRun:
+    def run(self, until: Callable[[], bool] | None = None) -> LocalRun:
+        """To the job's end; `until`: or to where this is true, for a job without one. It may be run on from there."""
         for _ in range(STEPS):
+            if until is not None and until():
+                return self
             self._now_ms += 1
             for _ in range(len(self._inbox)):
                 self._inbox.popleft()()

@@ -13,6 +13,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from engine.cluster.client import JobClient
 from engine.cluster.java import prepare_environment
+from engine.cluster.settings import read_settings
 from engine.runtime.errors import WeirError
 from orchestration.spec import StreamSpec
 
@@ -24,9 +25,11 @@ STORE = "store"
 
 
 def default_store() -> str:
-    """WEIR_STORE, or a directory beside Dagster's own state, or what the CLI uses."""
+    """WEIR_STORE, or the configuration file's, or a directory beside Dagster's own state, or what the CLI uses."""
     if store := os.environ.get("WEIR_STORE"):
         return str(Path(store).absolute())
+    if store := read_settings().store:
+        return store
     if home := os.environ.get("DAGSTER_HOME"):
         return str(Path(home).absolute() / "weir")
     return str(Path(".weir").absolute())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.connectors.base import SourceContext
 from engine.protocol.epochlog import Created
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.runtime.operators.base import OperatorContext
@@ -159,6 +160,27 @@ def context(
         store or MemoryStore(),
         JobPaths("job"),
         {},
+    )
+
+
+def source_context(
+    schema: pa.Schema,
+    clock: FakeClock | None = None,
+    *,
+    offload: FakeOffload | None = None,
+    store: Store | None = None,
+    subtask: int = 0,
+    parallelism: int = 1,
+) -> SourceContext:
+    return SourceContext(
+        "src",
+        subtask,
+        parallelism,
+        clock or FakeClock(),
+        offload or FakeOffload(),
+        store or MemoryStore(),
+        JobPaths("job"),
+        schema,
     )
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from assets.pageviews.source import page_views
 from engine.api import (
@@ -20,10 +19,9 @@ from engine.api import (
     count,
     total,
 )
-from engine.connectors.base import SplitReader
+from engine.connectors.base import SourceContext, SplitReader
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
-from engine.runtime.ports import Clock
 
 SCHEMA = "app_id string, user_id long, bytes long, ts timestamp"
 EVENT_RATE = 20_000
@@ -49,11 +47,11 @@ class Feed(GeneratorSource):
         super().__init__(Views(), 2, rows, rate, live_since_ms=0)
         self._started = started
 
-    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
         with contextlib.suppress(FileExistsError):
             self._started.touch(exist_ok=False)
         self._live_since_ms = self._started.stat().st_mtime_ns // 1_000_000
-        return super().reader(split, position, clock, schema)
+        return super().reader(split, position, context)
 
 
 def _views(env: StreamEnvironment, slow_ms: int = 0, live: bool = False) -> DataStream:

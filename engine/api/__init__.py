@@ -17,6 +17,7 @@ from engine.runtime.functions import (
     ReduceFunction,
     RuntimeContext,
 )
+from engine.runtime.tags import OutputTag
 from engine.state.aggregates import Aggregate, count, maximum, mean, minimum, total
 from engine.state.heap import ValueState, ValueStateDescriptor
 
@@ -37,6 +38,7 @@ __all__ = [
     "KeyedStream",
     "MapFunction",
     "NoRestart",
+    "OutputTag",
     "ProcessContext",
     "ReduceFunction",
     "RuntimeContext",

@@ -24,6 +24,7 @@ from engine.graph.job_graph import JobGraph, SourceSpec
 from engine.graph.stream_graph import StreamGraph
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.restart import ExponentialDelay, NoRestart, RestartStrategy
+from engine.runtime.errors import WeirError
 from engine.state.keygroups import DEFAULT_MAX_PARALLELISM
 
 if TYPE_CHECKING:
@@ -101,12 +102,16 @@ class StreamEnvironment:
         return NoRestart() if self.checkpoints.interval_ms is None else ExponentialDelay()
 
     def from_source(self, source: Source, schema: pa.Schema | str, uid: str) -> DataStream:
-        """A stream of a source's splits; its parallelism is at most the number of splits."""
+        """A stream of a source's splits; its parallelism is at most the number of splits, where that is known."""
         parsed = parse_schema(schema)
-        splits = source.splits()
-        if not splits:
+        try:
+            source.check(parsed)
+        except WeirError as error:
+            raise JobError(f"source {uid!r}: {error}") from error
+        most = source.max_parallelism
+        if most == 0:
             raise JobError(f"source {uid!r} has no splits")
-        parallelism = min(self.parallelism, len(splits))
+        parallelism = self.parallelism if most is None else min(self.parallelism, most)
         node = self.graph.add_source(SourceSpec(uid, source, parsed, None), parallelism)
         return DataStream(self, node, parsed)
 

@@ -22,10 +22,10 @@ class Placed:
         """Of this operator; goes before the environment's, the submission's and the configuration file's."""
         node = self._just_added(f"set_parallelism({parallelism})")
         checked_parallelism(parallelism)
-        splits = len(node.source.source.splits()) if node.source else parallelism
-        if parallelism > splits:
+        most = node.source.source.max_parallelism if node.source else None
+        if most is not None and parallelism > most:
             raise JobError(
-                f"source {node.uid!r} has {splits} splits, so at parallelism {parallelism} some subtasks would read "
+                f"source {node.uid!r} has {most} splits, so at parallelism {parallelism} some subtasks would read "
                 "nothing: lower it, or set it on the operator that follows"
             )
         node.parallelism = parallelism

@@ -36,6 +36,7 @@ from engine.runtime.operators.columnar import AssignTimestamps, MapBatches
 from engine.runtime.operators.rows import KeyedProcess, KeyedReduce, RowFilter, RowFlatMap, RowMap
 from engine.runtime.operators.sink import SinkOperator
 from engine.runtime.operators.window import WindowCombine, WindowMerge
+from engine.runtime.tags import OutputTag
 from engine.state.aggregates import ROWS, WINDOW, Aggregate, AggregatePlan
 
 if TYPE_CHECKING:
@@ -168,6 +169,17 @@ class DataStream(Partitioned):
         """Each record on the slot's standard output, when its epoch is committed nowhere: at least once."""
         return self.sink_to(PrintSink(), uid or self._env.graph.next_uid("print"))
 
+    def side_output(self, tag: OutputTag) -> DataStream:
+        """What its operator sends aside under this tag, such as the malformed records of a source."""
+        node = self._env.graph.nodes[self._node]
+        offered = node.source.source.side_outputs if node.source else ()
+        if tag not in offered:
+            names = ", ".join(other.name for other in offered) or "none"
+            raise JobError(f"{node.uid!r} has no side output {tag.name!r}; it has: {names}")
+        spec = OperatorSpec(self._env.graph.next_uid(tag.name), "side_output", partial(MapBatches, _same, tag.schema))
+        taken = self._env.graph.add_operator(spec, tag.schema, node.parallelism, node.id, tag=tag)
+        return DataStream(self._env, taken, tag.schema)
+
     # --- building ---
 
     def _add(self, kind: str, build: Callable[[], Operator], schema: pa.Schema, row_lane: bool = False) -> DataStream:
@@ -287,6 +299,10 @@ class WindowedStream:
         exchange = Exchange(ExchangeKind.HASH, self._keys)
         node = graph.add_operator(merge, schema, self._env.parallelism, combined, exchange)
         return DataStream(self._env, node, schema)
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 def _frame(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:

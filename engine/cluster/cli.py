@@ -20,10 +20,14 @@ from engine.cluster.doctor import render as render_doctor
 from engine.cluster.doctor import run_doctor
 from engine.cluster.launch import MasterExit, MasterLaunch, RunFolder
 from engine.cluster.liveview import Rates, plain_line, render
-from engine.cluster.loading import JobSpec, as_params, default_name, load_with_params
+from engine.cluster.loading import JobSpec, as_params, default_name, load_job
+from engine.cluster.settings import read_settings
 from engine.cluster.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch, start_detached
 from engine.cluster.supervisor import Supervisor
+from engine.graph.diagram import Level, diagrams
 from engine.graph.execution_graph import ExecutionGraph
+from engine.graph.render import Format
+from engine.graph.render import render as render_graph
 from engine.runtime.errors import WeirError
 
 app = typer.Typer(
@@ -37,9 +41,19 @@ errors = Console(stderr=True, soft_wrap=True)
 
 JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
 JobName = Annotated[str, typer.Argument(help="name of the job (weir jobs), or its import path", metavar="JOB")]
-Store = Annotated[str, typer.Option(help="directory for snapshots and tables", envvar="WEIR_STORE")]
+
+
+def _configured(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
+    """The configuration file's store, where neither the command line nor WEIR_STORE names one."""
+    source = context.get_parameter_source(str(option.name))
+    return (source and source.name == "DEFAULT" and read_settings().store) or value
+
+
+Store = Annotated[
+    str, typer.Option(help="directory for snapshots and tables", envvar="WEIR_STORE", callback=_configured)
+]
 Param = Annotated[list[str] | None, typer.Option(help="a parameter of the job, NAME=VALUE (see weir describe)")]
-Parallelism = Annotated[int | None, typer.Option(min=1, help="slots to run on, unless the job sets it (default 2)")]
+Parallelism = Annotated[int | None, typer.Option(min=1, help="of operators that set none themselves (default 2)")]
 Name = Annotated[str | None, typer.Option(help="name of the job (default: from its import path)")]
 MaxSlots = Annotated[int | None, typer.Option(min=1, help="task slots Spark is given (default: the cores, at least 4)")]
 Rewind = Annotated[bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide later ones")]
@@ -126,7 +140,7 @@ def submit(
     launch = _launch(job, store, param, parallelism, name, max_slots, slots_timeout)
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     client = start_detached(launch, "cli")
-    with console.status(f"starting {launch.name}: Spark, then {launch.parallelism or 'its'} slots …"):
+    with console.status(f"starting {launch.name}: Spark, then its slots …"):
         ended = client.wait_until_running()
     if ended is not None:
         _finish(ended, launch)
@@ -197,18 +211,37 @@ def cancel(job: JobName, store: Store = ".weir") -> None:
 @app.command()
 def describe(job: JobPath, param: Param = None, parallelism: Parallelism = None) -> None:
     """Show a job's parameters and its graph, without running it."""
-    graph, params = load_with_params(JobSpec(job, default_name(job), dict(as_params(param or [])), parallelism))
+    loaded = load_job(_spec(job, param, parallelism))
     table = Table("parameter", "default", "meaning", box=None, pad_edge=False)
-    for declared in params:
+    for declared in loaded.params:
         table.add_row(declared.name, repr(declared.default), declared.help)
-    if params:
+    if loaded.params:
         console.print(table, "")
-    execution = ExecutionGraph(graph)
-    for vertex in graph.vertices:
-        console.print(f"{vertex.id}  ×{vertex.parallelism}  {vertex.label}", highlight=False)
-        for edge in graph.outputs(vertex.id):
-            console.print(f"   └─ {edge.exchange} → {edge.target}", highlight=False)
-    console.print(f"{len(execution.subtasks)} subtasks in {execution.slots} slots", highlight=False)
+    print(render_graph(diagrams(loaded.stream_graph, loaded.graph, Level.JOB), Format.TEXT), end="")
+    execution = ExecutionGraph(loaded.graph)
+    print(f"{len(execution.subtasks)} subtasks in {execution.slots} slots")
+
+
+@app.command()
+def graph(
+    job: JobPath,
+    level: Annotated[Level | None, typer.Option(help="which of its graphs (default: all three)")] = None,
+    form: Annotated[Format, typer.Option("--format", help="how it is drawn")] = Format.TEXT,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="file to write")] = None,
+    param: Param = None,
+    parallelism: Parallelism = None,
+) -> None:
+    """Draw a job without running it: its operators, how they are chained, and their subtasks in slots."""
+    loaded = load_job(_spec(job, param, parallelism))
+    drawn = render_graph(diagrams(loaded.stream_graph, loaded.graph, level), form)
+    if output is None:
+        print(drawn, end="")
+        return
+    try:
+        output.write_text(drawn)
+    except OSError as error:
+        raise WeirError(f"can't write {output}: {error.strerror}; choose another file with -o") from error
+    console.print(f"{output} is written", highlight=False)
 
 
 @app.command()
@@ -220,6 +253,12 @@ def doctor(
     print(render_doctor(checks))
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
+
+
+def _spec(job: str, param: list[str] | None, parallelism: int | None) -> JobSpec:
+    """As the job would be started now."""
+    parallelism = parallelism or read_settings().parallelism
+    return JobSpec(job, default_name(job), dict(as_params(param or [])), parallelism)
 
 
 def _launch(
@@ -310,7 +349,7 @@ def _name(job: str) -> str:
 
 
 def _store_hint(store: str) -> str:
-    return "" if store == ".weir" else f" --store {store}"
+    return "" if store in (".weir", read_settings().store) else f" --store {store}"
 
 
 def _escape(text: str) -> str:

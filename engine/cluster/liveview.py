@@ -37,7 +37,7 @@ def render(status: dict[str, Any], rates: Rates, note: str = "") -> RenderableTy
         (status["job"], "bold"),
         "  ",
         (status["phase"], "green" if status["phase"] == "running" else "yellow"),
-        f" ({len(status['slots'])} of {status['parallelism']} slots)",
+        f" ({len(status['slots'])} of {status['slots_needed']} slots)",
         f"  generation {status['generation']}, attempt {status['attempt']}, restarts {status['restarts']}"
         f"  ·  {status['guarantee']}",
     )
@@ -80,7 +80,7 @@ def checkpoint_line(status: dict[str, Any]) -> str:
 def plain_line(status: dict[str, Any], rates: Rates) -> str:
     """For a terminal that is none: a line a reading."""
     if status["phase"] != "running":
-        return f"{status['phase']} ({len(status['slots'])} of {status['parallelism']} slots registered)"
+        return f"{status['phase']} ({len(status['slots'])} of {status['slots_needed']} slots registered)"
     first = status["vertices"][0]
     rate = rates.latest.get(first["id"], {})
     return f"{status['phase']}  {count(rate.get('rows_in', 0))} rows/s in  {checkpoint_line(status)}"

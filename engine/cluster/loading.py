@@ -16,6 +16,7 @@ from engine.api.environment import StreamEnvironment
 from engine.api.errors import JobError
 from engine.api.params import Param
 from engine.graph.job_graph import JobGraph
+from engine.graph.stream_graph import StreamGraph
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,18 @@ def default_name(path: str) -> str:
     return parts[-2] if len(parts) > 1 and parts[-1] == "job" else parts[-1]
 
 
+@dataclass(frozen=True)
+class LoadedJob:
+    stream_graph: StreamGraph
+    graph: JobGraph
+    params: list[Param]
+
+
 def load(spec: JobSpec) -> JobGraph:
-    graph, _ = load_with_params(spec)
-    return graph
+    return load_job(spec).graph
 
 
-def load_with_params(spec: JobSpec) -> tuple[JobGraph, list[Param]]:
+def load_job(spec: JobSpec) -> LoadedJob:
     function = find_job(spec.path)
     env = StreamEnvironment(params=spec.params, parallelism=spec.parallelism)
     try:
@@ -58,7 +65,7 @@ def load_with_params(spec: JobSpec) -> tuple[JobGraph, list[Param]]:
         ) from error
     env.params.check_all_known()
     graph = env.build(spec.name, _code_hash(function))
-    return graph, list(env.params.declared.values())
+    return LoadedJob(env.graph, graph, list(env.params.declared.values()))
 
 
 def find_job(path: str) -> Callable[[StreamEnvironment], None]:

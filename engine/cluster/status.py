@@ -23,7 +23,8 @@ def describe(master: JobMaster, launch: MasterLaunch, now_ms: float, wall_ms: in
         "phase": master.phase.value,
         "generation": master.attempt.generation,
         "attempt": master.attempt.attempt,
-        "parallelism": master.execution.slots,
+        "parallelism": max(vertex.parallelism for vertex in graph.vertices),
+        "slots_needed": master.execution.slots,
         "guarantee": guarantee(master),
         "restarts": master.stats.restarts,
         "last_failure": master.stats.last_failure,
@@ -38,6 +39,9 @@ def describe(master: JobMaster, launch: MasterLaunch, now_ms: float, wall_ms: in
         "committed_rows": {uid: master.ledger.get(ledger.sink_rows(uid), 0) for uid, _ in graph.sinks},
         "read_rows": {
             v.source.uid: master.ledger.get(ledger.source_rows(v.source.uid), 0) for v in graph.vertices if v.source
+        },
+        "malformed_rows": {
+            v.source.uid: master.ledger.get(ledger.malformed_rows(v.source.uid), 0) for v in graph.vertices if v.source
         },
         "slots": [{"slot": s.index, "pid": s.pid, "address": s.address} for s in master.slots.all],
         "vertices": vertices,

@@ -14,7 +14,8 @@ import msgspec
 
 from engine.cluster.client import JobClient
 from engine.cluster.launch import MasterLaunch, RunFolder
-from engine.cluster.loading import JobSpec, default_name, load_with_params
+from engine.cluster.loading import JobSpec, default_name, load
+from engine.cluster.settings import read_settings
 from engine.cluster.spark import default_max_slots, is_local
 from engine.graph.execution_graph import ExecutionGraph
 from engine.runtime.errors import WeirError
@@ -47,10 +48,15 @@ def plan_launch(
     conf: Mapping[str, str] | None = None,
     py_files: Sequence[str] = (),
 ) -> MasterLaunch:
-    """Everything that can be wrong is found here, before a process is started."""
+    """Everything that can be wrong is found here, before a process is started.
+
+    What is not given comes from the configuration file.
+    """
+    settings = read_settings()
+    parallelism = parallelism or settings.parallelism
     spec = JobSpec(path, name or default_name(path), dict(params), parallelism)
-    graph, _ = load_with_params(spec)
-    slots = max_slots or default_max_slots()
+    graph = load(spec)
+    slots = max_slots or settings.max_slots or default_max_slots()
     needed = ExecutionGraph(graph).slots
     if is_local(master) and needed > slots:
         raise WeirError(
@@ -83,7 +89,7 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     if choice is FromSnapshot.LAST:
         return ""
     hide = choice is FromSnapshot.REWIND
-    graph, _ = load_with_params(JobSpec(launch.path, launch.name, launch.params, launch.parallelism))
+    graph = load(JobSpec(launch.path, launch.name, launch.params, launch.parallelism))
     fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
     if hide and fixed:
         raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")

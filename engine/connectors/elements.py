@@ -7,12 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.connectors.base import Source, SplitReader
+from engine.connectors.base import FixedSource, SourceContext, SplitReader
 from engine.runtime.errors import SchemaMismatch
-from engine.runtime.ports import Clock
 
 
-class ElementsSource(Source):
+class ElementsSource(FixedSource):
     def __init__(self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
         for position, row in enumerate(rows):
             if set(row) != set(schema.names):
@@ -32,7 +31,7 @@ class ElementsSource(Source):
     def splits(self) -> Sequence[str]:
         return ["0"]
 
-    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
         return _Reader(self._batch, int(position or 0))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.connectors.base import Source, SplitReader
+from engine.connectors.base import FixedSource, SourceContext, SplitReader
 from engine.runtime.errors import SchemaMismatch
 from engine.runtime.ports import Clock
 
@@ -21,7 +21,7 @@ BUFFER_TIMEOUT_MS = 5.0
 Columns = Mapping[str, Any]
 
 
-class GeneratorSource(Source):
+class GeneratorSource(FixedSource):
     """`make` maps an int64 array of record numbers to columns (Arrow or numpy arrays), by name.
 
     Integers for a timestamp column count its own unit: microseconds for `timestamp`.
@@ -58,8 +58,8 @@ class GeneratorSource(Source):
     def splits(self) -> Sequence[str]:
         return [str(split) for split in range(self._splits)]
 
-    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
-        index = int(split)
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
+        index, clock = int(split), context.clock
         end = None if self._rows is None else (self._rows - index + self._splits - 1) // self._splits
         pace = None
         if self._rate is not None:
@@ -71,7 +71,7 @@ class GeneratorSource(Source):
                 since = clock.now_ms() - max(0, clock.wall_ms() - self._live_since_ms)
                 pace = _Pace(per_ms, since, 0, gather)
                 position = pace.due_at(clock.now_ms()) if position is None else position
-        return _Reader(self._make, index, self._splits, int(position or 0), end, pace, clock, schema)
+        return _Reader(self._make, index, self._splits, int(position or 0), end, pace, clock, context.schema)
 
 
 @dataclass(frozen=True)

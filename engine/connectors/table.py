@@ -178,12 +178,19 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def read_table(store: Store, table: str) -> pa.Table:
-    """The published rows without Spark: what `spark.read.parquet` would see. `table` is a path in the store."""
+def published(store: Store, table: str) -> list[str] | None:
+    """The names of a table's published files; None: there is no epoch yet. `table` is a path in the store."""
     numbers = [name for path in store.list(f"{table}/_spark_metadata") if (name := _name(path)) != _BEGUN]
     if not numbers:
-        raise FileNotFoundError(f"{table} is not a Weir table, or nothing was published to it yet")
+        return None
     newest = max(int(number.removesuffix(".compact")) for number in numbers)
-    names = [_name(file["path"]) for file in TableCommitter(store, table).files(newest + 1)]
+    return [_name(file["path"]) for file in TableCommitter(store, table).files(newest + 1)]
+
+
+def read_table(store: Store, table: str) -> pa.Table:
+    """The published rows without Spark: what `spark.read.parquet` would see."""
+    names = published(store, table)
+    if names is None:
+        raise FileNotFoundError(f"{table} is not a Weir table, or nothing was published to it yet")
     parts = [pq.read_table(pa.BufferReader(store.read(f"{table}/{name}"))) for name in names]
     return pa.concat_tables(parts) if parts else pa.table({})

@@ -53,18 +53,26 @@ class JobVertex:
         return any(operator.row_lane for operator in self.operators)
 
     @property
+    def chain(self) -> tuple[str, ...]:
+        """What each of its operators is."""
+        head = [f"source {self.source.uid}"] if self.source else []
+        return (*head, *(f"{o.kind} {o.uid}" if o.uid != o.kind else o.kind for o in self.operators))
+
+    @property
     def label(self) -> str:
-        kinds = [f"source {self.source.uid}"] if self.source else []
-        return " → ".join(kinds + [f"{o.kind} {o.uid}" if o.uid != o.kind else o.kind for o in self.operators])
+        return " → ".join(self.chain)
 
 
 @dataclass(frozen=True)
 class JobEdge:
+    """`side`: it carries the side output of this tag (its name) of this operator (its uid) of the source vertex."""
+
     id: str
     source: str
     target: str
     schema: pa.Schema
     exchange: Exchange
+    side: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec, SourceSpec
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
+from engine.runtime.tags import OutputTag
 from engine.state.keygroups import check_parallelism
 
 DEFAULT_GROUP = "default"
@@ -22,7 +23,10 @@ DEFAULT_GROUP = "default"
 
 @dataclass
 class StreamNode:
-    """One operator. The schema is of what it emits. `exchange`: what the author put before it; None: nothing."""
+    """One operator. The schema is of what it emits. `exchange`: what the author put before it; None: nothing.
+
+    `tag`: it takes this side output of its input; None: the main one.
+    """
 
     id: int
     uid: str
@@ -33,6 +37,7 @@ class StreamNode:
     input: int | None = None
     exchange: Exchange | None = None
     slot_sharing_group: str = DEFAULT_GROUP
+    tag: OutputTag | None = None
 
 
 @dataclass
@@ -49,6 +54,7 @@ class StreamGraph:
         parallelism: int,
         input_node: int,
         exchange: Exchange | None = None,
+        tag: OutputTag | None = None,
     ) -> int:
         """It is in the slots of what is before it."""
         node = StreamNode(
@@ -60,6 +66,7 @@ class StreamGraph:
             input=input_node,
             exchange=exchange,
             slot_sharing_group=self.nodes[input_node].slot_sharing_group,
+            tag=tag,
         )
         return self._add(node)
 
@@ -76,7 +83,8 @@ class StreamGraph:
         return node.id
 
     def consumers(self, node: int) -> list[StreamNode]:
-        return [other for other in self.nodes if other.input == node]
+        """Of its main output."""
+        return [other for other in self.nodes if other.input == node and other.tag is None]
 
     def exchange(self, node: StreamNode) -> Exchange:
         """What lies before it: the author's choice, or straight on, and spread evenly to another parallelism."""
@@ -101,6 +109,7 @@ class StreamGraph:
             if not self.consumers(node.id) and not (node.operator and node.operator.sink):
                 raise JobError(f"nothing follows {node.uid!r}: end the stream with sink_to(...) or print()")
         self._check_sinks()
+        self._check_side_outputs()
         for node in self.nodes:
             try:
                 check_parallelism(node.parallelism, max_parallelism)
@@ -129,8 +138,9 @@ class StreamGraph:
                 f"{self.nodes[head_of[node.input]].uid}->{node.uid}",
                 self.nodes[head_of[node.input]].uid,
                 node.uid,
-                self.nodes[node.input].schema,
+                node.tag.schema if node.tag else self.nodes[node.input].schema,
                 self.exchange(node),
+                (self.nodes[node.input].uid, node.tag.name) if node.tag else None,
             )
             for node in self.nodes
             if node.input is not None and head_of[node.id] == node.id
@@ -148,10 +158,20 @@ class StreamGraph:
                     f"the sinks {owner[target]!r} and {node.uid!r} both write to {target}: give each its own"
                 )
 
+    def _check_side_outputs(self) -> None:
+        """What a source sends aside and nobody takes would be lost without a word."""
+        for node in self.nodes:
+            for tag in node.source.source.side_outputs if node.source else ():
+                if not any(other.input == node.id and other.tag == tag for other in self.nodes):
+                    raise JobError(
+                        f"nobody takes the {tag.name} records of source {node.uid!r}: end them with "
+                        f"side_output({tag.name.upper()}).sink_to(...) too"
+                    )
+
     def _chains(self, before: StreamNode, after: StreamNode) -> bool:
         straight = self.exchange(after).kind is ExchangeKind.FORWARD
         together = before.slot_sharing_group == after.slot_sharing_group
-        return straight and together and len(self.consumers(before.id)) == 1
+        return straight and together and after.tag is None and len(self.consumers(before.id)) == 1
 
 
 def _fingerprint(graph: JobGraph, code: str) -> str:

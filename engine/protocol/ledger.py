@@ -27,6 +27,11 @@ def source_rows(uid: str) -> str:
     return f"source:{uid}"
 
 
+def malformed_rows(uid: str) -> str:
+    """Read by the source and not among `source_rows`: skipped, or sent aside."""
+    return f"malformed:{uid}"
+
+
 SINK = "sink:"
 
 

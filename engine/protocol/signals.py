@@ -26,4 +26,10 @@ class EndOfData(msgspec.Struct, frozen=True, tag="e"):
     """No record follows; barriers still may, until the final checkpoint is complete."""
 
 
-Signal = Watermark | Barrier | EndOfData
+class StreamStatus(msgspec.Struct, frozen=True, tag="s"):
+    """Idle: nothing comes until the next `StreamStatus(idle=False)`, so whoever listens need not wait for it (B2)."""
+
+    idle: bool
+
+
+Signal = Watermark | Barrier | EndOfData | StreamStatus

@@ -9,17 +9,24 @@ import pyarrow as pa
 from engine.protocol.signals import Signal, Watermark
 from engine.runtime.channels import OutputPort
 from engine.runtime.operators.base import Operator, Output
+from engine.runtime.tags import OutputTag
 
 
 class PortsOutput:
-    """The end of the chain: everything goes to the output ports."""
+    """The end of the chain: rows go to the output ports, side outputs to those that ask for them, signals to all."""
 
     def __init__(self, ports: Sequence[OutputPort]) -> None:
         self._ports = ports
+        self._main = [port for port in ports if port.side is None]
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        for port in self._ports:
+        for port in self._main:
             port.emit(batch)
+
+    def emit_side(self, uid: str, tag: OutputTag, batch: pa.RecordBatch) -> None:
+        for port in self._ports:
+            if port.side == (uid, tag.name):
+                port.emit(batch)
 
     def watermark(self, timestamp_ms: int) -> None:
         self.signal(Watermark(timestamp_ms))

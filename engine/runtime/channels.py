@@ -93,8 +93,15 @@ def _with_own_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
 class OutputPort:
     """Everything one subtask sends along one edge."""
 
-    def __init__(self, edge: str, channels: list[OutputChannel], partitioner: Partitioner) -> None:
+    def __init__(
+        self,
+        edge: str,
+        channels: list[OutputChannel],
+        partitioner: Partitioner,
+        side: tuple[str, str] | None = None,
+    ) -> None:
         self.edge = edge
+        self.side = side
         self.channels = channels
         self._partitioner = partitioner
 

@@ -129,7 +129,7 @@ class Deployer:
                 for channel in self.execution.outputs(edge, subtask.index)
             ]
             deployment.outputs.update({channel.id: channel for channel in channels})
-            ports.append(OutputPort(edge.id, channels, self.execution.partitioner(edge, subtask.index)))
+            ports.append(OutputPort(edge.id, channels, self.execution.partitioner(edge, subtask.index), edge.side))
         return ports
 
     def _context(

@@ -11,7 +11,7 @@ import pyarrow as pa
 from engine.protocol.aligner import BarrierAligner, Outcome
 from engine.protocol.credits import ChannelLimits, GateCredit
 from engine.protocol.ids import AttemptId, ChannelId
-from engine.protocol.signals import MIN_WATERMARK, Barrier, EndOfData, Watermark
+from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
 from engine.runtime.channels import InputChannel
 from engine.runtime.ports import Frame, Transport
 
@@ -21,7 +21,7 @@ class Ended:
     """Every channel has said EndOfData."""
 
 
-Taken: TypeAlias = pa.RecordBatch | Watermark | Ended | Outcome
+Taken: TypeAlias = pa.RecordBatch | Watermark | StreamStatus | Ended | Outcome
 
 
 class InputGate:
@@ -44,6 +44,8 @@ class InputGate:
         self._hold = limits.own_bytes // 4
         self._watermarks = [MIN_WATERMARK] * len(channels)
         self._watermark = MIN_WATERMARK
+        self._idle_channels = [False] * len(channels)
+        self._idle = False
         self._ended = 0
         self._next = 0
         self._ready: list[Taken] = []
@@ -67,7 +69,7 @@ class InputGate:
         return result
 
     def poll(self, max_rows: int, now_ms: float) -> Taken | None:
-        """The next thing to do: rows, a watermark that advanced, a barrier that has come everywhere, the end."""
+        """The next thing to do: rows, a clock that advanced or fell idle, a barrier that came everywhere, the end."""
         while not self._ready:
             position = self._pick()
             if position is None:
@@ -81,7 +83,11 @@ class InputGate:
                 self.rows_received[channel.id.edge] += element.num_rows
                 return element
             if isinstance(element, Watermark):
-                self._on_watermark(position, element.timestamp_ms)
+                self._watermarks[position] = max(self._watermarks[position], element.timestamp_ms)
+                self._advance()
+            elif isinstance(element, StreamStatus):
+                self._idle_channels[position] = element.idle
+                self._advance()
             elif isinstance(element, Barrier):
                 self._triggered_ms[element.checkpoint] = element.triggered_ms
                 self._ready.extend(self._aligner.on_barrier(position, element.checkpoint, now_ms))
@@ -102,12 +108,25 @@ class InputGate:
                 return position
         return None
 
-    def _on_watermark(self, position: int, timestamp_ms: int) -> None:
-        self._watermarks[position] = max(self._watermarks[position], timestamp_ms)
-        lowest = min(self._watermarks)
-        if lowest > self._watermark:
-            self._watermark = lowest
-            self._ready.append(Watermark(lowest))
+    def _advance(self) -> None:
+        """The clock is the lowest of the active inputs; it never goes back.
+
+        An input at +∞ has ended: it holds nothing back, and does not end the time of one that is only idle. Where all
+        that have not ended are idle, the clock is the highest of them: as if each had fallen idle before it.
+        """
+        inputs = zip(self._watermarks, self._idle_channels, strict=True)
+        going = [(mark, idle) for mark, idle in inputs if mark < MAX_WATERMARK]
+        active = [mark for mark, idle in going if not idle]
+        idle = bool(going) and not active
+        if self._idle and not idle:
+            self._ready.append(StreamStatus(idle=False))
+        clock = min(active) if active else max((mark for mark, _ in going), default=MAX_WATERMARK)
+        if clock > self._watermark:
+            self._watermark = clock
+            self._ready.append(Watermark(clock))
+        if idle and not self._idle:
+            self._ready.append(StreamStatus(idle=True))
+        self._idle = idle
 
     def _grant(self, hold: int) -> None:
         for position, granted_total in self._credit.grants(hold):

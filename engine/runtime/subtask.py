@@ -18,7 +18,7 @@ from engine.protocol.aligner import Aligned, Superseded
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.messages import Decline, SlotMessage, SubtaskFinished
-from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, Watermark
+from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
 from engine.runtime.chain import OperatorChain
 from engine.runtime.channels import OutputPort
 from engine.runtime.closing import close_all
@@ -92,6 +92,7 @@ class Subtask:
         self._row_lane = row_lane
         self._batch_rows = batch_rows
         self._max_rows = min(1024, batch_rows) if row_lane else batch_rows
+        self._idle = False
         self._last_trigger = 0
         self._upload = upload
         self._report = report
@@ -124,7 +125,7 @@ class Subtask:
     def step(self) -> Activity:
         for port in self._ports:
             port.flush()
-        if self._triggers:
+        if self._triggers and (not isinstance(self._head, SourceHead) or self._head.ready):
             self._take_snapshot(*self._triggers.popleft(), alignment_ms=0.0)
             return Activity.BUSY
         if self._chain.blocked or any(port.blocked for port in self._ports):
@@ -136,15 +137,22 @@ class Subtask:
         if self.finished:
             return False
         batch = head.poll(self._max_rows)
+        aside = head.take_aside()
+        if self._idle and (batch is not None or aside or not head.idle):
+            self._set_idle(False)
         if batch is not None:
             self._process(batch)
+        for tag, rows in aside:
+            self._chain.tail.emit_side(self._head_uid, tag, rows)
         watermark = head.watermark()
         if watermark is not None:
             self._advance(watermark)
+        if head.idle and not self._idle:
+            self._set_idle(True)
         if head.finished:
             self._advance(MAX_WATERMARK)
             self._end()
-        return batch is not None or self.finished
+        return batch is not None or bool(aside) or self.finished
 
     def _step_gate(self, gate: InputGate) -> bool:
         taken = gate.poll(self._max_rows, self._clock.now_ms())
@@ -153,6 +161,8 @@ class Subtask:
                 return False
             case Watermark(timestamp_ms):
                 self._advance(timestamp_ms)
+            case StreamStatus(idle):
+                self._set_idle(idle)
             case Aligned(checkpoint, alignment_ms):
                 self._take_snapshot(checkpoint, gate.triggered_ms(checkpoint), alignment_ms)
             case Superseded(checkpoint):
@@ -180,6 +190,10 @@ class Subtask:
     def _advance(self, timestamp_ms: int) -> None:
         self.meter.watermark_ms = timestamp_ms
         self._chain.input.watermark(timestamp_ms)
+
+    def _set_idle(self, idle: bool) -> None:
+        self._idle = idle
+        self._chain.tail.signal(StreamStatus(idle))
 
     def _end(self) -> None:
         self._chain.end()

@@ -35,6 +35,9 @@ class JobPaths:
     def nonce(self, generation: int) -> str:
         return f"{self.job}/nonce-{generation:04d}"
 
+    def source_listing(self, uid: str) -> str:
+        return f"{self.job}/sources/{_safe(uid)}.json"
+
     def history(self, name: str) -> str:
         return f"{self.job}/history/{name}"
 

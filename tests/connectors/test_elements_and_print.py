@@ -9,7 +9,7 @@ from engine.connectors.printing import PrintSink
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.manifest import ManifestRef
 from engine.snapshot.paths import JobPaths
-from tests.fakes import ATTEMPT, FakeClock, MemoryStore
+from tests.fakes import ATTEMPT, MemoryStore, source_context
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 ROWS = [{"a": n, "b": f"r{n}"} for n in range(10)]
@@ -19,7 +19,7 @@ ROWS = [{"a": n, "b": f"r{n}"} for n in range(10)]
 def test_elements_are_one_split_that_ends() -> None:
     source = ElementsSource(ROWS, SCHEMA)
     (split,) = source.splits()
-    reader = source.reader(split, None, FakeClock(), SCHEMA)
+    reader = source.reader(split, None, source_context(SCHEMA))
     found = []
     while not reader.finished:
         batch = reader.poll(3)
@@ -31,21 +31,21 @@ def test_elements_are_one_split_that_ends() -> None:
 
 @pytest.mark.parametrize("position", range(11))
 def test_elements_go_on_from_any_position(position: int) -> None:
-    reader = ElementsSource(ROWS, SCHEMA).reader("0", position, FakeClock(), SCHEMA)
+    reader = ElementsSource(ROWS, SCHEMA).reader("0", position, source_context(SCHEMA))
     batch = reader.poll(100)
     assert (batch.to_pylist() if batch is not None else []) == ROWS[position:]
     assert reader.position == 10
 
 
 def test_no_elements_end_at_once() -> None:
-    reader = ElementsSource([], SCHEMA).reader("0", None, FakeClock(), SCHEMA)
+    reader = ElementsSource([], SCHEMA).reader("0", None, source_context(SCHEMA))
     assert reader.finished
     assert reader.poll(5) is None
 
 
 def test_the_order_of_an_element_s_fields_does_not_matter_and_nulls_are_values() -> None:
     source = ElementsSource([{"b": None, "a": 1}], SCHEMA)
-    batch = source.reader("0", None, FakeClock(), SCHEMA).poll(5)
+    batch = source.reader("0", None, source_context(SCHEMA)).poll(5)
     assert batch is not None and batch.to_pylist() == [{"a": 1, "b": None}]
 
 

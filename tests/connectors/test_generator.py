@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.connectors.base import SplitReader
 from engine.connectors.generator import GeneratorSource
 from engine.runtime.errors import SchemaMismatch
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, source_context
 
 SCHEMA = pa.schema([("n", pa.int64()), ("square", pa.int64()), ("name", pa.string())])
 
@@ -35,7 +35,7 @@ def test_split_s_of_S_holds_the_records_s_plus_multiples_of_S(splits: int, rows:
     source = GeneratorSource(make, splits, rows)
     assert source.splits() == [str(split) for split in range(splits)]
     for split in range(splits):
-        numbers = [row["n"] for row in read_all(source.reader(str(split), None, FakeClock(), SCHEMA))]
+        numbers = [row["n"] for row in read_all(source.reader(str(split), None, source_context(SCHEMA)))]
         assert numbers == list(range(split, rows, splits))
 
 
@@ -43,18 +43,18 @@ def test_split_s_of_S_holds_the_records_s_plus_multiples_of_S(splits: int, rows:
 def test_going_on_from_any_position_gives_identical_rows(splits: int, rows: int, data) -> None:
     source = GeneratorSource(make, splits, rows)
     split = str(data.draw(st.integers(0, splits - 1)))
-    whole = read_all(source.reader(split, None, FakeClock(), SCHEMA), max_rows=1000)
-    first = source.reader(split, None, FakeClock(), SCHEMA)
+    whole = read_all(source.reader(split, None, source_context(SCHEMA)), max_rows=1000)
+    first = source.reader(split, None, source_context(SCHEMA))
     before: list[dict[str, object]] = []
     for size in data.draw(st.lists(st.integers(1, 9), max_size=5)):
         batch = first.poll(size)
         before += batch.to_pylist() if batch is not None else []
     assert first.position == len(before)
-    assert before + read_all(source.reader(split, first.position, FakeClock(), SCHEMA), max_rows=5) == whole
+    assert before + read_all(source.reader(split, first.position, source_context(SCHEMA)), max_rows=5) == whole
 
 
 def test_without_a_rate_it_never_waits() -> None:
-    reader = GeneratorSource(make, 2).reader("1", None, FakeClock(), SCHEMA)
+    reader = GeneratorSource(make, 2).reader("1", None, source_context(SCHEMA))
     for _ in range(3):
         batch = reader.poll(100)
         assert batch is not None and batch.num_rows == 100
@@ -64,7 +64,9 @@ def test_without_a_rate_it_never_waits() -> None:
 
 def test_the_rate_is_kept_by_the_clock_and_all_splits_together() -> None:
     clock = FakeClock(now_ms=500.0)
-    reader = GeneratorSource(make, splits=2, rate=2000).reader("0", None, clock, SCHEMA)  # 1 a ms per split
+    reader = GeneratorSource(make, splits=2, rate=2000).reader(
+        "0", None, source_context(SCHEMA, clock)
+    )  # 1 a ms per split
     assert reader.poll(10_000) is None
     made = 0
     for _ in range(50):
@@ -76,7 +78,9 @@ def test_the_rate_is_kept_by_the_clock_and_all_splits_together() -> None:
 
 def test_a_few_records_go_together_and_it_says_when_to_look_again() -> None:
     clock = FakeClock()
-    reader = GeneratorSource(make, splits=1, rate=5000, buffer_timeout_ms=2).reader("0", None, clock, SCHEMA)
+    reader = GeneratorSource(make, splits=1, rate=5000, buffer_timeout_ms=2).reader(
+        "0", None, source_context(SCHEMA, clock)
+    )
     assert reader.poll(100) is None
     assert reader.wakeup_ms == 2.0
     clock.now = 1.9
@@ -90,7 +94,7 @@ def test_a_few_records_go_together_and_it_says_when_to_look_again() -> None:
 def test_at_its_wake_up_time_there_is_always_something_to_read(rate: float, splits: int, start: float) -> None:
     """Otherwise a loop that sleeps until then would find nothing, be told the same time, and spin."""
     clock = FakeClock(now_ms=start)
-    reader = GeneratorSource(make, splits, rate=rate).reader("0", None, clock, SCHEMA)
+    reader = GeneratorSource(make, splits, rate=rate).reader("0", None, source_context(SCHEMA, clock))
     reader.poll(1000)
     for _ in range(20):
         assert reader.wakeup_ms is not None and reader.wakeup_ms > clock.now
@@ -100,7 +104,7 @@ def test_at_its_wake_up_time_there_is_always_something_to_read(rate: float, spli
 
 def test_a_backlog_is_read_at_once_in_full_batches() -> None:
     clock = FakeClock()
-    reader = GeneratorSource(make, splits=1, rate=1000).reader("0", None, clock, SCHEMA)
+    reader = GeneratorSource(make, splits=1, rate=1000).reader("0", None, source_context(SCHEMA, clock))
     clock.pass_ms(10_000)
     sizes = []
     while (batch := reader.poll(4096)) is not None:
@@ -111,7 +115,7 @@ def test_a_backlog_is_read_at_once_in_full_batches() -> None:
 
 def test_a_rate_counts_from_the_position_that_it_goes_on_from() -> None:
     clock = FakeClock()
-    reader = GeneratorSource(make, splits=1, rate=1000).reader("0", 500, clock, SCHEMA)
+    reader = GeneratorSource(make, splits=1, rate=1000).reader("0", 500, source_context(SCHEMA, clock))
     clock.pass_ms(100)
     batch = reader.poll(10_000)
     assert batch is not None and (batch.num_rows, batch["n"][0].as_py()) == (100, 500)
@@ -120,7 +124,7 @@ def test_a_rate_counts_from_the_position_that_it_goes_on_from() -> None:
 def test_a_live_feed_begins_where_it_is_by_now_and_what_nobody_read_is_gone() -> None:
     clock = FakeClock(now_ms=77.0, wall_ms=1_000_000)
     source = GeneratorSource(make, splits=2, rate=2000, live_since_ms=1_000_000 - 3000)
-    reader = source.reader("1", None, clock, SCHEMA)
+    reader = source.reader("1", None, source_context(SCHEMA, clock))
     assert reader.position == 3000
     clock.pass_ms(50)
     batch = reader.poll(10_000)
@@ -131,14 +135,14 @@ def test_a_live_feed_begins_where_it_is_by_now_and_what_nobody_read_is_gone() ->
 def test_a_live_feed_goes_on_from_a_position_and_catches_up() -> None:
     clock = FakeClock(wall_ms=1_000_000)
     source = GeneratorSource(make, splits=1, rate=1000, live_since_ms=1_000_000 - 3000)
-    reader = source.reader("0", 1000, clock, SCHEMA)
+    reader = source.reader("0", 1000, source_context(SCHEMA, clock))
     batch = reader.poll(10_000)
     assert batch is not None and (batch.num_rows, batch["n"][0].as_py()) == (2000, 1000)
 
 
 def test_a_live_feed_that_has_not_begun_begins_at_the_beginning() -> None:
     source = GeneratorSource(make, splits=1, rate=1000, live_since_ms=2_000_000)
-    assert source.reader("0", None, FakeClock(wall_ms=1_000_000), SCHEMA).position == 0
+    assert source.reader("0", None, source_context(SCHEMA, FakeClock(wall_ms=1_000_000))).position == 0
 
 
 def test_columns_are_cast_to_the_declared_schema() -> None:
@@ -154,7 +158,7 @@ def test_columns_are_cast_to_the_declared_schema() -> None:
             "extra": n,
         }
 
-    batch = GeneratorSource(typed, 1, 2).reader("0", None, FakeClock(), schema).poll(10)
+    batch = GeneratorSource(typed, 1, 2).reader("0", None, source_context(schema)).poll(10)
     assert batch is not None and batch.schema == schema
     second = dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
     assert batch.to_pylist()[1] == {"small": 1, "micros": second, "when": second, "chunks": "a"}
@@ -169,7 +173,7 @@ def test_columns_are_cast_to_the_declared_schema() -> None:
     ],
 )
 def test_a_generator_that_does_not_make_what_is_declared_is_told_so(columns: dict[str, object], text: str) -> None:
-    reader = GeneratorSource(lambda n: columns, 1, 2).reader("0", None, FakeClock(), pa.schema([("n", pa.int64())]))
+    reader = GeneratorSource(lambda n: columns, 1, 2).reader("0", None, source_context(pa.schema([("n", pa.int64())])))
     with pytest.raises(SchemaMismatch) as caught:
         reader.poll(10)
     assert text in str(caught.value)

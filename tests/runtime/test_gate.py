@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from engine.protocol.aligner import Aligned, AlignedBarriers, TrackedBarriers
 from engine.protocol.credits import CHANNEL_BYTES
 from engine.protocol.ids import ChannelId
-from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, Watermark
+from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
 from engine.runtime.gate import Ended, InputGate
 from engine.runtime.ports import Element, Frame
 from tests.fakes import ATTEMPT, FakeTransport
@@ -173,3 +173,83 @@ def test_credit_is_granted_at_the_start_and_again_when_enough_was_consumed() -> 
     assert len(gate.transport.grants) == 1  # received is not consumed
     gate.poll(max_rows=10_000_000)
     assert gate.transport.grants[1:] == [(gate.ids[0], CHANNEL_BYTES + large.nbytes)]
+
+
+# --- idle inputs ---
+
+
+@pytest.mark.promise("B2")
+def test_an_idle_input_does_not_hold_the_clock_back_and_an_active_one_does_again() -> None:
+    gate = Gate(2)
+    gate.send(0, Watermark(10))
+    gate.send(1, Watermark(4))
+    assert gate.drain() == [Watermark(4)]
+    gate.send(1, StreamStatus(idle=True))
+    assert gate.drain() == [Watermark(10)]
+    gate.send(0, Watermark(20))
+    assert gate.drain() == [Watermark(20)]
+    gate.send(1, StreamStatus(idle=False))
+    gate.send(0, Watermark(30))
+    assert gate.drain() == []  # input 1 is behind, and has rows again
+    gate.send(1, Watermark(25))
+    assert gate.drain() == [Watermark(25)]
+
+
+@pytest.mark.promise("B2")
+def test_when_all_are_idle_so_is_the_subtask_and_the_clock_is_the_highest_whoever_fell_idle_first() -> None:
+    for order in ((0, 1), (1, 0)):
+        gate = Gate(2)
+        gate.send(0, Watermark(10))
+        gate.send(1, Watermark(4))
+        gate.drain()
+        for channel in order:
+            gate.send(channel, StreamStatus(idle=True))
+        assert gate.drain() == [Watermark(10), StreamStatus(idle=True)]
+        gate.send(0, StreamStatus(idle=False))
+        assert gate.drain() == [StreamStatus(idle=False)]
+
+
+@pytest.mark.promise("B2")
+def test_an_input_that_has_ended_does_not_end_the_time_of_one_that_is_idle() -> None:
+    gate = Gate(2)
+    gate.send(0, Watermark(10))
+    gate.send(1, Watermark(7))
+    gate.send(1, StreamStatus(idle=True))
+    assert gate.drain() == [Watermark(7), Watermark(10)]
+    gate.send(0, Watermark(MAX_WATERMARK))
+    assert gate.drain() == [StreamStatus(idle=True)]
+    gate.send(1, StreamStatus(idle=False))
+    gate.send(1, Watermark(12))
+    assert gate.drain() == [StreamStatus(idle=False), Watermark(12)]
+    gate.send(1, Watermark(MAX_WATERMARK))
+    assert gate.drain() == [Watermark(MAX_WATERMARK)]
+
+
+@pytest.mark.promise("B2")
+@given(st.lists(st.tuples(st.integers(0, 2), st.one_of(st.booleans(), st.integers(-50, 50))), max_size=60))
+def test_with_idle_inputs_the_clock_never_goes_back_and_is_never_ahead_of_an_active_one_unless_it_was_already(
+    sent: list[tuple[int, int | bool]],
+) -> None:
+    gate = Gate(3)
+    marks: list[float] = [float("-inf")] * 3
+    idle = [False] * 3
+    clock = float("-inf")
+    told_idle = False
+    for channel, what in sent:
+        if isinstance(what, bool):
+            idle[channel] = what
+            gate.send(channel, StreamStatus(what))
+        else:
+            marks[channel] = max(marks[channel], what)
+            gate.send(channel, Watermark(what))
+        before = clock
+        for taken in gate.drain():
+            if isinstance(taken, StreamStatus):
+                assert taken.idle != told_idle
+                told_idle = taken.idle
+            else:
+                assert isinstance(taken, Watermark) and taken.timestamp_ms > clock
+                clock = taken.timestamp_ms
+        active = [mark for mark, off in zip(marks, idle, strict=True) if not off]
+        assert told_idle == (not active)
+        assert clock == max(before, min(active) if active else max(marks))

@@ -8,20 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.connectors.base import Source, SplitReader
+from engine.connectors.base import Discovery, FixedSource, SourceContext, SplitReader, assigned
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.errors import SchemaMismatch
 from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.columnar import AssignTimestamps
-from engine.runtime.ports import Clock
-from engine.runtime.source import SourceHead, assigned
+from engine.runtime.source import SourceHead
 from engine.runtime.watermarks import WatermarkStrategy, event_times, with_event_times
 from tests.fakes import Collected, context
 
 SCHEMA = pa.schema([("ts", pa.int64())])
 
 
-class Script(Source):
+class Script(FixedSource):
     """Per split the batches it gives, one a poll; None: none now."""
 
     def __init__(self, splits: dict[str, list[list[int] | None]], schema: pa.Schema = SCHEMA) -> None:
@@ -32,7 +31,7 @@ class Script(Source):
     def splits(self) -> Sequence[str]:
         return list(self.script)
 
-    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
         return _ScriptReader(self, split, position or 0)
 
 
@@ -63,7 +62,7 @@ class _ScriptReader(SplitReader):
 
 
 def head(
-    source: Source, bound_ms: int | None = 0, restored: RestoredState | None = None, subtask: int = 0, of: int = 1
+    source: FixedSource, bound_ms: int | None = 0, restored: RestoredState | None = None, subtask: int = 0, of: int = 1
 ) -> SourceHead:
     strategy = None if bound_ms is None else WatermarkStrategy("ts", bound_ms)
     made = SourceHead(source, SCHEMA, strategy)
@@ -235,3 +234,115 @@ def test_an_assigning_operator_makes_watermarks_behind_its_rows_and_swallows_tho
     operator.on_watermark(MAX_WATERMARK, out)
     kinds = [event if isinstance(event, int) else event.column("_event_time").to_pylist() for event in out.events]
     assert kinds == [[10], 7, [8], [20], 17, MAX_WATERMARK]
+
+
+# --- splits that turn up while it runs ---
+
+
+class Found(Discovery):
+    """What the script says was found, one list a poll."""
+
+    def __init__(self, looks: list[list[str]], ends: bool) -> None:
+        self.looks, self.ends, self.looked = looks, ends, False
+
+    def poll(self) -> Sequence[str]:
+        if not self.looks:
+            return ()
+        self.looked = True
+        return self.looks.pop(0)
+
+    @property
+    def ready(self) -> bool:
+        return self.looked
+
+    @property
+    def finished(self) -> bool:
+        return self.ends and not self.looks
+
+    @property
+    def wakeup_ms(self) -> float:
+        return 7.0
+
+
+class Growing(Script):
+    """Reads two splits at a time; `looks`: which splits turn up when."""
+
+    open_splits = 2
+
+    def __init__(self, looks: list[list[str]], splits: dict[str, list[list[int] | None]], ends: bool = False) -> None:
+        super().__init__(splits)
+        self.found = Found(looks, ends)
+        self.known: Sequence[str] = ()
+
+    def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
+        self.known = known
+        return self.found
+
+
+def run_until_idle(made: SourceHead) -> list[int | list[int]]:
+    """Rows and watermarks in their order."""
+    seen: list[int | list[int]] = []
+    for _ in range(50):
+        batch = made.poll(100)
+        if batch is not None:
+            seen.append(batch.column("ts").to_pylist())
+        if (watermark := made.watermark()) is not None:
+            seen.append(watermark)
+        if made.idle or made.finished:
+            break
+    return seen
+
+
+@pytest.mark.promise("B1", "G1")
+def test_a_split_that_is_known_and_not_begun_holds_the_watermark_back() -> None:
+    """Four splits, two are read at a time; the last has the oldest row, and it is not late."""
+    source = Growing(
+        [["0", "1", "2", "3"]], {"0": [[50]], "1": [[60]], "2": [[70], [80]], "3": [[10], [90]]}, ends=True
+    )
+    made = head(source)
+    assert run_until_idle(made) == [[50], [60], [70], [10], 9, [80], [90]]
+    assert made.finished
+
+
+@pytest.mark.promise("B1", "G1")
+def test_a_split_that_turned_up_later_holds_nothing_back_before_it_is_begun() -> None:
+    looks = [["0"], ["1", "2", "3"], []]
+    made = head(Growing(looks, {"0": [[1], [5], [9], [20]], "1": [[30]], "2": [[40]], "3": [[50]]}))
+    assert [event for event in run_until_idle(made) if isinstance(event, int)][-1] == 49
+    assert made.idle
+
+
+@pytest.mark.promise("B2", "G1")
+def test_with_nothing_to_read_it_is_idle_behind_the_watermark_of_all_it_has_seen() -> None:
+    made = head(Growing([["0"], []], {"0": [[5], [9]]}), bound_ms=2)
+    assert not made.idle
+    assert run_until_idle(made) == [[5], 2, [9], 6]
+    assert made.idle and not made.finished
+    assert made.wakeup_ms == 7.0
+
+
+@pytest.mark.promise("G1", "D7")
+def test_of_a_finished_split_the_name_is_kept_so_that_nobody_reads_it_again() -> None:
+    splits: dict[str, list[list[int] | None]] = {"0": [[1]], "1": [[2], [3]], "2": [[4]]}
+    source = Growing([["0", "1", "2"]], splits)
+    made = head(source)
+    made.poll(1)
+    made.poll(1)
+    made.poll(1)
+    inline = made.snapshot().inline
+    assert inline == {
+        "splits": {"1": {"position": 1, "seen_ms": 2}, "2": {"position": 1, "seen_ms": 4}},
+        "finished": ["0"],
+    }
+    assert source.closed == ["0"]
+    again = Growing([["0", "1", "2"]], splits)
+    restored = head(again, restored=RestoredState([inline], []))
+    assert sorted(again.known) == ["0", "1", "2"]
+    assert [event for event in run_until_idle(restored) if isinstance(event, list)] == [[3]]
+    restored.poll(1)
+    assert restored.snapshot().inline == {"splits": {}, "finished": ["0", "2", "1"]}
+
+
+def test_a_snapshot_waits_until_the_splits_are_known() -> None:
+    made = head(Growing([], {}))
+    assert not made.ready and not made.idle and not made.finished

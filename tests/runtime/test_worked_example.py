@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 
 from engine.api import CheckpointingMode, StreamEnvironment
-from engine.connectors.base import Source, SplitReader
+from engine.connectors.base import FixedSource, SourceContext, SplitReader
 from engine.connectors.printing import PrintSink
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.runtime.deployment import Deployer, Deployment
 from engine.runtime.gate import InputGate
-from engine.runtime.ports import Clock, Frame
+from engine.runtime.ports import Frame
 from engine.runtime.subtask import Activity, Subtask, TakenSnapshot
 from engine.snapshot.paths import JobPaths
 from engine.snapshot.restore import Restored
@@ -43,12 +43,12 @@ def app_of(partition: str, offset: int) -> str:
     return "app1" if (offset - BARRIERS[partition]) % 13 < 3 else "app0"
 
 
-class Partitions(Source):
+class Partitions(FixedSource):
     def splits(self) -> Sequence[str]:
         return ["0", "1"]
 
-    def reader(self, split: str, position: Any, clock: Clock, schema: pa.Schema) -> SplitReader:
-        return Partition(split, position or 0, schema)
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
+        return Partition(split, position or 0, context.schema)
 
 
 class Partition(SplitReader):

@@ -12,6 +12,7 @@ from engine.protocol.aligner import BarrierAligner, Outcome, Superseded, Tracked
 from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
 from tests.simulation.cluster import CREDIT
 from tests.simulation.faults import BLOWS
+from tests.simulation.jobs import EXCHANGES
 from tests.simulation.ports import FRAME_LOST, FRAME_TWICE
 
 
@@ -109,6 +110,7 @@ EXPECTED = (
     *(f"store: {call} fails" for call in ("write", "sync", "create", "read", "list", "delete")),
     "store: a failed fsync ends the process",
     *(f"fault: {blow}" for blow in BLOWS),
+    *(f"exchange: {name}" for name in (*EXCHANGES, "own slots")),
 )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.runtime.operators.sink import ROLL_BYTES
 from tests.simulation.cluster import Cluster, Pace
-from tests.simulation.jobs import JobSpec
+from tests.simulation.jobs import EXCHANGES, JobSpec
 from tests.simulation.ports import NetworkFaults
 from tests.simulation.store import StoreFaults
 from tests.simulation.world import Process, World
@@ -66,6 +66,7 @@ def draw_plan(seed: int) -> Plan:
         rows=random.choice((24, 36)),
         batch_rows=random.choice((3, 6)),
     )
+    spec = _rewired(spec, Random(f"exchange {seed}"))
     checkpoints = CheckpointConfig(
         interval_ms=random.choice((2, 4, 4, 6, 6, 10, 16, None)),
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,
@@ -101,6 +102,12 @@ def draw_plan(seed: int) -> Plan:
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
     return Plan(spec, checkpoints, pace, store, network, tuple(blows), user_fault, STORM_MS, pauses, roll_bytes)
+
+
+def _rewired(spec: JobSpec, random: Random) -> JobSpec:
+    """With an exchange, and in slots of their own, drawn apart: the seed's other draws do not depend on it."""
+    exchange = random.choice(EXCHANGES) if random.random() < 0.2 else ""
+    return replace(spec, exchange=exchange, own_slots=random.random() < 0.1)
 
 
 class Storm:

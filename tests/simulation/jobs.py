@@ -18,6 +18,7 @@ import pyarrow as pa
 from engine.api import (
     CheckpointConfig,
     CheckpointingMode,
+    DataStream,
     ExponentialDelay,
     KeyedProcessFunction,
     MapFunction,
@@ -48,7 +49,11 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class JobSpec:
-    """`kind`: windows (nothing is late), late (some records are), process (two tables), reduce, copy (one vertex)."""
+    """`kind`: windows (nothing is late), late (some records are), process (two tables), reduce, copy (one vertex).
+
+    `exchange`: the one behind the source, none if it is empty. `own_slots`: what is behind it is in a slot sharing
+    group of its own.
+    """
 
     kind: str
     parallelism: int
@@ -56,10 +61,20 @@ class JobSpec:
     rows: int
     batch_rows: int
     keys: int = 3
+    exchange: str = ""
+    own_slots: bool = False
 
     @property
     def tables(self) -> tuple[str, ...]:
         return ("raw", "counts") if self.kind == "process" else ("out",)
+
+    @property
+    def copies(self) -> int:
+        """How often each record comes out."""
+        return self.parallelism if self.exchange == "broadcast" else 1
+
+
+EXCHANGES = ("forward", "shuffle", "rebalance", "rescale", "broadcast", "global_", "partition_custom")
 
 
 # --- record n, as the engine makes it and as the oracle does ---
@@ -130,29 +145,39 @@ class CountPerKey(KeyedProcessFunction):
         return [{"n": value["n"], "key": value["key"], "seq": seen}]
 
 
+def _exchanged(spec: JobSpec, stream: DataStream) -> DataStream:
+    if spec.exchange == "partition_custom":
+        return stream.partition_custom(lambda key, partitions: int(key[1:]) % partitions, "key")
+    return getattr(stream, spec.exchange)() if spec.exchange else stream
+
+
+def _placed(spec: JobSpec, stream: DataStream) -> DataStream:
+    return stream.slot_sharing_group("own") if spec.own_slots else stream
+
+
 def _define(spec: JobSpec, env: StreamEnvironment) -> None:
     source = GeneratorSource(lambda n: _columns(spec, n), splits=spec.splits, rows=spec.rows)
     stream = env.from_source(source, schema="n long, key string, v long, ts timestamp", uid="source")
+    if spec.kind in ("process", "reduce", "copy"):
+        tagged = _placed(spec, _exchanged(spec, stream).map(Tag(), schema="n long, key string, v long"))
     if spec.kind == "process":
-        tagged = stream.map(Tag(), schema="n long, key string, v long")
         tagged.sink_to(TableSink("raw"), uid="raw")
         counted = tagged.key_by("key").process(CountPerKey(), uid="count", schema="n long, key string, seq long")
         counted.sink_to(TableSink("counts"), uid="counts")
         return
     if spec.kind == "reduce":
-        stream.map(Tag(), schema="n long, key string, v long").key_by("key").sum("v", uid="sum").sink_to(
-            TableSink("out"), uid="out"
-        )
+        tagged.key_by("key").sum("v", uid="sum").sink_to(TableSink("out"), uid="out")
         return
     if spec.kind == "copy":
-        stream.map(Tag(), schema="n long, key string, v long").sink_to(TableSink("out"), uid="out")
+        tagged.sink_to(TableSink("out"), uid="out")
         return
     bound_ms = JITTER_MS + STEP_MS if spec.kind == "windows" else JITTER_MS
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound_ms).with_timestamps("ts")
+    stamped = stream.assign_timestamps_and_watermarks(strategy)
+    if spec.exchange or spec.own_slots:
+        stamped = _placed(spec, _exchanged(spec, stamped).map_batches(lambda batch: batch))
     (
-        stream.assign_timestamps_and_watermarks(
-            WatermarkStrategy.for_bounded_out_of_orderness(bound_ms).with_timestamps("ts")
-        )
-        .key_by("key")
+        stamped.key_by("key")
         .window(TumblingEventTimeWindows.of(WINDOW_MS))
         .aggregate(pv=count(), v=total("v"), uid="pv")
         .sink_to(TableSink("out"), uid="out")
@@ -192,7 +217,7 @@ class Oracle:
 
     def check_cut(self, seen: Seen) -> None:
         """What is published is exactly what the records below the sources' positions give."""
-        due = numbers(self.spec, seen.positions)
+        due = numbers(self.spec, seen.positions) * self.spec.copies
         if self.spec.kind in ("windows", "late"):
             self._windows_unique(seen.tables["out"])
             self._accounted(len(due), seen)
@@ -262,7 +287,8 @@ class Oracle:
             held = got.get((key, _ms(start)), (0, 0))
             got[key, _ms(start)] = (held[0] + pv, held[1] + v)
         everything = self._aggregate(range(self.spec.rows), drop=False)
-        if self.exactly_once and (self.spec.kind == "windows" or self.spec.splits == 1):
+        one_reader = self.spec.splits == 1 and not self.spec.exchange
+        if self.exactly_once and (self.spec.kind == "windows" or one_reader):
             want = everything if self.spec.kind == "windows" else self._aggregate(range(self.spec.rows), drop=True)
             if got != want:
                 wrong = sorted(pair for pair in got.keys() | want.keys() if got.get(pair) != want.get(pair))
@@ -294,7 +320,7 @@ class Oracle:
                 held = result.get(pair, (0, 0))
                 result[pair] = (held[0] + 1, held[1] + value_of(n))
             watermark = highest - JITTER_MS - 1
-        return result
+        return {pair: (pv * self.spec.copies, v * self.spec.copies) for pair, (pv, v) in result.items()}
 
 
 def _ms(moment: datetime) -> int:

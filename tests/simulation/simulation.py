@@ -52,6 +52,7 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     plan = plan or draw_plan(seed)
     world = World(seed)
     world.calm_ms = plan.storm_ms
+    world.hits.update(f"exchange: {name}" for name in (plan.spec.exchange, "own slots" * plan.spec.own_slots) if name)
     world.pauses = plan.pauses
     jobs.USER_FAULT.calls_left = plan.user_fault
     store = SimStore(world, plan.store)

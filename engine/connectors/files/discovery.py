@@ -1,0 +1,138 @@
+"""How a subtask comes by its splits: from a listing that is made once, or by looking again and again.
+
+Invariant: every subtask of every attempt deals out the same listing, so each split has exactly one owner.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from engine.connectors.base import Discovery, SourceContext, assigned
+from engine.connectors.files.listing import FileSplit
+from engine.protocol.epochlog import Created
+from engine.snapshot.store import StoreError
+
+
+class Frozen(Discovery):
+    """A bounded source: whoever lists first decides, by a create-if-absent in the store. What comes later is not read.
+
+    From the first checkpoint on the snapshot knows all splits, so a fork or a rewind keeps them too.
+    """
+
+    def __init__(self, context: SourceContext, known: Sequence[str], listed: Callable[[], list[FileSplit]]) -> None:
+        self._context = context
+        self._list = listed
+        self._found: Sequence[str] | None = None
+        self._error: BaseException | None = None
+        self._ready = False
+        if known:
+            self._deal([split.id for split in sorted(map(FileSplit.of, known), key=FileSplit.order)])
+        else:
+            context.offload.submit(context.lane, self._freeze, self._frozen)
+
+    def poll(self) -> Sequence[str]:
+        if self._error is not None:
+            raise self._error
+        if self._found is None:
+            return ()
+        found, self._found = self._found, ()
+        self._ready = True
+        return found
+
+    @property
+    def ready(self) -> bool:
+        return self._ready
+
+    @property
+    def finished(self) -> bool:
+        return self._ready
+
+    def _deal(self, ids: Sequence[str]) -> None:
+        self._found = assigned(ids, self._context.subtask, self._context.parallelism)
+
+    def _frozen(self, ids: list[str] | None, error: BaseException | None) -> None:
+        self._error = error
+        if ids is not None:
+            self._deal(ids)
+
+    def _freeze(self) -> list[str]:
+        """Off the task thread."""
+        store, path = self._context.store, self._context.paths.source_listing(self._context.uid)
+        try:
+            data = store.read(path)
+        except FileNotFoundError:
+            data = msgspec.json.encode([split.id for split in self._list()])
+            if store.create(path, data) is not Created.CREATED:
+                data = _read_back(self._context, path)
+        return msgspec.json.decode(data, type=list[str])
+
+
+def _read_back(context: SourceContext, path: str) -> bytes:
+    """Another subtask was first, or the store did not say: what is there counts."""
+    try:
+        return context.store.read(path)
+    except FileNotFoundError as error:
+        raise StoreError(f"the store did not say whether {path} was created") from error
+
+
+class Watched(Discovery):
+    """An unbounded source: a file belongs to the subtask that its relative path hashes to; nobody coordinates."""
+
+    def __init__(
+        self, context: SourceContext, known: Sequence[str], listed: Callable[[], list[FileSplit]], interval_ms: int
+    ) -> None:
+        self._context = context
+        self._list = listed
+        self._interval_ms = interval_ms
+        self._next_ms = context.clock.now_ms()
+        self._looking = False
+        self._ready = False
+        self._error: BaseException | None = None
+        self._paths: set[str] = set()
+        self._found: list[str] = []
+        self._take([FileSplit.of(split) for split in known])
+
+    def poll(self) -> Sequence[str]:
+        if self._error is not None:
+            raise self._error
+        now = self._context.clock.now_ms()
+        if not self._looking and now >= self._next_ms:
+            self._looking = True
+            self._next_ms = now + self._interval_ms
+            self._context.offload.submit(self._context.lane, self._list, self._looked)
+        found, self._found = self._found, []
+        return found
+
+    @property
+    def ready(self) -> bool:
+        return self._ready
+
+    @property
+    def finished(self) -> bool:
+        return False
+
+    @property
+    def wakeup_ms(self) -> float | None:
+        return None if self._looking else self._next_ms
+
+    def _looked(self, files: list[FileSplit] | None, error: BaseException | None) -> None:
+        self._looking = False
+        self._error = error
+        if files is not None:
+            self._ready = True
+            self._take(sorted(files, key=lambda file: (file.mtime_ns, file.path)))
+
+    def _take(self, files: Sequence[FileSplit]) -> None:
+        """Those that are new, and this subtask's."""
+        for file in files:
+            if file.path not in self._paths and owner(file.path, self._context.parallelism) == self._context.subtask:
+                self._paths.add(file.path)
+                self._found.append(file.id)
+
+
+def owner(path: str, parallelism: int) -> int:
+    """Which subtask reads a watched file. Part of the snapshot's meaning: never change it."""
+    return zlib.crc32(path.encode()) % parallelism

@@ -1,0 +1,66 @@
+"""JSON lines: one object a line, fields by name; what is missing is null, what is not declared is ignored."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json
+
+from engine.api.durations import Duration
+from engine.connectors.files.listing import FileError
+from engine.connectors.files.text import BOM, LineFormat, Policy, TextSource, conform, newlines
+
+
+class JsonSource(TextSource):
+    def __init__(self, path: str, *, watch: Duration | None = None, malformed: Policy = "fail") -> None:
+        super().__init__(path, watch, malformed)
+
+    def check(self, schema: pa.Schema) -> None:
+        for field in schema:
+            _parsed_as(field.type)
+
+    def format(self, path: Path, head: bytes, schema: pa.Schema) -> LineFormat:
+        return _Json(head, schema)
+
+
+class _Json:
+    def __init__(self, head: bytes, schema: pa.Schema) -> None:
+        self.skip_bytes = len(BOM) if head.startswith(BOM) else 0
+        self._schema = schema
+        self._options = pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema([pa.field(field.name, _parsed_as(field.type)) for field in schema]),
+            unexpected_field_behavior="ignore",
+        )
+
+    def parse(self, lines: bytes) -> pa.RecordBatch:
+        whole = pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+        return conform(pyarrow.json.read_json(pa.BufferReader(lines), whole, self._options), self._schema)
+
+    def ends(self, data: bytes) -> np.ndarray:
+        return newlines(data)
+
+    def blank(self, line: bytes) -> bool:
+        return not line.strip()
+
+    def reason(self, error: Exception) -> str:
+        text = re.sub(r" in row \d+$", "", str(error)).removeprefix("JSON parse error: ")
+        if found := re.match(r"Column\((.*)\) changed from (\w+) to (\w+)", text):
+            return f"{found[1] or 'the record'} has the type {found[3]}, not {found[2]}"
+        return text
+
+
+def _parsed_as(declared: pa.DataType) -> pa.DataType:
+    """Arrow's JSON reader takes no dates, but timestamps; maps and bytes have no form in JSON that it knows."""
+    types = pa.types
+    if types.is_date(declared):
+        return pa.timestamp("s")
+    if types.is_list(declared):
+        return pa.list_(pa.field(declared.value_field.name, _parsed_as(declared.value_type)))
+    if types.is_struct(declared):
+        return pa.struct([pa.field(field.name, _parsed_as(field.type)) for field in declared])
+    if types.is_map(declared) or types.is_binary(declared):
+        raise FileError(f"JSON lines can't be read as {declared}: declare a struct or a string")
+    return declared

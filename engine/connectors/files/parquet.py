@@ -1,0 +1,134 @@
+"""Parquet: splits are row groups that follow each other, a position is (row group, row)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.api.durations import Duration
+from engine.connectors.files.listing import FileError, FileSplit
+from engine.connectors.files.readahead import Chunk, ChunkReader, Position
+from engine.connectors.files.source import FileSource
+
+SPLIT_BYTES = 64 << 20
+CHUNK_BYTES = 16 << 20
+CHUNK_ROWS = 262_144
+
+
+class ParquetSource(FileSource):
+    def __init__(self, path: str, *, watch: Duration | None = None) -> None:
+        super().__init__(path, watch)
+
+    def splits_of(self, path: Path, file: FileSplit) -> list[FileSplit]:
+        with _opened(path) as opened:
+            metadata = opened.metadata
+        splits, start, size = [], 0, 0
+        for group in range(metadata.num_row_groups):
+            size += metadata.row_group(group).total_byte_size
+            if size >= SPLIT_BYTES or group + 1 == metadata.num_row_groups:
+                splits.append(msgspec.structs.replace(file, start=start, end=group + 1))
+                start, size = group + 1, 0
+        return splits
+
+    def chunks(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> ChunkReader:
+        return _RowGroups(path, split, start, schema)
+
+
+class _RowGroups(ChunkReader):
+    def __init__(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> None:
+        self._path = path
+        self._schema = schema
+        self._file = _opened(path)
+        _check(path, self._file.schema_arrow, schema)
+        self._group = start[0] if start else split.start
+        self._end = self._file.num_row_groups if split.end is None else split.end
+        self._row = 0
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+
+    def read(self) -> Chunk:
+        at = [self._group, self._row]
+        if self._group >= self._end:
+            return Chunk(pa.RecordBatch.from_pylist([], schema=self._schema), at, None)
+        try:
+            if not self._row:
+                self._begin_group()
+            rows = self._conform(next(self._batches, pa.RecordBatch.from_pylist([], schema=self._schema)))
+        except (pa.ArrowException, OSError) as error:
+            raise FileError(f"{self._path}, row group {self._group}: {error}") from error
+        self._row += rows.num_rows
+        if self._row >= self._file.metadata.row_group(self._group).num_rows:
+            self._group, self._row = self._group + 1, 0
+        return Chunk(rows, at, None if self._group >= self._end else [self._group, self._row])
+
+    def _begin_group(self) -> None:
+        group = self._file.metadata.row_group(self._group)
+        wide = group.total_byte_size // max(1, group.num_rows) + 1
+        rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // wide))
+        self._batches = self._file.iter_batches(rows, [self._group], self._schema.names, use_threads=False)
+
+    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for field in self._schema:
+            column = batch.column(field.name)
+            if column.type != field.type:
+                column = column.cast(field.type)
+            if column.null_count and not field.nullable:
+                raise FileError(f"{self._path}: column {field.name!r} has nulls, but the job declares it not null")
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise FileError(f"{path} is not a Parquet file that can be read: {error}") from error
+
+
+def _check(path: Path, found: pa.Schema, declared: pa.Schema) -> None:
+    for field in declared:
+        place = found.get_field_index(field.name)
+        if place < 0:
+            raise FileError(f"{path} has no column {field.name!r}; it has: {', '.join(found.names)}")
+        if not _fits(found.field(place).type, field.type):
+            raise FileError(
+                f"{path}: column {field.name!r} is {found.field(place).type}, but the job declares {field.type}"
+            )
+
+
+def _fits(found: pa.DataType, declared: pa.DataType) -> bool:
+    """The same values: the same type, or one that Spark widens too."""
+    types = pa.types
+    if types.is_dictionary(found):
+        return _fits(found.value_type, declared)
+    if types.is_signed_integer(found) and types.is_signed_integer(declared):
+        return bool(found.bit_width <= declared.bit_width)
+    if types.is_floating(declared):
+        exact = types.is_signed_integer(found) and found.bit_width <= 32 and declared.bit_width == 64
+        return bool(exact or (types.is_floating(found) and found.bit_width <= declared.bit_width))
+    if types.is_string(declared):
+        return bool(types.is_string(found) or types.is_large_string(found) or types.is_string_view(found))
+    if types.is_binary(declared):
+        return bool(types.is_binary(found) or types.is_large_binary(found) or types.is_binary_view(found))
+    if types.is_timestamp(declared):
+        return bool(types.is_timestamp(found) and (found.tz is None) == (declared.tz is None))
+    if types.is_decimal(declared):
+        return bool(
+            types.is_decimal(found)
+            and found.precision - found.scale <= declared.precision - declared.scale
+            and found.scale <= declared.scale
+        )
+    if types.is_nested(declared):
+        if found.id != declared.id or found.num_fields != declared.num_fields:
+            return False
+        pairs = [(found.field(place), declared.field(place)) for place in range(found.num_fields)]
+        named = not types.is_struct(declared) or all(one.name == other.name for one, other in pairs)
+        return named and all(_fits(one.type, other.type) for one, other in pairs)
+    return bool(found == declared)

@@ -1,0 +1,56 @@
+"""`FileSource`: what Parquet, CSV and JSON sources have in common. A format says how to split and read one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from engine.api.durations import Duration, to_ms
+from engine.connectors.base import Discovery, Source, SourceContext, SplitReader
+from engine.connectors.files.discovery import Frozen, Watched
+from engine.connectors.files.listing import FileError, FileSplit, Location
+from engine.connectors.files.readahead import ChunkReader, Position, ReadAhead
+
+
+class FileSource(Source):
+    """`path`: a file, a folder, a glob or a Weir table's folder. `watch`: how often to look for new ones, for ever."""
+
+    open_splits = 2  # one is parsed while the other is handed out
+
+    def __init__(self, path: str, watch: Duration | None) -> None:
+        self.location = Location(path)
+        self.watch_ms = None if watch is None else to_ms(watch)
+        if self.watch_ms == 0:
+            raise ValueError(f"watch={watch!r}: looking without a pause keeps a core busy; write '2 s'")
+
+    def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
+        if self.watch_ms is not None:
+            return Watched(context, known, self.location.files, self.watch_ms)
+        return Frozen(context, known, self._listed)
+
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
+        parsed = FileSplit.of(split)
+
+        def open_at(start: Position | None) -> ChunkReader:
+            return self.chunks(self.location.checked(parsed), parsed, start, context.schema)
+
+        return ReadAhead(open_at, position, context)
+
+    def _listed(self) -> list[FileSplit]:
+        """Off the task thread."""
+        files = self.location.files()
+        if not files:
+            raise FileError(f"there are no files to read in {self.location.path}")
+        return [split for file in files for split in self.splits_of(self.location.base / file.path, file)]
+
+    @abstractmethod
+    def splits_of(self, path: Path, file: FileSplit) -> list[FileSplit]:
+        """Parts that can be read on their own, in order; off the task thread."""
+
+    @abstractmethod
+    def chunks(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> ChunkReader:
+        """Opens a split; off the task thread."""

@@ -1,0 +1,257 @@
+"""Lines of text: byte ranges of whole lines are parsed at once; only where that fails, bad lines are looked for.
+
+A split has the lines that begin in its range. Every line that is not blank is one record, good or bad, so a position
+(byte offset where a chunk begins, records of it handed out) means the same however chunks are cut.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from engine.api.durations import Duration
+from engine.connectors.base import MALFORMED
+from engine.connectors.files.listing import FileError, FileSplit
+from engine.connectors.files.readahead import BadRecord, Chunk, ChunkReader, Position
+from engine.connectors.files.source import FileSource
+
+SPLIT_BYTES = 32 << 20
+CHUNK_BYTES = 4 << 20
+RECORD_BYTES = 64 << 20
+"""A longer record is taken for a file that has no lines."""
+
+HEADER_BYTES = 1 << 20
+
+BOM = b"\xef\xbb\xbf"
+
+Policy = Literal["fail", "skip", "dead_letter"]
+
+
+class LineFormat(Protocol):
+    """How the lines of one file become rows."""
+
+    skip_bytes: int
+    """What comes before the first record, such as a header."""
+
+    def parse(self, lines: bytes) -> pa.RecordBatch:
+        """Rows of the declared schema; raises ValueError (Arrow's is one) where they are not as declared."""
+
+    def ends(self, data: bytes) -> np.ndarray:
+        """Behind each end of a line in `data`, which begins with one."""
+
+    def blank(self, line: bytes) -> bool:
+        """Whether it is no record at all."""
+
+    def reason(self, error: Exception) -> str:
+        """Why one line was not parsed."""
+
+
+class TextSource(FileSource):
+    """`malformed`: what becomes of a record that is not as declared: "fail" (the job does), "skip" (it is counted), or
+    "dead_letter" (it goes to the side output `MALFORMED`)."""
+
+    def __init__(self, path: str, watch: Duration | None, malformed: Policy, splittable: bool = True) -> None:
+        super().__init__(path, watch)
+        if malformed not in ("fail", "skip", "dead_letter"):
+            raise ValueError(f"malformed={malformed!r}: write 'fail', 'skip' or 'dead_letter'")
+        self.malformed = malformed
+        self.side_outputs = (MALFORMED,) if malformed == "dead_letter" else ()
+        self._splittable = splittable
+
+    def splits_of(self, path: Path, file: FileSplit) -> list[FileSplit]:
+        if not self._splittable or _compression(path):
+            return [file]
+        starts = range(0, max(1, file.size), SPLIT_BYTES)
+        return [msgspec.structs.replace(file, start=s, end=min(s + SPLIT_BYTES, file.size)) for s in starts]
+
+    def chunks(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> ChunkReader:
+        with _opened(path) as stream:
+            head = stream.read(HEADER_BYTES)
+        form = self.format(path, head, schema)
+        return _Chunks(_Lines(path, split, start, form), form, schema, self.malformed == "fail")
+
+    @abstractmethod
+    def format(self, path: Path, head: bytes, schema: pa.Schema) -> LineFormat:
+        """For one file, which begins with `head`."""
+
+
+class _Lines:
+    """The bytes of a split, cut behind ends of lines. `offset`: where the next ones begin."""
+
+    def __init__(self, path: Path, split: FileSplit, start: Position | None, form: LineFormat) -> None:
+        self.path = path
+        self._form = form
+        self._end = split.end if split.end is not None or _compression(path) else split.size
+        self._stream = _opened(path)
+        self._carry = b""
+        self._eof = False
+        between = start is None and split.start > form.skip_bytes
+        self.offset = start[0] if start else split.start - 1 if between else form.skip_bytes
+        self._seek(self.offset)
+        if between:  # the line before belongs to the split before, also where it ends exactly here
+            self._cut(self._first_end())
+
+    def next(self) -> tuple[bytes, np.ndarray]:
+        """Lines that begin in the split, with where each of them ends; none: there are no more."""
+        left = None if self._end is None else self._end - self.offset
+        if left is not None and left <= 0:
+            return b"", np.array([], np.int64)
+        self._fill(CHUNK_BYTES if left is None else min(left, CHUNK_BYTES))
+        self._first_end()
+        ends = self._form.ends(self._carry)
+        if self._eof and (not len(ends) or ends[-1] < len(self._carry)):
+            ends = np.append(ends, len(self._carry))  # the last line need not end with a newline
+        if left is not None:
+            ends = ends[: np.searchsorted(ends, left) + 1]
+        return self._cut(int(ends[-1]) if len(ends) else 0), ends
+
+    @property
+    def ended(self) -> bool:
+        return (self._eof and not self._carry) or (self._end is not None and self.offset >= self._end)
+
+    def before(self, offset: int) -> int:
+        """How many lines end before it."""
+        found = 0
+        with _opened(self.path) as stream:
+            while offset > 0 and (data := stream.read(min(offset, CHUNK_BYTES))):
+                found += data.count(b"\n")
+                offset -= len(data)
+        return found
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _seek(self, offset: int) -> None:
+        if not _compression(self.path):
+            self._stream.seek(offset)
+            return
+        while offset > 0 and (passed := self._stream.read(min(offset, CHUNK_BYTES))):  # no way but through
+            offset -= len(passed)
+
+    def _first_end(self) -> int:
+        """Where the first line ends, reading as far as it takes."""
+        while True:
+            ends = self._form.ends(self._carry)
+            if len(ends):
+                return int(ends[0])
+            if self._eof:
+                return len(self._carry)
+            self._fill(len(self._carry) + CHUNK_BYTES)
+
+    def _fill(self, size: int) -> None:
+        while len(self._carry) < size and not self._eof:
+            data = self._stream.read(CHUNK_BYTES)
+            self._eof = not data
+            self._carry += data
+        if size > RECORD_BYTES:
+            raise FileError(f"{self.path}: the record at byte {self.offset} is longer than {RECORD_BYTES >> 20} MiB")
+
+    def _cut(self, size: int) -> bytes:
+        lines, self._carry = self._carry[:size], self._carry[size:]
+        self.offset += size
+        return lines
+
+
+class _Chunks(ChunkReader):
+    """Rows of lines."""
+
+    def __init__(self, lines: _Lines, form: LineFormat, schema: pa.Schema, fail: bool) -> None:
+        self._lines = lines
+        self._form = form
+        self._schema = schema
+        self._fail = fail
+        self._counted = (0, 0)  # an offset, and how many lines end before it
+
+    def read(self) -> Chunk:
+        at = self._lines.offset
+        try:
+            data, ends = self._lines.next()
+        except (OSError, pa.ArrowException) as error:
+            raise FileError(f"{self._lines.path}, byte {at}: {error}") from error
+        rows, bad = self._parse(at, data, ends)
+        return Chunk(rows, [at, 0], None if self._lines.ended else [self._lines.offset, 0], bad)
+
+    def _parse(self, at: int, data: bytes, ends: np.ndarray) -> tuple[pa.RecordBatch, list[BadRecord]]:
+        """All lines at once; if that fails, halves of them, and so on down to the bad ones."""
+        if data and isinstance(rows := self._rows(data, len(ends)), pa.RecordBatch):
+            return rows, []
+        starts = np.concatenate([[0], ends[:-1]]) if data else ends
+        places = zip(starts.tolist(), ends.tolist(), strict=True)
+        records = [(begin, end) for begin, end in places if not self._form.blank(data[begin:end])]
+        good, bad, before = [pa.RecordBatch.from_pylist([], schema=self._schema)], [], 0
+        todo = [(0, len(records))] if records else []
+        while todo:
+            first, last = todo.pop()
+            begin, end = records[first][0], records[last - 1][1]
+            rows = self._rows(data[begin:end], last - first)
+            if isinstance(rows, pa.RecordBatch):
+                good.append(rows)
+                before += rows.num_rows
+            elif last - first == 1:
+                bad.append(self._bad(before, at, data, begin, end, rows))
+            else:
+                middle = (first + last) // 2
+                todo += [(middle, last), (first, middle)]
+        return pa.concat_batches(good), bad
+
+    def _rows(self, lines: bytes, records: int) -> pa.RecordBatch | Exception:
+        try:
+            rows = self._form.parse(lines)
+        except ValueError as error:
+            return error
+        return rows if rows.num_rows == records else ValueError(f"{rows.num_rows} records where {records} are due")
+
+    def _bad(self, before: int, at: int, data: bytes, begin: int, end: int, error: Exception) -> BadRecord:
+        text = data[begin:end].rstrip(b"\r\n").decode("utf-8", "replace")
+        record = BadRecord(before, str(self._lines.path), self._line(at, data, begin), text, self._form.reason(error))
+        if self._fail:
+            shown = text if len(text) <= 200 else text[:197] + "..."
+            raise FileError(
+                f"{record.file}, line {record.line}: {record.reason}; the line is {shown!r}. Mend the file and start a "
+                'job of another name, or give the source malformed="skip" or malformed="dead_letter"'
+            )
+        return record
+
+    def _line(self, at: int, data: bytes, begin: int) -> int:
+        """The number of the line at `at + begin`, counted from the one asked for before."""
+        offset, lines = self._counted
+        if offset < at:
+            offset, lines = at, self._lines.before(at)
+        lines += data.count(b"\n", offset - at, begin)
+        self._counted = (at + begin, lines)
+        return lines + 1
+
+    def close(self) -> None:
+        self._lines.close()
+
+
+def _compression(path: Path) -> str | None:
+    return {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}.get(path.suffix)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return pa.input_stream(str(path), compression=_compression(path))
+    except (OSError, pa.ArrowException) as error:
+        raise FileError(f"{path} can't be read: {error}") from error
+
+
+def newlines(data: bytes) -> np.ndarray:
+    """Behind each newline."""
+    return np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of exactly the declared schema."""
+    columns = []
+    for field in schema:
+        column = table.column(field.name).combine_chunks()
+        if column.null_count and not field.nullable:
+            raise ValueError(f"column {field.name!r} has no value, but is declared not null")
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
