@@ -20,7 +20,8 @@ from engine.cluster.doctor import render as render_doctor
 from engine.cluster.doctor import run_doctor
 from engine.cluster.launch import MasterExit, MasterLaunch, RunFolder
 from engine.cluster.liveview import Rates, plain_line, render
-from engine.cluster.loading import JobSpec, as_params, default_name, load_job
+from engine.cluster.loading import JobSpec, as_pairs, as_params, default_name, load_job
+from engine.cluster.packaging import package
 from engine.cluster.settings import read_settings
 from engine.cluster.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch, start_detached
 from engine.cluster.supervisor import Supervisor
@@ -64,6 +65,11 @@ AllowReplay = Annotated[
     bool, typer.Option("--allow-replay", help="go back to the newest intact epoch; later output stays and comes again")
 ]
 SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
+Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
+Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
+PyFiles = Annotated[
+    list[str] | None, typer.Option(help="archive of code for workers elsewhere (default: what weir package makes)")
+]
 
 
 def main() -> None:
@@ -100,12 +106,26 @@ def run(
     name: Name = None,
     max_slots: MaxSlots = None,
     slots_timeout: SlotsTimeout = 60.0,
+    master: Master = "",
+    conf: Conf = None,
+    py_files: PyFiles = None,
     rewind: Rewind = False,
     fork_name: Fork = None,
     allow_replay: AllowReplay = False,
 ) -> None:
     """Run a job in the foreground, with a live view. Ctrl-C cancels it; the next run goes on from its last epoch."""
-    launch = _launch(job, store, param, parallelism, name, max_slots, slots_timeout)
+    launch = plan_launch(
+        job,
+        store,
+        params=as_params(param or []),
+        parallelism=parallelism,
+        name=name,
+        max_slots=max_slots,
+        slots_timeout_s=slots_timeout,
+        master=master,
+        conf=as_pairs("--conf", conf or []),
+        py_files=py_files or [],
+    )
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
     supervisor.start()
@@ -132,12 +152,26 @@ def submit(
     name: Name = None,
     max_slots: MaxSlots = None,
     slots_timeout: SlotsTimeout = 60.0,
+    master: Master = "",
+    conf: Conf = None,
+    py_files: PyFiles = None,
     rewind: Rewind = False,
     fork_name: Fork = None,
     allow_replay: AllowReplay = False,
 ) -> None:
     """Start a job in the background and return when it runs. It outlives this terminal; `weir cancel` ends it."""
-    launch = _launch(job, store, param, parallelism, name, max_slots, slots_timeout)
+    launch = plan_launch(
+        job,
+        store,
+        params=as_params(param or []),
+        parallelism=parallelism,
+        name=name,
+        max_slots=max_slots,
+        slots_timeout_s=slots_timeout,
+        master=master,
+        conf=as_pairs("--conf", conf or []),
+        py_files=py_files or [],
+    )
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     client = start_detached(launch, "cli")
     with console.status(f"starting {launch.name}: Spark, then its slots …"):
@@ -244,6 +278,17 @@ def graph(
     console.print(f"{output} is written", highlight=False)
 
 
+@app.command("package")
+def package_job(
+    job: JobPath, folder: Annotated[Path, typer.Option("-o", "--output", help="folder for weir-job.zip")] = Path()
+) -> None:
+    """Make the archive that ships a job to a cluster: the engine and the job's package, for --py-files of any kind.
+
+    With spark-submit: spark-submit --master spark://host:7077 --py-files weir-job.zip script.py
+    """
+    console.print(str(package(job, folder)), highlight=False, soft_wrap=True)
+
+
 @app.command()
 def doctor(
     store: Store = ".weir", deep: Annotated[bool, typer.Option(help="also start Spark and run a task on it")] = False
@@ -259,26 +304,6 @@ def _spec(job: str, param: list[str] | None, parallelism: int | None) -> JobSpec
     """As the job would be started now."""
     parallelism = parallelism or read_settings().parallelism
     return JobSpec(job, default_name(job), dict(as_params(param or [])), parallelism)
-
-
-def _launch(
-    job: str,
-    store: str,
-    param: list[str] | None,
-    parallelism: int | None,
-    name: str | None,
-    max_slots: int | None,
-    slots_timeout: float,
-) -> MasterLaunch:
-    return plan_launch(
-        job,
-        store,
-        params=as_params(param or []),
-        parallelism=parallelism,
-        name=name,
-        max_slots=max_slots,
-        slots_timeout_s=slots_timeout,
-    )
 
 
 def _go_back(launch: MasterLaunch, *, rewind: bool, fork_name: str | None, allow_replay: bool) -> MasterLaunch:

@@ -114,11 +114,15 @@ def _code_hash(function: Callable[[StreamEnvironment], None]) -> str:
 
 
 def as_params(pairs: list[str]) -> Mapping[str, str]:
-    """`--param name=value` from a command line."""
+    return as_pairs("--param", pairs)
+
+
+def as_pairs(option: str, pairs: list[str]) -> Mapping[str, str]:
+    """`--option NAME=VALUE` from a command line."""
     result = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise JobError(f"--param {pair!r}: write NAME=VALUE")
+            raise JobError(f"{option} {pair!r}: write NAME=VALUE")
         result[name] = value
     return result
