@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cluster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.cluster.inputs import SparkInputs
 from engine.cluster.jobmaster import JobMaster, MasterConfig, Phase
 from engine.cluster.launch import LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
 from engine.cluster.rest import RestServer
@@ -83,6 +84,7 @@ class MasterProcess:
         self._end: Stop | None = None
         self._heartbeat_at_ms = 0.0
         self._heartbeat_phase: Phase | None = None
+        self._inputs = SparkInputs(graph, session, self._store, self._paths, self._clock, self._offload, self._note)
         self._events_path = Path(launch.store).absolute() / self._paths.history("events.jsonl")
 
     def run(self) -> MasterExit:
@@ -116,6 +118,7 @@ class MasterProcess:
             self._path,
         )
         slots = self._execution.slots
+        self._inputs.prepare()
         self._slot_job = SlotJob(self._session, slot_launch, slots, self._on_slot_job_end, log.warning)
         self._slot_job.start()
         rest.start()
@@ -144,6 +147,7 @@ class MasterProcess:
             if self._end is None:
                 self._carry_out(self.master.on_tick(self._clock.now_ms()))
             self._beat()
+            self._inputs.poll()
             if self._orphaned():
                 self._carry_out(self.master.cancel(self._clock.now_ms()))
 
