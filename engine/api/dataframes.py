@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from engine.api.durations import Duration, to_ms
 from engine.api.errors import JobError
 from engine.api.schema import parse_schema
 from engine.connectors.dataframe import Frame, StaticTable
+from engine.graph.durations import Duration, to_ms
 from engine.runtime.watermarks import EVENT_TIME
 from engine.state.keyhash import hash_columns
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from engine.api.dataframes import schema_of
-from engine.api.durations import Duration, to_ms
 from engine.api.errors import JobError
 from engine.api.params import Params
 from engine.api.placement import checked_parallelism
@@ -22,6 +21,7 @@ from engine.api.stream import DataStream
 from engine.connectors.base import Source
 from engine.connectors.dataframe import DataFrameSource, Frame
 from engine.connectors.elements import ElementsSource
+from engine.graph.durations import Duration, to_ms
 from engine.graph.job_graph import JobGraph, SourceSpec
 from engine.graph.stream_graph import StreamGraph
 from engine.protocol.config import CheckpointConfig, CheckpointingMode

@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 
 from engine.api.dataframes import joined_schema, static_table
-from engine.api.durations import Duration
 from engine.api.errors import JobError
 from engine.api.partitioning import Partitioned, plain
 from engine.api.placement import DataStreamSink
@@ -25,6 +24,7 @@ from engine.connectors.base import Sink
 from engine.connectors.dataframe import Frame
 from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
+from engine.graph.durations import Duration
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import OperatorSpec
 from engine.runtime.functions import (

@@ -20,7 +20,7 @@ from engine.cluster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, 
 from engine.cluster.inputs import SparkInputs
 from engine.cluster.jobmaster import JobMaster, MasterConfig, Phase
 from engine.cluster.launch import LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
-from engine.cluster.rest import RestServer
+from engine.cluster.rest import NoAnswer, RestServer
 from engine.cluster.slot_job import SlotJob
 from engine.cluster.slot_main import SlotLaunch
 from engine.cluster.spark import LOOPBACK, is_local, master_of
@@ -209,9 +209,12 @@ class MasterProcess:
                 done.set()
 
         self._mailbox.put(work)
-        if not done.wait(10) or not answer:
-            raise TimeoutError("the JobMaster did not answer in 10 s")
-        return answer[0]
+        for _ in range(100):
+            if done.wait(0.1) and answer:
+                return answer[0]
+            if self._end is not None:
+                raise NoAnswer(f"the job has ended: {self._end.reason}")
+        raise NoAnswer("the JobMaster did not answer in 10 s")
 
     # --- what HTTP asks for, on the deciding thread ---
 

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from engine.cluster.master import MasterProcess
 
 
+class NoAnswer(Exception):
+    """The JobMaster is there, but can't say anything now."""
+
+
+async def _no_answer(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, status_code=503)
+
+
 class RestServer:
     def __init__(self, host: str, token: str, process: MasterProcess) -> None:
         self._process = process
@@ -32,7 +40,8 @@ class RestServer:
                 Route("/events", self._events),
                 Route("/checkpoints", self._trigger, methods=["POST"]),
                 Route("/cancel", self._cancel, methods=["POST"]),
-            ]
+            ],
+            exception_handlers={NoAnswer: _no_answer},
         )
         app.add_middleware(BaseHTTPMiddleware, dispatch=self._authorise)
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
