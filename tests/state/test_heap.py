@@ -187,7 +187,8 @@ def test_dictionary_keys_are_restored_by_value() -> None:
 def test_nan_is_one_key_and_negative_zero_is_zero() -> None:
     keys = [pa.field("k", pa.float64())]
     backend = HeapBackend(keys)
-    for backend.key in backend.canonical(iter([(float("nan"),), (-0.0,)])):
+    for key in backend.canonical(iter([(float("nan"),), (-0.0,)])):
+        backend.key = key
         backend.value_state(COUNT).update(1)
     assert held(backend, COUNT, (float("inf") - float("inf"),)) == 1
     restored = through_files(backend, keys)
