@@ -143,6 +143,7 @@ class JobMaster:
         self._retained: list[ManifestRef] = []
         self._next_checkpoint = 1
         self._failures = 0
+        self._undeployed: set[str] = set()  # sessions that this attempt's start waits for
         self._queue: deque[CompletedCheckpoint] = deque()
         self._publication: Publication | None = None
         self._since_ms = 0.0
@@ -166,9 +167,10 @@ class JobMaster:
         if now_ms >= self._heartbeat_at_ms:
             self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
             actions += [Send(slot.session, MasterHeartbeat()) for slot in self.slots.all]
-        for slot in self.slots.silent_since(now_ms - self.config.heartbeat_timeout_ms):
-            actions.append(KillSlot(slot, AttemptFailure.SLOT_SILENT.text))
-            actions += self._lose(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", now_ms)
+            # As often and no oftener: ticks come with every message, and this looks at every slot.
+            for slot in self.slots.silent_since(now_ms - self.config.heartbeat_timeout_ms):
+                actions.append(KillSlot(slot, AttemptFailure.SLOT_SILENT.text))
+                actions += self._lose(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", now_ms)
         publication = self._publication
         if publication is not None and publication.retry_at_ms is not None and now_ms >= publication.retry_at_ms:
             publication.retry_at_ms = None
@@ -220,7 +222,7 @@ class JobMaster:
         assert self.coordinator is not None
         match message:
             case Deployed():
-                slot.deployed = self.attempt
+                self._undeployed.discard(session)
                 return self._start_if_deployed(now_ms)
             case Acknowledge():
                 outcome, actions = self.coordinator.on_acknowledge(message, now_ms)
@@ -273,7 +275,7 @@ class JobMaster:
         self.slots.add(slot)
         actions: list[Action] = [
             Send(message.session, Welcome(self.attempt.generation)),
-            Note("slot_registered", {"pid": message.pid, "registered": len(self.slots.all)}),
+            Note("slot_registered", {"pid": message.pid, "registered": len(self.slots)}),
         ]
         return actions + (self._deploy_if_ready(now_ms) if self.phase is Phase.WAITING else [])
 
@@ -284,7 +286,7 @@ class JobMaster:
         return self._end_attempt(failure, detail, now_ms)
 
     def _not_deployed(self) -> str:
-        waits = [str(slot.index) for slot in self.slots.assigned if slot.deployed != self.attempt]
+        waits = [str(slot.index) for slot in self.slots.assigned if slot.session in self._undeployed]
         return f"slots {', '.join(waits)} did not answer in {self.config.deploy_timeout_ms / 1000:.0f} s"
 
     # ------------------------------------------------------------------ start
@@ -363,7 +365,7 @@ class JobMaster:
         if not self.slots.enough:
             waited = now_ms - self._since_ms
             if waited > self.config.slots_timeout_ms:
-                have, need = len(self.slots.all), self.slots.needed
+                have, need = len(self.slots), self.slots.needed
                 return self._stop(
                     Outcome.FAILED,
                     f"too few slots: registered {have} of {need} after {waited / 1000:.0f} s. Give Spark at least "
@@ -383,6 +385,7 @@ class JobMaster:
             self._failures,
         )
         assigned = self.slots.assign()
+        self._undeployed = {slot.session for slot in assigned}
         addresses = [slot.address for slot in assigned]
         return [
             Note("deploying", {"attempt": str(self.attempt), "epoch": self.newest.epoch if self.newest else None}),
@@ -393,7 +396,7 @@ class JobMaster:
         ]
 
     def _start_if_deployed(self, now_ms: float) -> list[Action]:
-        if self.phase is not Phase.DEPLOYING or any(s.deployed != self.attempt for s in self.slots.assigned):
+        if self.phase is not Phase.DEPLOYING or self._undeployed:
             return []
         self.phase = Phase.RUNNING
         return [Note("running", {"attempt": str(self.attempt)}), *self._broadcast(Start(self.attempt))]
