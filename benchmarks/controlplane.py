@@ -1,4 +1,4 @@
-"""The control plane of a job with many slots in one thread: the real `JobMaster`, epoch log, manifests and table commits.
+"""The control plane of a job with many slots in one thread: the real `JobMaster`, epoch log, manifests and commits.
 
 Only the slots are simulated: each answers the messages of the JobMaster as a slot of a keyed window job would, after
 fixed delays of virtual time. The JobMaster's CPU time is real and metered; virtual time goes on by it, since one thread

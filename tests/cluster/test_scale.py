@@ -10,8 +10,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
+
 import engine
 from benchmarks.controlplane import ControlPlane, Meter
+from engine.protocol.aligner import AlignedBarriers
+from engine.protocol.ids import AttemptId, ChannelId
+from engine.protocol.signals import Watermark
+from engine.runtime.gate import InputGate
+from engine.runtime.ports import Frame
+from tests.fakes import FakeTransport
 
 ENGINE = next(iter(engine.__path__))
 FEW, MANY = 100, 200
@@ -73,3 +81,23 @@ def test_no_part_of_the_engine_looks_at_every_slot_for_every_message() -> None:
     few, many = lines_by_function(lambda: lived(FEW)), lines_by_function(lambda: lived(MANY))
     faster = {name: (few[name], count) for name, count in many.items() if count > LINEAR * few[name] + 50}
     assert not faster
+
+
+def rounds_through_a_gate(channels: int) -> None:
+    """Three times a small batch and a watermark from every sender."""
+    ids = [ChannelId("edge", sender, 0) for sender in range(channels)]
+    gate = InputGate(AttemptId(1, 1), ids, AlignedBarriers(channels), FakeTransport())
+    gate.start()
+    batch = pa.record_batch({"key": [1, 2, 3]})
+    for number in range(3):
+        for channel in ids:
+            gate.receive(channel, Frame(2 * number + 1, batch, batch.nbytes, 0))
+            gate.receive(channel, Frame(2 * number + 2, Watermark(number), 0, 0))
+        while gate.poll(100, 0.0) is not None:
+            pass
+
+
+def test_a_gate_does_not_look_at_every_channel_for_every_batch_and_watermark() -> None:
+    few = lines_by_function(lambda: rounds_through_a_gate(FEW))
+    many = lines_by_function(lambda: rounds_through_a_gate(MANY))
+    assert not {name: (few[name], count) for name, count in many.items() if count > LINEAR * few[name] + 50}
