@@ -74,6 +74,8 @@ class RunFolder:
     def __init__(self, store: str | Path, job: str) -> None:
         self.folder = Path(store).absolute() / job / "run"
         self.log = self.folder / "master.log"
+        """What the JobMaster's process and Spark print; `logs` has what the job's own code says."""
+        self.logs = self.folder / "logs"
         self._launch = self.folder / "launch.json"
         self._address = self.folder / "master.json"
         self._exit = self.folder / "exit.json"

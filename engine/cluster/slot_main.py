@@ -18,13 +18,15 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from engine.cluster.launch import RunFolder
+from engine.cluster.logs import LogWriter, capture, slot_name
 from engine.cluster.system import LaneOffload, SystemClock
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.network.control import ControlClient
 from engine.network.mailbox import Mailbox
 from engine.network.transport import FlightTransport
-from engine.protocol.messages import Heartbeat, MasterMessage, Register
+from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, Register
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.paths import JobPaths
 from engine.snapshot.store import DirectoryStore
@@ -67,6 +69,8 @@ class _Slot:
         self._lease_s = launch.lease_s
         self._heard_s = time.monotonic()
         self._ended = threading.Event()
+        self._printed = LogWriter(RunFolder(launch.store, launch.name).logs)
+        capture(self._printed)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         put = self._mailbox.put
@@ -120,6 +124,8 @@ class _Slot:
 
     def _on_message(self, message: MasterMessage) -> None:
         self._heard_s = time.monotonic()
+        if isinstance(message, Deploy):
+            self._printed.rename(slot_name(message.slot))
         self._mailbox.put(lambda: self._runtime.on_control(message))
 
     def _on_lost(self, why: str) -> None:
