@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine.protocol.checkpoint import CompletedCheckpoint
+from engine.protocol.ids import SubtaskId
 from engine.protocol.manifest import Manifest
 from engine.protocol.messages import Acknowledge
 
@@ -20,9 +21,14 @@ SHARES = ("busy", "back_pressured", "idle")
 
 
 def checkpoint_figures(
-    completed: CompletedCheckpoint, manifest: Manifest, duration_ms: float, wall_ms: int
+    completed: CompletedCheckpoint,
+    manifest: Manifest,
+    subtasks: Sequence[SubtaskId],
+    duration_ms: float,
+    wall_ms: int,
 ) -> dict[str, Any]:
     """The record of a completed checkpoint. Its times are the longest of all subtasks', its bytes their sum."""
+    acks = {ack.subtask: ack for ack in completed.acks}
     return {
         "checkpoint": completed.checkpoint,
         "epoch": manifest.epoch,
@@ -33,7 +39,7 @@ def checkpoint_figures(
         **{name: round(max(getattr(ack.timings, name) for ack in completed.acks), 1) for name in TIMES},
         "final": manifest.final,
         "ledger": manifest.ledger,
-        "subtasks": [_subtask_figures(ack) for ack in completed.acks],
+        "subtasks": [_subtask_figures(acks[subtask]) for subtask in subtasks if subtask in acks],
     }
 
 

@@ -594,11 +594,11 @@ class JobMaster:
                 return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
             return []  # already restarting: restoring commits this epoch again
         self.stats.checkpoints_completed += 1
-        duration_ms = now_ms - completed.triggered_ms
+        figures = checkpoint_figures(
+            completed, manifest, self.execution.subtasks, now_ms - completed.triggered_ms, self._wall_ms()
+        )
         self._retained = keep(self._retained, self.newest, self.execution.graph.checkpoints.retained)
-        actions: list[Action] = [
-            Note("completed", checkpoint_figures(completed, manifest, duration_ms, self._wall_ms()))
-        ]
+        actions: list[Action] = [Note("completed", figures)]
         if same_attempt:
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
         actions.append(self._sweep())

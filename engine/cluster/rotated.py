@@ -6,7 +6,9 @@ reads on behind a `Position` misses nothing that is still kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +18,9 @@ import msgspec
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Behind a line. A file keeps its inode when it gets its next name."""
+    """Behind a line. A file is known by its first line, which it keeps under all its names; inodes come again."""
 
-    inode: int = 0
+    first: int = 0
     offset: int = 0
 
 
@@ -71,16 +73,18 @@ class RotatedFile:
         with ExitStack() as stack:
             files: dict[int, IO[bytes]] = {}
             for path in self._names:  # newest first: what is renamed meanwhile is met twice, not never
-                if path.exists():
+                with contextlib.suppress(FileNotFoundError):
                     file = stack.enter_context(path.open("rb"))
-                    files[os.fstat(file.fileno()).st_ino] = file
-            inodes = list(reversed(files))
-            known = files.get(position.inode)
-            if known is not None and position.offset <= os.fstat(known.fileno()).st_size:
-                known.seek(position.offset)
-                inodes = inodes[inodes.index(position.inode) :]
-            for inode in inodes:
-                for line in files[inode]:
+                    files[zlib.crc32(file.readline())] = file
+            firsts = list(reversed(files))
+            begin_at = 0
+            if position.first in files and position.offset <= os.fstat(files[position.first].fileno()).st_size:
+                firsts = firsts[firsts.index(position.first) :]
+                begin_at = position.offset
+            for first in firsts:
+                files[first].seek(begin_at)
+                begin_at = 0
+                for line in files[first]:
                     if not line.endswith(b"\n"):
                         break  # it is still being written
-                    yield line[:-1], Position(inode, files[inode].tell())
+                    yield line[:-1], Position(first, files[first].tell())
