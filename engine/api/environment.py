@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from engine.api.durations import Duration, to_ms
+from engine.api.dataframes import schema_of
 from engine.api.errors import JobError
 from engine.api.params import Params
 from engine.api.placement import checked_parallelism
 from engine.api.schema import parse_schema
 from engine.api.stream import DataStream
 from engine.connectors.base import Source
+from engine.connectors.dataframe import DataFrameSource, Frame
 from engine.connectors.elements import ElementsSource
+from engine.graph.durations import Duration, to_ms
 from engine.graph.job_graph import JobGraph, SourceSpec
 from engine.graph.stream_graph import StreamGraph
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
@@ -114,6 +116,13 @@ class StreamEnvironment:
         parallelism = self.parallelism if most is None else min(self.parallelism, most)
         node = self.graph.add_source(SourceSpec(uid, source, parsed, None), parallelism)
         return DataStream(self, node, parsed)
+
+    def from_spark(self, frame: Frame, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
+        """A bounded stream of a DataFrame's rows, materialised once in the job's store before its slots start.
+
+        `frame`: a DataFrame of the attached session, or a function of a session that makes one (with `schema`).
+        """
+        return self.from_source(DataFrameSource(frame), schema_of(frame, schema, f"from_spark {uid!r}"), uid)
 
     def from_elements(
         self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema | str, uid: str = "elements"

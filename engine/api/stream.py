@@ -6,7 +6,7 @@ Columnar (`select`, `where`, `map_batches`, built-in aggregates): compiled kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from engine.api.dataframes import joined_schema, static_table
 from engine.api.errors import JobError
 from engine.api.partitioning import Partitioned, plain
 from engine.api.placement import DataStreamSink
 from engine.api.schema import parse_schema
 from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
 from engine.connectors.base import Sink
+from engine.connectors.dataframe import Frame
 from engine.connectors.printing import PrintSink
+from engine.connectors.table import TableSink
+from engine.graph.durations import Duration
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import OperatorSpec
 from engine.runtime.functions import (
@@ -35,6 +39,7 @@ from engine.runtime.operators.base import EVENT_TIME, Operator
 from engine.runtime.operators.columnar import AssignTimestamps, MapBatches
 from engine.runtime.operators.rows import KeyedProcess, KeyedReduce, RowFilter, RowFlatMap, RowMap
 from engine.runtime.operators.sink import SinkOperator
+from engine.runtime.operators.static_join import StaticJoin
 from engine.runtime.operators.window import WindowCombine, WindowMerge
 from engine.runtime.tags import OutputTag
 from engine.state.aggregates import ROWS, WINDOW, Aggregate, AggregatePlan
@@ -164,6 +169,33 @@ class DataStream(Partitioned):
         spec = OperatorSpec(uid, "sink", lambda: SinkOperator(sink, schema), stateful=True, sink=sink)
         node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._node, self._exchange)
         return DataStreamSink(self._env, node)
+
+    def to_spark_table(self, path: str, uid: str) -> DataStreamSink:
+        """A Weir table: `spark.read.parquet` sees its committed epochs. Relative paths are in the job's own store."""
+        return self.sink_to(TableSink(path), uid)
+
+    def join_static(
+        self,
+        frame: Frame,
+        *,
+        on: str | Sequence[str],
+        uid: str,
+        how: str = "inner",
+        schema: pa.Schema | str | None = None,
+        refresh: Duration | None = None,
+    ) -> DataStream:
+        """Each record with the rows of a DataFrame that have its keys; every subtask holds the whole DataFrame.
+
+        `frame`: a DataFrame, or a function of a Spark session that makes one (with `schema`). `how`: "inner" or "left".
+        `refresh`: how often the function is called again.
+        """
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        static = static_table(frame, schema, refresh, uid)
+        joined = joined_schema(self, static.schema, keys, how, uid)
+        build = partial(StaticJoin, static, keys, how == "left", joined)
+        spec = OperatorSpec(uid, "join_static", build, stateful=True, static=static)
+        node = self._env.graph.add_operator(spec, joined, self._parallelism(), self._node, self._exchange)
+        return DataStream(self._env, node, joined)
 
     def print(self, uid: str | None = None) -> DataStreamSink:
         """Each record on the slot's standard output, when its epoch is committed nowhere: at least once."""

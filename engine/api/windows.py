@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.api.durations import Duration, to_ms
 from engine.api.errors import JobError
+from engine.graph.durations import Duration, to_ms
 from engine.runtime import watermarks
 
 

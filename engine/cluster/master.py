@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cluster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
 from engine.cluster.history import History
+from engine.cluster.inputs import SparkInputs
 from engine.cluster.jobmaster import JobMaster, MasterConfig, Phase
 from engine.cluster.launch import LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
 from engine.cluster.logs import MASTER, LogHandler, LogWriter
-from engine.cluster.rest import RestServer
+from engine.cluster.rest import NoAnswer, RestServer
 from engine.cluster.slot_job import SlotJob
 from engine.cluster.slot_main import SlotLaunch
 from engine.cluster.spark import LOOPBACK, is_local, master_of
@@ -82,13 +83,12 @@ class MasterProcess:
         self._end: Stop | None = None
         self._heartbeat_at_ms = 0.0
         self._heartbeat_phase: Phase | None = None
+        self._inputs = SparkInputs(graph, session, self._store, self._paths, self._clock, self._offload, self._note)
 
     def run(self) -> MasterExit:
         """Until the job has ended. What it started is stopped again; the Spark session is not its own."""
         self.timeline = Timeline(self._history.events())
         self._last_seen = self._folder.read_heartbeat()
-        to_logs = LogHandler(LogWriter(self._folder.logs, MASTER))
-        log.addHandler(to_logs)
         token = self._folder.token()
         nonce = secrets.token_hex(16)
         nonce_path = f"{self._paths.job}/run/nonce"
@@ -117,10 +117,13 @@ class MasterProcess:
             self._path,
         )
         slots = self._execution.slots
+        self._inputs.prepare()
         self._slot_job = SlotJob(self._session, slot_launch, slots, self._on_slot_job_end, log.warning)
         self._slot_job.start()
         rest.start()
         self._rest_url = rest.url
+        to_logs = LogHandler(LogWriter(self._folder.logs, MASTER))
+        log.addHandler(to_logs)
         try:
             self._loop()
         finally:
@@ -153,6 +156,7 @@ class MasterProcess:
             if self._end is None:
                 self._carry_out(self.master.on_tick(self._clock.now_ms()))
             self._beat()
+            self._inputs.poll()
             if self._orphaned():
                 self._carry_out(self.master.cancel(self._clock.now_ms()))
 
@@ -215,9 +219,12 @@ class MasterProcess:
                 done.set()
 
         self._mailbox.put(work)
-        if not done.wait(10) or not answer:
-            raise TimeoutError("the JobMaster did not answer in 10 s")
-        return answer[0]
+        for _ in range(100):
+            if done.wait(0.1) and answer:
+                return answer[0]
+            if self._end is not None:
+                raise NoAnswer(f"the job has ended: {self._end.reason}")
+        raise NoAnswer("the JobMaster did not answer in 10 s")
 
     # --- what HTTP asks for, on the deciding thread ---
 

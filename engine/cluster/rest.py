@@ -53,6 +53,10 @@ class Answering(Protocol):
     def cancel(self) -> bool: ...
 
 
+class NoAnswer(Exception):
+    """The JobMaster is there, but can't say anything now."""
+
+
 class RestServer:
     def __init__(self, host: str, token: str, process: Answering) -> None:
         self._socket = socket.create_server((host, 0))
@@ -87,7 +91,7 @@ def make_app(token: str, process: Answering) -> Starlette:
     for route, handler in by_route.items():
         method, path = route.split(" ")
         routes.append(Route(path.replace("vertices/{id}", "vertices/{id:path}"), handler, methods=[method]))
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _explain, TimeoutError: _too_slow})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _explain, NoAnswer: _no_answer})
     app.add_middleware(BaseHTTPMiddleware, dispatch=_authorise(f"Bearer {token}"))
     return app
 
@@ -109,7 +113,7 @@ async def _explain(request: Request, error: Exception) -> Response:
     return _error(error.status_code, error.detail)
 
 
-async def _too_slow(request: Request, error: Exception) -> Response:
+async def _no_answer(request: Request, error: Exception) -> Response:
     return _error(503, str(error))
 
 

@@ -6,6 +6,7 @@ session of the user's own), the whole Spark job fails with its first lost task, 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ FAILURES_IN_A_ROW = 3
 LONG_S = 20.0
 """A Spark job that lived for so long had not failed to start."""
 BACK_OFF_S = 0.5
+_PYTHON_SAID = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception)\b.*")
 
 
 class SlotJob:
@@ -98,7 +100,7 @@ class SlotJob:
 def _cause(error: Exception) -> str:
     """What Python said inside of a task, if it did; otherwise Spark's first line."""
     lines = str(error).splitlines()
-    said = [line.strip() for line in lines if line.strip().startswith(("ModuleNotFoundError", "engine."))]
+    said = [line for line in lines if _PYTHON_SAID.match(line)]
     return said[-1] if said else lines[0]
 
 

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,6 +23,9 @@ from engine.runtime.ports import Clock, Offload
 from engine.runtime.tags import OutputTag
 from engine.snapshot.paths import JobPaths
 from engine.snapshot.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MALFORMED = OutputTag(
     "malformed",
@@ -118,6 +121,9 @@ class Source(ABC):
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027 (most take any)
         """Raise a WeirError for a declared schema that it can't read."""
+
+    def prepare(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> None:  # noqa: B027
+        """In the JobMaster, before slots start."""
 
     @abstractmethod
     def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from engine.protocol.epochlog import Created
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
 from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import Store, StoreError
+from engine.snapshot.store import DirectoryStore, Store, StoreError
 
 COMPACT_EVERY = 10
 """Spark's own default: every tenth record repeats all before it, and readers begin at the last of these."""
@@ -38,10 +39,11 @@ class TableSink(Sink):
     guarantee = Guarantee.EXACTLY_ONCE
     can_rewind = True
 
+    """`path`: in the job's own part of the store ('pv', 'daily/pv'), or absolute ('/lake/pv')."""
+
     def __init__(self, path: str) -> None:
-        parts = path.split("/")
-        if path.startswith("/") or any(part in ("", ".", "..") for part in parts):
-            raise ValueError(f"{path!r} is no path of a table: write a relative one such as 'pv' or 'daily/pv'")
+        if any(part in ("", ".", "..") for part in path.removeprefix("/").split("/")):
+            raise ValueError(f"{path!r} is no path of a table: write one such as 'pv', 'daily/pv' or '/lake/pv'")
         self.path = path
 
     @property
@@ -49,15 +51,22 @@ class TableSink(Sink):
         return f"the table {self.path!r}"
 
     def writer(self, context: WriterContext) -> SinkWriter:
-        return _TableWriter(context, context.paths.table(self.path))
+        return _TableWriter(context, *self._place(context.store, context.paths))
 
     def committer(self, store: Store, paths: JobPaths) -> Committer:
-        return TableCommitter(store, paths.table(self.path))
+        return TableCommitter(*self._place(store, paths), owner=paths.job if self.path.startswith("/") else None)
+
+    def _place(self, store: Store, paths: JobPaths) -> tuple[Store, str]:
+        if not self.path.startswith("/"):
+            return store, paths.table(self.path)
+        place = Path(self.path)
+        return DirectoryStore(place.parent), place.name
 
 
 class _TableWriter(SinkWriter):
-    def __init__(self, context: WriterContext, table: str) -> None:
+    def __init__(self, context: WriterContext, store: Store, table: str) -> None:
         self._context = context
+        self._store = store
         self._table = table
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -81,7 +90,7 @@ class _TableWriter(SinkWriter):
         name = f"{attempt.generation:04d}-{attempt.attempt:04d}-{self._context.subtask:04d}-{self._files:06d}.parquet"
         assert _FILE_NAME.fullmatch(name)
         rows = pa.Table.from_batches(self._batches, self._context.schema)
-        return _ParquetFile(self._context.store, f"{self._table}/{name}", rows, self._bytes)
+        return _ParquetFile(self._store, f"{self._table}/{name}", rows, self._bytes)
 
     @property
     def buffered_bytes(self) -> int:
@@ -105,9 +114,12 @@ class _ParquetFile(Piece):
 
 
 class TableCommitter(Committer):
-    def __init__(self, store: Store, table: str) -> None:
+    """`owner`: of a table outside of its job's own folder; no other job may write there."""
+
+    def __init__(self, store: Store, table: str, owner: str | None = None) -> None:
         self._store = store
         self._table = table
+        self._owner = owner
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         number = permit.epoch - 1  # Spark counts from 0
@@ -127,8 +139,7 @@ class TableCommitter(Committer):
         return [json.loads(line) for line in self._all_lines(epoch)]
 
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
-        if permit is None:
-            self._store.write(f"{self._table}/_spark_metadata/{_BEGUN}", b"")
+        self._claim(begins=permit is None)
         # By name, which is unique within a table: the same file has another address once its store was moved.
         known = {_name(file["path"]) for file in self.files(permit.epoch)} if permit else set()
         for path in self._store.list(self._table):
@@ -137,6 +148,21 @@ class TableCommitter(Committer):
                 continue
             if AttemptId(int(written["generation"]), int(written["attempt"])) < attempt:
                 self._store.delete(path)
+
+    def _claim(self, begins: bool) -> None:
+        marker = f"{self._table}/_spark_metadata/{_BEGUN}"
+        if self._owner is None:
+            if begins:
+                self._store.write(marker, b"")
+            return
+        made = self._store.create(marker, self._owner.encode())
+        place = self._store.uri(self._table)
+        if made is Created.CREATED and self._store.list(self._table):
+            self._store.delete(f"{self._table}/_spark_metadata")
+            raise StoreError(f"{place} holds files that this job did not write: choose another path")
+        owner = self._store.read(marker).decode()
+        if owner != self._owner:
+            raise StoreError(f"the table {place} belongs to job {owner!r}: choose another path")
 
     def _all_lines(self, before: int) -> list[str]:
         """The entries of all records below `before`: from the last one that repeats everything."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from engine.connectors.base import Sink, Source
+from engine.connectors.dataframe import StaticTable
 from engine.graph.exchange import Exchange
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
@@ -33,6 +34,7 @@ class OperatorSpec:
     stateful: bool = False
     row_lane: bool = False
     sink: Sink | None = None
+    static: StaticTable | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,10 @@ class JobGraph:
 
     def outputs(self, vertex_id: str) -> list[JobEdge]:
         return [edge for edge in self.edges if edge.source == vertex_id]
+
+    @property
+    def static_tables(self) -> list[tuple[str, StaticTable]]:
+        return [(o.uid, o.static) for vertex in self.vertices for o in vertex.operators if o.static is not None]
 
     @property
     def sinks(self) -> list[tuple[str, Sink]]:

@@ -38,6 +38,15 @@ class JobPaths:
     def source_listing(self, uid: str) -> str:
         return f"{self.job}/sources/{_safe(uid)}.json"
 
+    def dataframe(self, uid: str) -> str:
+        return f"{self.job}/sources/{_safe(uid)}"
+
+    def static_tables(self, uid: str) -> str:
+        return f"{self.job}/static/{_safe(uid)}"
+
+    def static_table(self, uid: str, version: int) -> str:
+        return f"{self.static_tables(uid)}/{version}"
+
     def history(self, name: str) -> str:
         return f"{self.job}/history/{name}"
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from engine.api import CheckpointingMode, ExponentialDelay, FixedDelay, JobError, NoRestart, StreamEnvironment
-from engine.api.durations import to_ms
 from engine.api.params import Params
 from engine.connectors.generator import GeneratorSource
+from engine.graph.durations import to_ms
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,13 @@ from engine.api import FixedDelay, JobError, StreamEnvironment, TumblingEventTim
 from engine.connectors.base import Source
 from engine.connectors.files import MALFORMED, CsvSource, JsonSource, ParquetSource, parquet, text
 from engine.connectors.table import TableSink
+from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol import ledger
+from engine.protocol.messages import Acknowledge, Deploy, SlotMessage, Start, Trigger
+from engine.runtime.slot import SlotRuntime
+from engine.snapshot.paths import JobPaths
 from engine.testing import JobFailed, LocalRun, _Killed, run
+from tests.fakes import ATTEMPT, FakeClock, FakeOffload, FakeTransport, MemoryStore
 
 SCHEMA = "app string, ts long"
 WINDOW_MS = 100
@@ -206,6 +211,36 @@ def test_files_that_appear_after_the_start_belong_to_the_next_job(tmp_path: Path
     done = run(counting(CsvSource(str(tmp_path)), Adding(2)), parallelism=2)
     assert done.restarts == 1
     assert counted(done) == windows(views(50))
+
+
+@pytest.mark.promise("G1")
+def test_a_checkpoint_waits_for_the_listing_so_that_no_snapshot_forgets_files(tmp_path: Path) -> None:
+    write(tmp_path / "0.csv", views(5))
+    env = StreamEnvironment(parallelism=1)
+    env.from_source(CsvSource(str(tmp_path)), SCHEMA, uid="views").sink_to(TableSink("out"), uid="out")
+    graph = env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")
+    offload, control = FakeOffload(), Sent()
+    slot = SlotRuntime(
+        ExecutionGraph(graph), JobPaths("job"), FakeClock(), FakeTransport(), offload, MemoryStore(), control
+    )
+    for message in (Deploy(ATTEMPT, 0, ["here"], None), Start(ATTEMPT), Trigger(ATTEMPT, 1, 0)):
+        slot.on_control(message)
+    slot.step()
+    assert len(offload.waiting) == 1  # the listing; no upload of a snapshot
+    for _ in range(3):
+        offload.run()
+        slot.step()
+    (taken,) = [message for message in control.messages if isinstance(message, Acknowledge)]
+    (split,) = taken.state.inline["views"]["splits"]
+    assert "0.csv" in split
+
+
+class Sent:
+    def __init__(self) -> None:
+        self.messages: list[SlotMessage] = []
+
+    def send(self, message: SlotMessage) -> None:
+        self.messages.append(message)
 
 
 # --- how a job is written ---

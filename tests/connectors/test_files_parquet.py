@@ -47,6 +47,24 @@ def test_going_on_from_any_position_gives_exactly_the_rest(folder: Path, cuts: l
         assert reading.in_pieces(split, cuts) == table(100).to_pylist()
 
 
+@pytest.mark.promise("G1", "D7")
+@pytest.mark.parametrize("polls", range(8))
+def test_a_position_taken_while_chunks_are_still_being_dropped_is_right_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, polls: int
+) -> None:
+    """Restored in the middle of a row group, and snapshotted before it has caught up with that place."""
+    monkeypatch.setattr(parquet, "CHUNK_ROWS", 3)
+    reading = Reading(ParquetSource(str(folder)), SCHEMA)
+    (split,) = reading.splits
+    reader = reading.source.reader(split, [1, 11], reading.context)
+    given = []
+    for _ in range(polls):
+        batch = reader.poll(1)
+        given += batch.to_pylist() if batch is not None else []
+        reading.offload.run()
+    assert given + reading.all(split, reader.position) == table(100).to_pylist()[13 + 11 :]
+
+
 def test_a_file_without_rows_has_none(tmp_path: Path) -> None:
     pq.write_table(table(0), tmp_path / "empty.parquet")
     pq.write_table(table(2), tmp_path / "full.parquet")

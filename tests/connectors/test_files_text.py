@@ -38,7 +38,7 @@ def source(form: str, path: Path, malformed: Any = "skip") -> CsvSource | JsonSo
 @pytest.mark.promise("G1", "D7")
 @pytest.mark.parametrize("form", ["csv", "json"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@given(lines=LINES, split=st.integers(1, 200), chunk=st.integers(1, 60), cuts=st.lists(st.integers(1, 9), max_size=6))
+@given(lines=LINES, split=st.integers(1, 400), chunk=st.integers(1, 400), cuts=st.lists(st.integers(1, 9), max_size=6))
 def test_all_splits_from_any_position_on_give_each_record_once_and_each_bad_line_with_its_number(
     tmp_path_factory: pytest.TempPathFactory, form: str, newline: str, lines: Any, split: int, chunk: int, cuts: Any
 ) -> None:

@@ -265,8 +265,32 @@ def test_the_order_of_files_is_the_order_of_committables() -> None:
     assert [e["path"] for e in record(store, "0")] == [store.uri(str(p["path"])) for p in reversed(payloads)]
 
 
-@pytest.mark.parametrize("path", ["", "/abs", "../other", "a/../b", "a//b", "./a", "a/"])
+@pytest.mark.parametrize("path", ["", "/", "/abs/../x", "../other", "a/../b", "a//b", "./a", "a/"])
 def test_a_path_that_would_leave_the_job_s_directory_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="is no path of a table"):
         TableSink(path)
     assert TableSink("daily/pv").path == "daily/pv"
+
+
+def test_a_table_at_an_absolute_path_belongs_to_one_job(tmp_path: Path) -> None:
+    sink = TableSink(str(tmp_path / "lake" / "pv"))
+    store = DirectoryStore(tmp_path / "store")
+    ours = sink.committer(store, JobPaths("ours"))
+    ours.abort_unknown(None, ATTEMPT)
+    made = sink.writer(WriterContext(0, ATTEMPT, store, JobPaths("ours"), SCHEMA))
+    made.begin()
+    ours.commit(permit(1), [committable(write(made, 7))])
+    ours.abort_unknown(permit(1), AttemptId(9, 9))
+    assert read_table(DirectoryStore(tmp_path / "lake"), "pv").to_pydict() == {"a": [7]}
+    with pytest.raises(StoreError, match="belongs to job 'ours'"):
+        sink.committer(store, JobPaths("a_fork")).abort_unknown(permit(1), ATTEMPT)
+
+
+def test_a_folder_with_files_of_others_is_no_table_to_write_to(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "part-0.parquet").write_bytes(b"")
+    with pytest.raises(StoreError, match="this job did not write"):
+        TableSink(str(tmp_path / "theirs")).committer(DirectoryStore(tmp_path), JobPaths("j")).abort_unknown(
+            None, ATTEMPT
+        )
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["part-0.parquet"]

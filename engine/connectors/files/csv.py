@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from engine.api.durations import Duration
 from engine.connectors.files.listing import FileError
 from engine.connectors.files.text import BOM, LineFormat, Policy, TextSource, conform, newlines
+from engine.graph.durations import Duration
 
 _ZONED = r":\d\d(\.\d+)?\s?(Z|[+-]\d\d(:?\d\d)?)$"
 

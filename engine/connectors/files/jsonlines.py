@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
-from engine.api.durations import Duration
 from engine.connectors.files.listing import FileError
 from engine.connectors.files.text import BOM, LineFormat, Policy, TextSource, conform, newlines
+from engine.graph.durations import Duration
 
 
 class JsonSource(TextSource):

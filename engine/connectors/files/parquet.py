@@ -9,10 +9,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.api.durations import Duration
 from engine.connectors.files.listing import FileError, FileSplit
 from engine.connectors.files.readahead import Chunk, ChunkReader, Position
 from engine.connectors.files.source import FileSource
+from engine.graph.durations import Duration
 
 SPLIT_BYTES = 64 << 20
 CHUNK_BYTES = 16 << 20

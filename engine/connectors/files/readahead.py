@@ -121,7 +121,8 @@ class ReadAhead(SplitReader):
     def _drop_exhausted(self) -> None:
         while self._queue and self._queue[0].exhausted:
             after = self._queue.popleft().chunk.after
-            self._position = END if after is None else after
+            # What is still to be dropped was handed out before the position that this reader began at.
+            self._position = END if after is None else [*after[:-1], after[-1] + self._skip]
 
     def _read_on(self) -> None:
         if not self._reading and not self._ended and len(self._queue) < 2:

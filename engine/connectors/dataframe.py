@@ -1,0 +1,129 @@
+"""DataFrames that go into a job: written into its store by Spark, before slots start, and read from there as Parquet.
+
+So a replay reads what was read before, whatever has become of the tables behind the DataFrame. Only the driver holds
+the DataFrame, or the function that makes one: slots get the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.connectors.base import Discovery, Source, SourceContext, SplitReader
+from engine.connectors.files.parquet import ParquetSource
+from engine.runtime.errors import WeirError
+from engine.snapshot.paths import JobPaths
+from engine.snapshot.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Frame: TypeAlias = "DataFrame | Callable[[SparkSession], DataFrame]"
+
+_DONE = "_SUCCESS"
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+
+
+@dataclass
+class DataFrameSource(Source):
+    """Materialised once: the first start of the job writes it, every later one reads the same."""
+
+    frame: Frame | None
+    open_splits = ParquetSource.open_splits
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "frame": None}
+
+    def prepare(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> None:
+        folder = paths.dataframe(uid)
+        if not _written(store, folder):
+            _write(self.frame, session, store, folder)
+
+    def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
+        return self._files(context).discovery(context, known)
+
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
+        return self._files(context).reader(split, position, context)
+
+    def _files(self, context: SourceContext) -> ParquetSource:
+        return ParquetSource(str(_local(context.store.uri(context.paths.dataframe(context.uid)))))
+
+
+@dataclass
+class StaticTable:
+    """The side of a join that is the same for every subtask. Version 1 is written before slots start.
+
+    `refresh_ms`: how often the driver reads it again and writes another version; slots take the newest.
+    """
+
+    frame: Frame | None
+    schema: pa.Schema
+    refresh_ms: int | None
+
+    KEPT = 5
+    """Versions that stay: a restored subtask begins with the one that its snapshot names."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "frame": None}
+
+    def prepare(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> None:
+        if not self.versions(uid, store, paths):
+            _write(self.frame, session, store, paths.static_table(uid, 1))
+
+    def refresh(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> int:
+        versions = self.versions(uid, store, paths)
+        newest = versions[-1] + 1
+        _write(self.frame, session, store, paths.static_table(uid, newest))
+        for old in versions[: -self.KEPT]:
+            store.delete(f"{paths.static_table(uid, old)}/{_DONE}")  # first: without it nobody begins to read
+            store.delete(paths.static_table(uid, old))
+        return newest
+
+    def versions(self, uid: str, store: Store, paths: JobPaths) -> list[int]:
+        """Those that are complete, in order."""
+        folder = paths.static_tables(uid)
+        parts = [path.removeprefix(f"{folder}/").split("/") for path in store.list(folder)]
+        return sorted(int(version) for version, *rest in parts if rest == [_DONE])
+
+    def read(self, uid: str, version: int, store: Store, paths: JobPaths) -> pa.Table:
+        folder = paths.static_table(uid, version)
+        files = [path for path in sorted(store.list(folder)) if path.endswith(".parquet")]
+        parts = [pq.read_table(pa.BufferReader(store.read(path))) for path in files]
+        try:
+            tables = [part.select(self.schema.names).cast(self.schema) for part in parts]
+        except (KeyError, pa.ArrowException) as error:
+            raise WeirError(f"the static table {uid!r} is not what the job declares: {error}") from error
+        return pa.concat_tables([self.schema.empty_table(), *tables])
+
+
+def _write(frame: Frame | None, session: SparkSession, store: Store, folder: str) -> None:
+    assert frame is not None, "only the driver writes"
+    before = session.conf.get(_TIMESTAMPS)
+    session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's default is a format that others read as nanoseconds
+    session.sparkContext.setJobDescription(f"weir: {folder}")
+    try:
+        data = frame(session) if callable(frame) else frame
+        data.write.mode("overwrite").parquet(store.uri(folder))
+    except Exception as error:
+        raise WeirError(f"Spark could not write {folder}: {str(error).splitlines()[0]}") from error
+    finally:
+        session.sparkContext.setJobDescription("")
+        session.conf.set(_TIMESTAMPS, str(before))
+
+
+def _written(store: Store, folder: str) -> bool:
+    try:
+        store.read(f"{folder}/{_DONE}")
+    except (StoreError, FileNotFoundError):
+        return False
+    return True
+
+
+def _local(uri: str) -> Path:
+    return Path(unquote(urlsplit(uri).path))
