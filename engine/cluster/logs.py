@@ -73,14 +73,22 @@ class LogWriter:
             self._file.append("\t".join((now, str(self._name), operator, line)).encode(errors="replace"))
 
 
-def capture(log: LogWriter) -> None:
-    """From here on all that this process prints, logs or warns of is also in its log."""
-    handler = LogHandler(log, shown=sys.stderr)
-    sys.stdout, sys.stderr = _Tee(sys.stdout, log.write), _Tee(sys.stderr, log.write)
-    root = logging.getLogger()
+@contextlib.contextmanager
+def capturing(log: LogWriter) -> Iterator[None]:
+    """Within it all that this process prints, logs or warns of is also in its log. Spark may use the process again."""
+    out, err, root = sys.stdout, sys.stderr, logging.getLogger()
+    handler, level = LogHandler(log, shown=err), root.level
     root.addHandler(handler)
-    root.setLevel(min(root.level, logging.INFO))
+    root.setLevel(min(level, logging.INFO))
     logging.captureWarnings(True)
+    sys.stdout, sys.stderr = _Tee(out, log.write), _Tee(err, log.write)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        logging.captureWarnings(False)
+        root.setLevel(level)
+        root.removeHandler(handler)
 
 
 class LogHandler(logging.Handler):

@@ -290,10 +290,6 @@ class MasterProcess:
         if kind == "claimed":
             self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), data["generation"]))
 
-    @property
-    def stopped(self) -> bool:
-        return self.master.phase is Phase.STOPPED
-
 
 def _written(_: None, error: BaseException | None) -> None:
     if error is not None:

@@ -18,7 +18,7 @@ import pytest
 
 from engine.api import StreamEnvironment
 from engine.cluster import logs
-from engine.cluster.logs import LogReader, LogWriter, capture
+from engine.cluster.logs import LogReader, LogWriter, capturing
 from engine.cluster.system import LaneOffload
 from engine.connectors.table import TableSink
 from engine.runtime.running import RUNNING
@@ -28,17 +28,10 @@ from engine.testing import ListSource, run
 @contextmanager
 def slot_process(log: LogWriter) -> Iterator[tuple[io.StringIO, io.StringIO]]:
     """As if this were a slot's own process; gives its standard output and error."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    root.handlers.clear()
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-        try:
-            capture(log)
+        with capturing(log):
             yield out, err
-        finally:
-            logging.captureWarnings(False)
-            root.handlers[:] = handlers
-            root.setLevel(level)
+        print("of another task, in the same process")
 
 
 def read(folder: Path, **only: Any) -> list[str]:
@@ -64,9 +57,9 @@ def test_what_a_slot_prints_logs_and_warns_of_is_in_its_log_and_where_it_always_
         "slot-1 - INFO mine: quiet",
         "slot-1 - ERROR mine: loud",
     ]
-    assert any("UserWarning: careful" in line for line in got)
+    assert any("UserWarning: careful" in line for line in got) and not any("another task" in line for line in got)
     out, err = (stream.getvalue() for stream in streams)
-    assert out == "before it knows which slot it is\ntwo words\n"
+    assert out == "before it knows which slot it is\ntwo words\nof another task, in the same process\n"
     assert err.startswith("lines\nof one print\nERROR mine: loud\n") and "quiet" not in err
 
 
