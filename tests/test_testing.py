@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from engine.api import (
     FixedDelay,
     KeyedProcessFunction,
+    MapFunction,
     ProcessContext,
     RuntimeContext,
     StreamEnvironment,
@@ -20,6 +22,8 @@ from engine.api import (
     count,
 )
 from engine.connectors.table import TableSink
+from engine.runtime.errors import WeirError
+from engine.runtime.functions import own
 from engine.testing import Checkpoint, Crash, Item, JobFailed, ListSource, run
 
 
@@ -89,3 +93,34 @@ def test_a_job_that_fails_raises_with_its_own_error() -> None:
 
     with pytest.raises(JobFailed, match=r"operator 'map-1', subtask 0, record 1 .*ZeroDivisionError"):
         run(job)
+
+
+class Numbering(MapFunction):
+    """Forgets to use state: what it knows is an attribute."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def map(self, value: dict[str, Any]) -> dict[str, Any]:
+        self.seen.append(1)
+        return {**value, "number": len(self.seen)}
+
+
+@pytest.mark.promise("A5")
+def test_each_subtask_of_each_attempt_has_a_function_of_its_own() -> None:
+    def job(env: StreamEnvironment) -> None:
+        env.set_restart_strategy(FixedDelay(attempts=5, delay_ms=10))
+        rows = env.from_source(
+            ListSource([view("a", 1), Crash(), view("a", 2)], [view("b", 1)]), "app string, ts long", uid="r"
+        )
+        rows.map(Numbering(), schema="app string, ts long, number long").sink_to(TableSink("out"), uid="out")
+
+    rows = run(job, parallelism=2).rows("out")
+    assert sorted((row["app"], row["number"]) for row in rows) == [("a", 1), ("a", 2), ("b", 1)]
+
+
+def test_a_function_that_can_t_be_copied_says_where_to_make_what_it_needs() -> None:
+    function = Numbering()
+    function.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(WeirError, match=r"Numbering can't be copied.*in open\(\)"):
+        own(function)

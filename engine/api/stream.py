@@ -34,6 +34,7 @@ from engine.runtime.functions import (
     MapFunction,
     ReduceFunction,
     Row,
+    own,
 )
 from engine.runtime.operators.base import EVENT_TIME, Operator
 from engine.runtime.operators.columnar import AssignTimestamps, MapBatches
@@ -123,19 +124,32 @@ class DataStream(Partitioned):
 
     def map(self, function: Callable[[Row], Row] | MapFunction, schema: pa.Schema | str | None = None) -> DataStream:
         out = self._out_schema(schema)
-        call = function.map if isinstance(function, MapFunction) else function
-        return self._add("map", lambda: RowMap(function, call, out), out, row_lane=True)
+
+        def build() -> Operator:
+            mine = own(function)
+            return RowMap(mine, mine.map if isinstance(mine, MapFunction) else mine, out)
+
+        return self._add("map", build, out, row_lane=True)
 
     def flat_map(
         self, function: Callable[[Row], Iterable[Row]] | FlatMapFunction, schema: pa.Schema | str | None = None
     ) -> DataStream:
         out = self._out_schema(schema)
-        call = function.flat_map if isinstance(function, FlatMapFunction) else function
-        return self._add("flat_map", lambda: RowFlatMap(function, call, out), out, row_lane=True)
+
+        def build() -> Operator:
+            mine = own(function)
+            return RowFlatMap(mine, mine.flat_map if isinstance(mine, FlatMapFunction) else mine, out)
+
+        return self._add("flat_map", build, out, row_lane=True)
 
     def filter(self, function: Callable[[Row], bool] | FilterFunction) -> DataStream:
-        call = function.filter if isinstance(function, FilterFunction) else function
-        return self._add("filter", lambda: RowFilter(function, call, self.schema), self.schema, row_lane=True)
+        schema = self.schema
+
+        def build() -> Operator:
+            mine = own(function)
+            return RowFilter(mine, mine.filter if isinstance(mine, FilterFunction) else mine, schema)
+
+        return self._add("filter", build, schema, row_lane=True)
 
     # --- time, keys, ends ---
 
@@ -240,8 +254,13 @@ class KeyedStream:
 
     def reduce(self, function: Callable[[Row, Row], Row] | ReduceFunction, uid: str) -> DataStream:
         """The running value of each key, emitted per record."""
-        call = function.reduce if isinstance(function, ReduceFunction) else function
-        return self._add("reduce", uid, lambda: KeyedReduce(function, call, self._keys, self._schema), self._schema)
+        keys, schema = self._keys, self._schema
+
+        def build() -> Operator:
+            mine = own(function)
+            return KeyedReduce(mine, mine.reduce if isinstance(mine, ReduceFunction) else mine, keys, schema)
+
+        return self._add("reduce", uid, build, schema)
 
     def sum(self, column: str, uid: str) -> DataStream:
         return self._running(column, uid, lambda left, right: left + right)
@@ -264,7 +283,8 @@ class KeyedStream:
             out = parse_schema(schema)
             if EVENT_TIME in self._schema.names:
                 out = out.append(_EVENT_TIME_FIELD)
-        return self._add("process", uid, lambda: KeyedProcess(function, self._keys, self._schema, out), out)
+        keys, schema = self._keys, self._schema
+        return self._add("process", uid, lambda: KeyedProcess(own(function), keys, schema, out), out)
 
     def _add(self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema) -> DataStream:
         spec = OperatorSpec(uid, kind, build, stateful=True, row_lane=True)

@@ -6,6 +6,7 @@ for death, while a stopped process is.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -55,6 +56,8 @@ class SlotLaunch:
 
 def run_slot(launch: SlotLaunch, task_attempt: int) -> None:
     """Returns when the JobMaster says so; whatever else ends it ends the process, and Spark starts another."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)  # records come and go by the million, and hardly any of them in cycles
     sys.setswitchinterval(0.0005)  # an I/O thread that wakes gets the interpreter soon
     os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "ignore")  # batches come from the network unaligned
     pa.set_cpu_count(1)  # a slot has one task thread; kernels that spread over all cores would fight over them

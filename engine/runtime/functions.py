@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
+from engine.runtime.errors import WeirError
 from engine.runtime.operators.base import OperatorContext
 from engine.state.heap import HeapBackend, ValueState, ValueStateDescriptor
 
@@ -42,6 +44,22 @@ class Function:
 
     def close(self) -> None:
         """Once per subtask, at the end."""
+
+
+F = TypeVar("F")
+
+
+def own(function: F) -> F:
+    """A subtask's own instance of a rich function: nobody else sees the attributes that an attempt leaves in it."""
+    if not isinstance(function, Function):
+        return function
+    try:
+        return copy.deepcopy(function)
+    except Exception as error:
+        raise WeirError(
+            f"{type(function).__name__} can't be copied, and every subtask needs its own: {error}; make such things in "
+            "open() instead of __init__()"
+        ) from error
 
 
 class MapFunction(Function):

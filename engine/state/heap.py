@@ -7,7 +7,7 @@ list or a tuple is a list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -48,25 +48,22 @@ class ValueState(Generic[T]):
 
 
 class HeapBackend:
-    """The keyed state of one operator subtask. `key` is the current key; the operator sets it for each record."""
+    """The keyed state of one operator subtask. `key` is the current key; the operator sets it for each record, as
+    `canonical` gives it."""
 
     def __init__(self, key_fields: Sequence[pa.Field]) -> None:
         self._fields = list(key_fields)
         self._float_keys = any(pa.types.is_floating(field.type) for field in self._fields)
-        self._key: Key = ()
+        self.key: Key = ()
         self._value_name = VALUE
         while self._value_name in [field.name for field in self._fields]:
             self._value_name += "_"
         self._states: dict[str, tuple[ValueStateDescriptor, dict[Key, Any]]] = {}
         self._restored: dict[str, list[pa.Table]] = {}
 
-    @property
-    def key(self) -> Key:
-        return self._key
-
-    @key.setter
-    def key(self, key: Key) -> None:
-        self._key = _canonical(key) if self._float_keys else key
+    def canonical(self, keys: Iterator[Key]) -> Iterator[Key]:
+        """Keys as they have to be set."""
+        return map(_canonical, keys) if self._float_keys else keys
 
     def value_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
         known = self._states.get(descriptor.name)
@@ -105,7 +102,7 @@ class HeapBackend:
                 )
             keys = zip(*(table.column(field.name).to_pylist() for field in self._fields), strict=True)
             held = saved.to_pylist(maps_as_pydicts="lossy")
-            values.update(zip(map(_canonical, keys) if self._float_keys else keys, held, strict=True))
+            values.update(zip(self.canonical(keys), held, strict=True))
         return values
 
     def _table_of(self, keys: list[Key], descriptor: ValueStateDescriptor, held: list[Any]) -> pa.Table:

@@ -39,6 +39,9 @@ class Probe(MapFunction):
     def __init__(self, name: str, calls: list[str], fails: str = "") -> None:
         self.name, self.calls, self.fails = name, calls, fails
 
+    def __deepcopy__(self, memo: object) -> "Probe":
+        return Probe(self.name, self.calls, self.fails)
+
     def open(self, context: RuntimeContext) -> None:
         self._note("open")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from engine.protocol.signals import MIN_WATERMARK
@@ -19,6 +20,7 @@ from engine.runtime.operators.base import (
     RestoredState,
     StatePart,
 )
+from engine.runtime.operators.records import batch_of, columns_of, records_of, short
 from engine.state.heap import HeapBackend, Key, ValueStateDescriptor
 
 
@@ -28,8 +30,6 @@ class RowOperator(Operator):
     def __init__(self, function: Any, schema: pa.Schema) -> None:
         self._lifecycle = function if isinstance(function, Function) else None
         self._schema = schema
-        self._names = [name for name in schema.names if name != EVENT_TIME]
-        self._has_time = EVENT_TIME in schema.names
         self._records = 0
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -51,63 +51,46 @@ class RowOperator(Operator):
             raise UserFunctionError(self.context.uid, self.context.subtask.index, f"{method}()", error) from error
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
-        times = batch.column(EVENT_TIME).to_pylist() if EVENT_TIME in batch.schema.names else None
-        rows: list[Row] = []
-        stamps: list[int | None] = []
-        record: Row = {}
+        records = records_of(batch)
+        done: list[Any] = []
         try:
-            for position, record in enumerate(_records(batch)):
-                stamp = times[position] if times else None
-                for result in self._apply(record, stamp):
-                    rows.append(result)
-                    stamps.append(stamp)
-                self._records += 1
+            result = self._apply(batch, records, done)
+        except SchemaMismatch:
+            raise
         except Exception as error:
-            where = f"record {self._records + 1} of this attempt, {_short(record)}"
+            where = f"record {self._records + len(done) + 1} of this attempt, {short(records[len(done)])}"
             raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error) from error
-        if rows:
-            out.emit(self._batch(rows, stamps))
+        self._records += len(records)
+        if result is not None and result.num_rows:
+            out.emit(result)
 
-    def _apply(self, record: Row, stamp: int | None) -> Iterable[Row]:
+    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        """What the records become. `done` gets something for each record as soon as the function is through with it."""
         raise NotImplementedError
 
-    def _batch(self, rows: list[Row], stamps: list[int | None]) -> pa.RecordBatch:
-        arrays = []
-        for name in self._names:
-            field = self._schema.field(name)
-            try:
-                arrays.append(_array([row[name] for row in rows], field))
-            except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowNotImplementedError) as error:
-                raise SchemaMismatch(
-                    f"operator {self.context.uid!r} declares the field {name!r} as {field.type}, but its function "
-                    f"returned records such as {_short(rows[0])}: {type(error).__name__}: {error}"
-                ) from error
-        if self._has_time:
-            arrays.append(pa.array(stamps, pa.int64()))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+    def _one_each(self, batch: pa.RecordBatch, results: Iterable[Row], done: list[Any]) -> pa.RecordBatch:
+        for result in results:
+            done.append(result)
+        return batch_of(done, self._schema, self.context.uid, _times(batch))
+
+    def _any_number(
+        self, batch: pa.RecordBatch, results: Iterable[Iterable[Row]], done: list[Any]
+    ) -> pa.RecordBatch | None:
+        """A function may be a generator: it runs while its results are taken, before the next record's begins."""
+        rows: list[Row] = []
+        for several in results:
+            rows.extend(several)
+            done.append(len(rows))
+        if not rows:
+            return None
+        times = _times(batch)
+        if times is not None:
+            times = times.take(pa.array(np.repeat(np.arange(len(done)), np.diff(done, prepend=0))))
+        return batch_of(rows, self._schema, self.context.uid, times)
 
 
-def _array(values: list[Any], field: pa.Field) -> pa.Array:
-    """Exactly these values: Arrow by itself cuts fractions off and does not look at `nullable`."""
-    if pa.types.is_integer(field.type):
-        for value in values:
-            if isinstance(value, float) and not value.is_integer():
-                raise ValueError(f"{value} is no integer")
-    array = pa.array(values, field.type)
-    if array.null_count and not field.nullable:
-        raise ValueError(f"{array.null_count} nulls in a field declared not null")
-    return array
-
-
-def _records(batch: pa.RecordBatch) -> Iterator[Row]:
-    names = [name for name in batch.schema.names if name != EVENT_TIME]
-    columns = [batch.column(name).to_pylist(maps_as_pydicts="lossy") for name in names]
-    return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
-
-
-def _short(record: Row) -> str:
-    text = repr(record)
-    return text if len(text) <= 200 else text[:197] + "..."
+def _times(batch: pa.RecordBatch) -> pa.Array | None:
+    return batch.column(EVENT_TIME) if EVENT_TIME in batch.schema.names else None
 
 
 class RowMap(RowOperator):
@@ -115,8 +98,8 @@ class RowMap(RowOperator):
         super().__init__(function, schema)
         self._call = call
 
-    def _apply(self, record: Row, stamp: int | None) -> Iterable[Row]:
-        return (self._call(record),)
+    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        return self._one_each(batch, map(self._call, records), done)
 
 
 class RowFlatMap(RowOperator):
@@ -124,8 +107,8 @@ class RowFlatMap(RowOperator):
         super().__init__(function, schema)
         self._call = call
 
-    def _apply(self, record: Row, stamp: int | None) -> Iterable[Row]:
-        return self._call(record)
+    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        return self._any_number(batch, map(self._call, records), done)
 
 
 class RowFilter(RowOperator):
@@ -133,8 +116,10 @@ class RowFilter(RowOperator):
         super().__init__(function, schema)
         self._call = call
 
-    def _apply(self, record: Row, stamp: int | None) -> Iterable[Row]:
-        return (record,) if self._call(record) else ()
+    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        for kept in map(self._call, records):
+            done.append(bool(kept))
+        return batch.filter(pa.array(done, pa.bool_()))
 
 
 class KeyedRowOperator(RowOperator):
@@ -153,13 +138,8 @@ class KeyedRowOperator(RowOperator):
     def _backend(self) -> HeapBackend | None:
         return self._heap
 
-    def _apply(self, record: Row, stamp: int | None) -> Iterable[Row]:
-        key = tuple([record[name] for name in self._keys])
-        self._heap.key = key
-        return self._apply_keyed(key, record, stamp)
-
-    def _apply_keyed(self, key: Key, record: Row, stamp: int | None) -> Iterable[Row]:
-        raise NotImplementedError
+    def _keys_of(self, batch: pa.RecordBatch) -> Iterator[Key]:
+        return self._heap.canonical(zip(*columns_of(batch, self._keys), strict=True))
 
     def snapshot(self, checkpoint: int) -> OperatorSnapshot:
         return OperatorSnapshot(parts=tuple(StatePart(n, table, self._keys) for n, table in self._heap.snapshot()))
@@ -177,12 +157,18 @@ class KeyedReduce(KeyedRowOperator):
         fields = [field for field in self._schema if field.name != EVENT_TIME]
         self._state = self._heap.value_state(ValueStateDescriptor("reduced", pa.struct(fields)))
 
-    def _apply_keyed(self, key: Key, record: Row, stamp: int | None) -> Iterable[Row]:
-        held = self._state.value()
-        # A copy: a function may change its left side in place, and what was emitted before must stay as it was.
-        value = record if held is None else self._call(dict(held), record)
-        self._state.update(value)
-        return (value,)
+    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        return self._one_each(batch, self._reduced(batch, records), done)
+
+    def _reduced(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Row]:
+        heap, state, call = self._heap, self._state, self._call
+        for key, record in zip(self._keys_of(batch), records, strict=True):
+            heap.key = key
+            held = state.value()
+            # A copy: a function may change its left side in place, and what was emitted before must stay as it was.
+            value = record if held is None else call(dict(held), record)
+            state.update(value)
+            yield value
 
 
 class KeyedProcess(KeyedRowOperator):
@@ -198,7 +184,14 @@ class KeyedProcess(KeyedRowOperator):
         self._process_context.current_watermark_ms = timestamp_ms
         out.watermark(timestamp_ms)
 
-    def _apply_keyed(self, key: Key, record: Row, stamp: int | None) -> Iterable[Row]:
-        self._process_context.current_key = key
-        self._process_context.timestamp_ms = stamp
-        return self._function.process_element(record, self._process_context) or ()
+    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        return self._any_number(batch, self._processed(batch, records), done)
+
+    def _processed(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Row]]:
+        heap, context, call = self._heap, self._process_context, self._function.process_element
+        times = _times(batch)
+        stamps = [None] * len(records) if times is None else times.to_pylist()
+        for key, record, stamp in zip(self._keys_of(batch), records, stamps, strict=True):
+            heap.key = context.current_key = key
+            context.timestamp_ms = stamp
+            yield call(record, context) or ()
