@@ -69,9 +69,9 @@ def _listed(client: JobClient) -> dict[str, Any]:
     try:
         now = client.status()
         state, running = now["phase"], {name: now[name] for name in ("uptime_ms", "guarantee", "restarts", "epoch")}
-    except NotRunning:
+    except WeirError as error:
         ended = client.ended()
-        state = ended.outcome if ended else "not running"
+        state = ended.outcome if ended else "not running" if isinstance(error, NotRunning) else "not answering"
         epoch = last.epoch if last else None
         running = {"uptime_ms": None, "guarantee": "", "restarts": timeline.restarts_since_start, "epoch": epoch}
     return {
