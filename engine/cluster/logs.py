@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from engine.cluster.rotated import BEGIN, Position, RotatedFile
 from engine.runtime.running import RUNNING
@@ -133,6 +133,14 @@ class _Tee(io.TextIOBase):
 
     def writable(self) -> bool:
         return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def __getattr__(self, name: str) -> Any:
+        """`buffer` and the like: past the log, but not an error."""
+        return getattr(self._stream, name)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,14 @@ def test_what_a_slot_prints_logs_and_warns_of_is_in_its_log_and_where_it_always_
     assert err.startswith("lines\nof one print\nERROR mine: loud\n") and "quiet" not in err
 
 
+def test_bytes_that_are_written_past_the_text_are_where_they_always_were(tmp_path: Path) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with redirect_stdout(out), capturing(LogWriter(tmp_path, "slot-0")):
+        sys.stdout.buffer.write(b"raw")
+        assert sys.stdout.encoding == "utf-8"
+    assert out.buffer.getvalue() == b"raw" and not read(tmp_path)  # type: ignore[attr-defined]
+
+
 def test_lines_name_the_operator_and_the_subtask_whose_code_wrote_them(tmp_path: Path) -> None:
     def job(env: StreamEnvironment) -> None:
         def clean(row: dict[str, Any]) -> dict[str, Any]:
@@ -126,5 +134,6 @@ def test_a_log_is_bounded_and_one_that_can_t_be_written_disturbs_nobody(
     assert len(list(tmp_path.iterdir())) == 3
     texts = [line.text for line in LogReader(tmp_path).read()]
     assert texts == [f"line {number}" for number in range(200 - len(texts), 200)] and len(texts) > 40
+    assert all(path.stat().st_size < 1100 for path in tmp_path.iterdir())
     nowhere = LogWriter(tmp_path / "slot-0.log" / "no folder", "slot-0")
     nowhere.write("lost")
