@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from engine.cluster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.cluster.figures import Rates, checkpoint_figures
 from engine.cluster.slots import SlotInfo, SlotPool
 from engine.connectors.base import Committer
 from engine.graph.execution_graph import ExecutionGraph
@@ -31,7 +32,7 @@ from engine.protocol.coordinator import (
     TriggerSources,
 )
 from engine.protocol.epochlog import Claimed, LogRecord
-from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
+from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
 from engine.protocol.messages import (
@@ -103,8 +104,8 @@ class MasterStats:
     restarts: int = 0
     checkpoints_completed: int = 0
     checkpoints_failed: int = 0
-    last_checkpoint: dict[str, Any] = field(default_factory=dict)
     last_failure: dict[str, Any] = field(default_factory=dict)
+    running_since_ms: int | None = None
 
 
 class JobMaster:
@@ -128,6 +129,7 @@ class JobMaster:
         self.coordinator: CheckpointCoordinator | None = None
         self.finished: set[SubtaskId] = set()
         self.metrics: dict[str, dict[str, Any]] = {}
+        self.rates = Rates()
         self.newest: ManifestRef | None = None
         self.ledger: dict[str, int] = {}
         self._log = log
@@ -216,6 +218,7 @@ class JobMaster:
         slot.heard_ms = now_ms
         if isinstance(message, Heartbeat):
             self.metrics.update(message.metrics)
+            self.rates.add(message.metrics, now_ms)
             return []
         if message.attempt != self.attempt or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
             return []  # of an attempt that is over; its late files lie under its own path and go with retention
@@ -283,7 +286,7 @@ class JobMaster:
         self.slots.remove(slot.session)
         if slot.index is None or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
             return []
-        return self._end_attempt(failure, detail, now_ms)
+        return self._end_attempt(failure, detail, now_ms, FailedAt(slot=slot.index))
 
     def _not_deployed(self) -> str:
         waits = [str(slot.index) for slot in self.slots.assigned if slot.session in self._undeployed]
@@ -376,6 +379,7 @@ class JobMaster:
         self._since_ms = now_ms
         self.finished = set()
         self.metrics = {}
+        self.rates.clear()
         self.coordinator = CheckpointCoordinator(
             self.execution.graph.checkpoints,
             self.attempt,
@@ -399,6 +403,7 @@ class JobMaster:
         if self.phase is not Phase.DEPLOYING or self._undeployed:
             return []
         self.phase = Phase.RUNNING
+        self.stats.running_since_ms = self._wall_ms()
         return [Note("running", {"attempt": str(self.attempt)}), *self._broadcast(Start(self.attempt))]
 
     # ------------------------------------------------------------------ failures
@@ -415,9 +420,12 @@ class JobMaster:
             if self._same_error[1] >= self.config.same_error_limit:
                 reason = f"{message.error} (the same error {self._same_error[1]} times without a checkpoint in between)"
                 return noted + self._stop(Outcome.FAILED, reason)
-        return noted + self._end_attempt(failure, where + message.error, now_ms)
+        at = FailedAt(message.uid, message.subtask)
+        return noted + self._end_attempt(failure, where + message.error, now_ms, at)
 
-    def _end_attempt(self, failure: AttemptFailure, detail: str, now_ms: float) -> list[Action]:
+    def _end_attempt(
+        self, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
+    ) -> list[Action]:
         """Roll everyone back; wait for what is being published; then restore, unless the restart strategy gives up."""
         actions: list[Action] = list(self._broadcast(Rollback(self.attempt)))
         if self.coordinator is not None:
@@ -433,8 +441,10 @@ class JobMaster:
         self.coordinator = None
         self.slots.release()
         delay, self._strategy = self._strategy.on_failure(now_ms, self._jitter())
-        self.stats.last_failure = {"cause": failure.code, "detail": detail, "at_ms": self._wall_ms()}
-        actions.append(Note("attempt_failed", {"attempt": str(self.attempt), "cause": failure.code, "detail": detail}))
+        failed = {"cause": failure.code, "detail": detail, **(at or FailedAt()).as_json}
+        self.stats.last_failure = {**failed, "at_ms": self._wall_ms()}
+        self.stats.running_since_ms = None
+        actions.append(Note("attempt_failed", {"attempt": str(self.attempt), **failed}))
         if delay is None:
             return actions + self._stop(Outcome.FAILED, f"{failure.text}: {detail}")
         self.stats.restarts += 1
@@ -455,7 +465,7 @@ class JobMaster:
             match action:
                 case TriggerSources(checkpoint):
                     self._next_checkpoint = checkpoint + 1
-                    actions.append(Note("triggered", {"checkpoint": checkpoint}))
+                    actions.append(Note("triggered", {"checkpoint": checkpoint, "attempt": str(self.attempt)}))
                     actions += self._broadcast(Trigger(self.attempt, checkpoint, self._wall_ms()))
                 case PublishCheckpoint(completed):
                     self._queue.append(completed)
@@ -587,9 +597,11 @@ class JobMaster:
                 return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
             return []  # already restarting: restoring commits this epoch again
         self.stats.checkpoints_completed += 1
-        self.stats.last_checkpoint = self._describe(completed, manifest, now_ms)
+        figures = checkpoint_figures(
+            completed, manifest, self.execution.subtasks, now_ms - completed.triggered_ms, self._wall_ms()
+        )
         self._retained = keep(self._retained, self.newest, self.execution.graph.checkpoints.retained)
-        actions: list[Action] = [Note("completed", self.stats.last_checkpoint)]
+        actions: list[Action] = [Note("completed", figures)]
         if same_attempt:
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
         actions.append(self._sweep())
@@ -601,23 +613,6 @@ class JobMaster:
 
     def _after_publication(self, now_ms: float) -> list[Action]:
         return self._publish_next(now_ms) if self.phase is Phase.RUNNING else []
-
-    def _describe(self, completed: CompletedCheckpoint, manifest: Manifest, now_ms: float) -> dict[str, Any]:
-        timings = [ack.timings for ack in completed.acks]
-        return {
-            "checkpoint": completed.checkpoint,
-            "epoch": manifest.epoch,
-            "attempt": str(completed.attempt),
-            "completed_at_ms": self._wall_ms(),
-            "duration_ms": round(now_ms - completed.triggered_ms, 1),
-            "state_bytes": manifest.state_bytes,
-            "start_delay_ms": round(max(t.start_delay_ms for t in timings), 1),
-            "alignment_ms": round(max(t.alignment_ms for t in timings), 1),
-            "sync_ms": round(max(t.sync_ms for t in timings), 1),
-            "async_ms": round(max(t.async_ms for t in timings), 1),
-            "final": manifest.final,
-            "ledger": manifest.ledger,
-        }
 
     def _sweep(self) -> Action:
         """Retention: delete what no kept epoch needs."""
