@@ -25,7 +25,7 @@ from engine.cluster.slot_main import HEARTBEAT_S
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol import ledger
 from engine.protocol.ids import AttemptId, SubtaskId
-from engine.protocol.manifest import Committable, StateFile, SubtaskState, Timings
+from engine.protocol.manifest import Committable, OperatorTimings, StateFile, SubtaskState, Timings
 from engine.protocol.messages import (
     Acknowledge,
     Deploy,
@@ -143,7 +143,8 @@ class _Slot:
 
     def _snapshot(self, subtask: SubtaskId, attempt: AttemptId, checkpoint: int) -> Acknowledge:
         """What a slot's upload leaves: files in the store, and what it says of them."""
-        timings = Timings(0.8125, 3.4375, 0.3125, 21.5625)
+        uids = (SOURCE,) if subtask.vertex == SOURCE else (WINDOWS, SINK)
+        timings = Timings(0.8125, 3.4375, 0.3125, 21.5625, dict.fromkeys(uids, OperatorTimings(0.125, 9.0625)))
         edge, rows = f"{SOURCE}->{WINDOWS}", ROWS * checkpoint
         if subtask.vertex == SOURCE:
             split = {"position": rows, "seen_ms": 1_767_225_619_000}
@@ -177,7 +178,7 @@ class ControlPlane:
         self.log = EpochLog(self.store, self.paths)
         committers = {uid: sink.committer(self.store, self.paths) for uid, sink in self.execution.graph.sinks}
         self.master = JobMaster(self.execution, self.log, committers, "owner", "nonce", self._wall_ms, lambda: 0.5)
-        self.notes: list[tuple[float, Note]] = []
+        self.notes: list[tuple[float, str]] = []  # kinds only: what they say would burden the metered heap
         self.ended: Stop | None = None
         self.now_ms = 0.0  # when the deciding thread has done what it has begun
         self._numbers = itertools.count()
@@ -209,13 +210,14 @@ class ControlPlane:
         slot.alive = False
         del self._slots[slot.session]
         at_ms = self.now_ms
-        self.notes.append((at_ms, Note("lost", {})))
+        self.notes.append((at_ms, "lost"))
         self._decide(at_ms, "slot gone", lambda: self.master.on_slot_gone(slot.session, "killed", self.now_ms))
         replacement = _Slot(self, len(self._slots) + 1, at_ms + START_MS)
         self._slots[replacement.session] = replacement
 
-    def when_ms(self, kind: str, last: bool = True) -> float:
-        return [at_ms for at_ms, note in self.notes if note.kind == kind][-1 if last else 0]
+    def when_ms(self, kind: str) -> float:
+        """When this was last noted."""
+        return next(at_ms for at_ms, noted in reversed(self.notes) if noted == kind)
 
     # --- for the slots ---
 
@@ -274,8 +276,8 @@ class ControlPlane:
             case RunOffLoop(name, work, done):
                 result = self._spend(self.now_ms, f"{name} (I/O)", work)
                 self.at(self.now_ms, lambda at_ms: self._decide(at_ms, name, lambda: done(result, None, at_ms)))
-            case Note():
-                self.notes.append((self.now_ms, action))
+            case Note(kind):
+                self.notes.append((self.now_ms, kind))
             case Stop():
                 self.ended = action
             case _:

@@ -120,7 +120,7 @@ def _figures(slots: int, costs: list[streams.StreamCosts]) -> Figures:
     seconds = (plane.now_ms - began_ms) / 1000
     messages_per_s = (meter.messages - messages) / seconds
     deciding_cores = (sum(meter.cpu_s.values()) - cpu_s) / seconds
-    checkpoint_ms = plane.master.stats.last_checkpoint["duration_ms"]
+    checkpoint_ms = plane.when_ms("completed") - plane.when_ms("triggered")
     plane.run(CHECKPOINTS)
     newest = plane.master.newest
     assert newest is not None

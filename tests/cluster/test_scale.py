@@ -54,7 +54,7 @@ def lines_by_function(work: Callable[[], Any]) -> Counter[str]:
 
 def test_two_hundred_slots_complete_a_checkpoint_lose_one_slot_recover_and_finish() -> None:
     plane = lived(MANY)
-    kinds = [note.kind for _, note in plane.notes]
+    kinds = [kind for _, kind in plane.notes]
     assert plane.master.stats.restarts == 1
     assert plane.master.stats.checkpoints_failed == 0
     assert kinds.count("completed") == 3  # before the loss, after it, and the final one
