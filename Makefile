@@ -45,8 +45,8 @@ lint: $(STAMP) ## ruff, mypy and the import contracts
 	@$(BIN)/mypy engine checks orchestration
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(STAMP) ## benchmarks against peers, ten minutes (QUICK=1: one)
-	@$(BIN)/python -m benchmarks.run $(if $(filter 1,$(QUICK)),--quick)
+bench: $(STAMP) ## benchmarks against peers, ten minutes (QUICK=1: one; ONLY=scale: that bench)
+	@$(BIN)/python -m benchmarks.run $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only $(ONLY))
 
 simulate: $(STAMP) ## simulated runs with faults, one per seed (SEEDS=2000 START=0)
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --start $(START)

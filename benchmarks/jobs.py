@@ -37,7 +37,8 @@ def window(env: StreamEnvironment) -> None:
     """Count and sum per key in tumbling windows of ten seconds, flat out, into a table."""
     interval = env.params.get("interval", "1 s", "time between checkpoints; none: only by hand")
     env.enable_checkpointing(interval=None if interval == "none" else interval)
-    rows = env.from_source(GeneratorSource(window_rows, splits=SPLITS), schema=SCHEMA, uid="rows")
+    splits = env.params.get("splits", SPLITS, "of the source, which has no more subtasks than splits")
+    rows = env.from_source(GeneratorSource(window_rows, splits=splits), schema=SCHEMA, uid="rows")
     _windowed(_stamped(rows), f"{WINDOW_S} s").sink_to(TableSink("windows"), uid="out")
 
 

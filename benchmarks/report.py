@@ -26,7 +26,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 
-_ORDER = ["window", "checkpoint_cost", "latency_ms", "latency_columnar_ms", "recovery_s", "memory_stuck_sink"]
+_ORDER = ["window", "checkpoint_cost", "latency_ms", "latency_columnar_ms", "recovery_s", "memory_stuck_sink", "scale"]
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,13 @@ def machine() -> dict[str, Any]:
     }
 
 
+def stamp() -> dict[str, Any]:
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions(), "machine": machine()}
+
+
 def write(results: list[Result]) -> list[dict[str, Any]]:
     """The file, the plot, the page, after each bench: its lines replace its older ones, the others stay."""
-    stamp = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions(), "machine": machine()}
-    fresh = [{**asdict(result), **stamp} for result in results]
+    fresh = [asdict(result) | stamp() for result in results]
     ran = {result.bench for result in results}
     path = RESULTS / "latest.json"
     old = json.loads(path.read_text()) if path.exists() else []
@@ -118,10 +121,14 @@ def quantity(value: float, unit: str) -> str:
 
 
 def _where(lines: list[dict[str, Any]]) -> str:
-    line = max(lines, key=lambda line: line["date"])
-    found, ran_on = line["versions"], line["machine"]
+    """Lines of older runs stay, so there may be several."""
+    return "; also ".join(dict.fromkeys(where(line) for line in lines))
+
+
+def where(stamped: dict[str, Any]) -> str:
+    found, ran_on = stamped["versions"], stamped["machine"]
     return (
-        f"{line['date'][:10]}; {ran_on['cores']} cores of {ran_on['cpu']}, {ran_on['memory_gb']} GB; "
+        f"{stamped['date'][:10]}; {ran_on['cores']} cores of {ran_on['cpu']}, {ran_on['memory_gb']} GB; "
         f"Spark {found['pyspark']}, Arrow {found['pyarrow']}, Python {found['python']}"
     )
 
@@ -145,9 +152,14 @@ def _into_page(lines: list[dict[str, Any]]) -> None:
         "",
         *(f"- **{line['bench']}**, {line['peer'] or 'no peer'}: {line['note']}.{_rough(line)}" for line in lines),
     ]
-    before, _, rest = PAGE.read_text().partition(BEGIN)
+    between_markers(PAGE, rows)
+
+
+def between_markers(page: Path, rows: list[str]) -> None:
+    """What `make bench` writes into a page that people write; the rest of it stays."""
+    before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text("\n".join([before + BEGIN, "", *rows, "", END]) + after)
+    page.write_text("\n".join([before + BEGIN, "", *rows, "", END]) + after)
 
 
 # --- the plot ---

@@ -26,6 +26,7 @@ from benchmarks.memory import memory
 from benchmarks.processes import Neighbours
 from benchmarks.recovery import recovery
 from benchmarks.report import Result, Say
+from benchmarks.scale import scale
 from benchmarks.weir import WORK
 from benchmarks.window import window
 
@@ -40,6 +41,7 @@ FULL: dict[str, Bench] = {
     "latency_ms": lambda say: latency(say, rate=10_000, warmup_s=5, seconds=12, spark_s=12),
     "recovery_s": lambda say: recovery(say, kills=10, bare_kills=5, rate=200_000),
     "memory_stuck_sink": lambda say: memory(say, seconds=60),
+    "scale": scale,
 }
 
 

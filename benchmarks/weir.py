@@ -18,6 +18,7 @@ from typing import Any, Self
 import httpx
 
 from benchmarks.processes import alive, tree
+from engine.cluster.history import History
 from engine.cluster.launch import MasterLaunch, RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,9 +91,7 @@ class WeirJob:
 
     def events(self) -> list[dict[str, Any]]:
         """Everything that happened so far; a line that is being written is left out."""
-        (path,) = self.store.glob("*/history/events.jsonl")
-        lines = path.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        return list(History(self.store, self.name).events())
 
     def checkpoints(self) -> list[Checkpoint]:
         """The completed ones: when their barriers started, and how many rows the source had read at them."""

@@ -6,11 +6,11 @@ held against them.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from checks.spec import DrillSpec
+from engine.cluster.history import History
 from engine.protocol import ledger
 from engine.runtime.errors import WeirError
 from engine.snapshot.log import EpochLog
@@ -51,7 +51,7 @@ def read_epochs(store: Path, job: str) -> list[EpochTotals]:
     last = log.last()
     if last is None or last.newest is None:
         raise HistoryIncomplete(f"job {job!r} has published no epoch in {store}")
-    found = _completed(store / JobPaths(job).history("events.jsonl"))
+    found = _completed(History(store, job))
     newest = log.read_manifest(last.newest)
     # A JobMaster that died right after the commit point wrote no event; the newest epoch's manifest is still there.
     found.setdefault(newest.epoch, EpochTotals(newest.epoch, newest.created_ms, newest.ledger))
@@ -61,18 +61,13 @@ def read_epochs(store: Path, job: str) -> list[EpochTotals]:
     return [found[epoch] for epoch in range(1, newest.epoch + 1)]
 
 
-def _completed(events: Path) -> dict[int, EpochTotals]:
-    found: dict[int, EpochTotals] = {}
-    if not events.exists():
-        return found
-    for line in events.read_text().splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue  # torn by a crash; a gap in the epochs is noticed above
-        if event.get("kind") == "completed":
-            found[event["epoch"]] = EpochTotals(event["epoch"], event["completed_at_ms"], event["ledger"])
-    return found
+def _completed(history: History) -> dict[int, EpochTotals]:
+    """What a crash tore is not there; a gap in the epochs is noticed above."""
+    return {
+        event["epoch"]: EpochTotals(event["epoch"], event["completed_at_ms"], event["ledger"])
+        for event in history.events()
+        if event["kind"] == "completed"
+    }
 
 
 def per_epoch(epochs: list[EpochTotals]) -> list[tuple[int, dict[str, int]]]:

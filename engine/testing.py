@@ -106,7 +106,7 @@ class _Killed(BaseException):
     """Not an Exception: nothing in a slot catches kill -9."""
 
 
-class _MemoryStore:
+class MemoryStore:
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
 
@@ -200,7 +200,7 @@ class LocalRun:
         graph = env.graph.translate("test", env.checkpoints, env.restart, env.max_parallelism, "")
         self.execution = ExecutionGraph(graph)
         self.paths = JobPaths("test")
-        self.store = _MemoryStore()
+        self.store = MemoryStore()
         self.events: list[Note] = []
         self.ended: Stop | None = None
         self._now_ms = 0.0

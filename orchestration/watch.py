@@ -4,7 +4,6 @@ It reads `history/events.jsonl` behind a cursor. What was reported is known from
 materialization: a sensor that reported and died before its cursor was saved reports nothing twice.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,9 @@ import dagster as dg
 import msgspec
 
 from engine.cluster.client import JobClient
+from engine.cluster.history import History
+from engine.cluster.rotated import BEGIN, Position
 from engine.runtime.errors import WeirError
-from engine.snapshot.paths import JobPaths
 from orchestration.health import Health, State, look
 from orchestration.resources import WeirStore, metadata_of
 from orchestration.spec import StreamSpec
@@ -30,12 +30,15 @@ COMPLETED_AT = "completed_at_ms"
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far the history was read; the ledger's totals there; the state that was last reported, and when."""
+    """How far the history was read; the ledger's totals there; the state that was last reported, and when.
+
+    No totals: nothing was read yet, and of an old job's history the beginning is not kept.
+    """
 
     store: str = ""
-    offset: int = 0
-    rows_read: int = 0
-    rows_committed: int = 0
+    position: Position = BEGIN
+    rows_read: int | None = None
+    rows_committed: int | None = None
     state: str = ""
     state_ms: int = 0
 
@@ -82,15 +85,9 @@ def _is_news(health: Health, cursor: Cursor, now_ms: int) -> bool:
 
 
 def _resume(text: str | None, client: JobClient) -> Cursor:
-    """From the beginning where the job was moved to another store, or was deleted and begun anew."""
+    """From the beginning where the job was moved to another store."""
     cursor = msgspec.json.decode(text, type=Cursor) if text else Cursor()
-    history = _history(client)
-    size = history.stat().st_size if history.exists() else 0
-    return cursor if cursor.store == client.store and cursor.offset <= size else Cursor(store=client.store)
-
-
-def _history(client: JobClient) -> Path:
-    return Path(client.store) / JobPaths(client.name).history("events.jsonl")
+    return cursor if cursor.store == client.store else Cursor(store=client.store)
 
 
 def new_checkpoints(
@@ -98,36 +95,26 @@ def new_checkpoints(
 ) -> tuple[list[dg.AssetMaterialization], Cursor]:
     """One materialization per completed checkpoint; its rows are the difference of two ledgers."""
     found: list[dg.AssetMaterialization] = []
-    for event, end in _events(_history(client), cursor.offset):
-        if event.get("kind") == "completed":
+    for event, position in History(client.store, client.name).after(cursor.position):
+        if event["kind"] == "completed":
+            if event["epoch"] == 1:  # a job that was deleted and begun anew counts from zero
+                cursor = msgspec.structs.replace(cursor, rows_read=0, rows_committed=0)
             read, committed = _total(event["ledger"], "source:"), _total(event["ledger"], "sink:")
             if event[COMPLETED_AT] > reported_ms:
                 rows = {
-                    "rows_read": max(0, read - cursor.rows_read),
-                    "rows_committed": max(0, committed - cursor.rows_committed),
+                    "rows_read": _grown(cursor.rows_read, read),
+                    "rows_committed": _grown(cursor.rows_committed, committed),
                 }
-                found.append(_materialization(spec, event, rows))
+                found.append(_materialization(spec, event, {n: r for n, r in rows.items() if r is not None}))
             cursor = msgspec.structs.replace(cursor, rows_read=read, rows_committed=committed)
-        cursor = msgspec.structs.replace(cursor, offset=end)
+        cursor = msgspec.structs.replace(cursor, position=position)
         if len(found) == MOST_A_TICK:
             break
     return found, cursor
 
 
-def _events(history: Path, offset: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """Whole lines only: the last one may still be being written."""
-    if not history.exists():
-        return
-    with history.open("rb") as file:
-        file.seek(offset)
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            offset += len(line)
-            try:
-                yield json.loads(line), offset
-            except ValueError:
-                yield {}, offset  # torn by a crash
+def _grown(before: int | None, now: int) -> int | None:
+    return max(0, now - before) if before is not None else None
 
 
 def _total(ledger: dict[str, int], prefix: str) -> int:

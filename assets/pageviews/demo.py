@@ -19,7 +19,7 @@ from assets.pageviews.demo_jobs import EVENT_RATE
 from assets.pageviews.truth import Verdict, compare, counted, expected
 from engine.cluster.client import JobClient
 from engine.cluster.launch import MasterLaunch
-from engine.cluster.liveview import Rates, plain_line, render
+from engine.cluster.liveview import plain_line, render
 from engine.cluster.supervisor import Supervisor
 from engine.connectors.table import read_table
 from engine.runtime.errors import WeirError
@@ -98,7 +98,7 @@ def _play(act: Act, want: dict[tuple[str, int], int]) -> Played:
 
 
 def _watch_and_kill(client: JobClient, supervisor: Supervisor) -> tuple[float, int]:
-    rates, note = Rates(), ""
+    note = ""
     running_since = killed_at = recovery_s = 0.0
     checkpoints, reading_at = 0, 0.0
     deadline = time.monotonic() + GIVE_UP_S
@@ -133,8 +133,7 @@ def _watch_and_kill(client: JobClient, supervisor: Supervisor) -> tuple[float, i
                 note += f"   records flow again after {recovery_s:.1f} s"
             if now - reading_at > 0.5:
                 reading_at = now
-                rates.update(status, now)
-                screen.show(status, rates, note)
+                screen.show(status, note)
             time.sleep(0.03)
 
 
@@ -158,16 +157,16 @@ class _Screen:
         if self._live:
             self._live.__exit__(None, None, None)
 
-    def show(self, status: dict[str, Any], rates: Rates, note: str) -> None:
+    def show(self, status: dict[str, Any], note: str) -> None:
         if self._live:
-            self._live.update(render(status, rates, note), refresh=True)
+            self._live.update(render(status, note), refresh=True)
             return
         if note != self._note:
             self._note = note
             console.print(note, style="bold magenta", highlight=False)
         if time.monotonic() - self._last_s > 2:
             self._last_s = time.monotonic()
-            console.print(plain_line(status, rates), highlight=False, soft_wrap=True)
+            console.print(plain_line(status), highlight=False, soft_wrap=True)
 
 
 def _results(played: list[Played]) -> Table:

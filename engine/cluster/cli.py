@@ -1,8 +1,7 @@
-"""`weir`: start, watch and manage jobs from a terminal. Everything but `run` and `submit` goes through HTTP."""
+"""`weir`: start, watch and manage jobs from a terminal. What changes a running job goes through HTTP."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -11,15 +10,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
-from engine.cluster.client import JobClient, NotRunning, known_jobs
+from engine.cluster import cli_inspect
+from engine.cluster.cli_shared import JobName, Store, console, errors, examples, job_name
+from engine.cluster.client import JobClient
 from engine.cluster.doctor import render as render_doctor
 from engine.cluster.doctor import run_doctor
 from engine.cluster.launch import MasterExit, MasterLaunch, RunFolder
-from engine.cluster.liveview import Rates, plain_line, render
+from engine.cluster.liveview import plain_line, render
 from engine.cluster.loading import JobSpec, as_pairs, as_params, default_name, load_job
 from engine.cluster.packaging import package
 from engine.cluster.settings import read_settings
@@ -37,22 +38,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-console = Console()
-errors = Console(stderr=True, soft_wrap=True)
 
 JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
-JobName = Annotated[str, typer.Argument(help="name of the job (weir jobs), or its import path", metavar="JOB")]
-
-
-def _configured(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """The configuration file's store, where neither the command line nor WEIR_STORE names one."""
-    source = context.get_parameter_source(str(option.name))
-    return (source and source.name == "DEFAULT" and read_settings().store) or value
-
-
-Store = Annotated[
-    str, typer.Option(help="directory for snapshots and tables", envvar="WEIR_STORE", callback=_configured)
-]
 Param = Annotated[list[str] | None, typer.Option(help="a parameter of the job, NAME=VALUE (see weir describe)")]
 Parallelism = Annotated[int | None, typer.Option(min=1, help="of operators that set none themselves (default 2)")]
 Name = Annotated[str | None, typer.Option(help="name of the job (default: from its import path)")]
@@ -79,11 +66,11 @@ def main() -> None:
     except typer.Abort:
         sys.exit(130)
     except WeirError as error:
-        errors.print(f"[bold red]error:[/] {_escape(str(error))}")
+        errors.print(f"[bold red]error:[/] {escape(str(error))}")
         sys.exit(1)
     except Exception as error:
         if hasattr(error, "format_message"):  # a wrong option or argument
-            errors.print(f"[bold red]error:[/] {_escape(error.format_message())}")
+            errors.print(f"[bold red]error:[/] {escape(error.format_message())}")
             sys.exit(2)
         raise
 
@@ -94,10 +81,15 @@ def add_commands(to: typer.Typer) -> None:
         try:
             to.command(entry.name)(entry.load())
         except ImportError as error:
-            errors.print(f"[yellow]weir {entry.name} is missing: {_escape(str(error))}[/]")
+            errors.print(f"[yellow]weir {entry.name} is missing: {escape(str(error))}[/]")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "weir run assets.pageviews.job:job",
+        "weir run assets.pageviews.job:job --param rate=50000 --parallelism 4 --name fast",
+    )
+)
 def run(
     job: JobPath,
     store: Store = ".weir",
@@ -143,7 +135,12 @@ def run(
     _finish(ended, launch)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "weir submit assets.pageviews.job:job; weir status pageviews; weir logs pageviews -f",
+        "weir submit assets.pageviews.job:job --master spark://host:7077",
+    )
+)
 def submit(
     job: JobPath,
     store: Store = ".weir",
@@ -182,64 +179,27 @@ def submit(
     console.print(f"[green]{launch.name} is running.[/] Watch it with: weir status {launch.name}{_store_hint(store)}")
 
 
-@app.command()
-def jobs(store: Store = ".weir") -> None:
-    """List the jobs of a store."""
-    table = Table("job", "state", "epoch", "restarts", "guarantee", box=None, pad_edge=False)
-    for name in known_jobs(store):
-        client = JobClient(store, name)
-        try:
-            status = client.status()
-            table.add_row(name, status["phase"], str(status["epoch"]), str(status["restarts"]), status["guarantee"])
-        except NotRunning:
-            ended = client.ended()
-            table.add_row(name, ended.outcome if ended else "not running", "", "", "")
-    if not table.row_count:
-        console.print(f"no jobs in {Path(store).absolute()}; start one with: weir run assets.pageviews.job:job")
-        return
-    console.print(table)
+cli_inspect.add_to(app)
 
 
-@app.command()
-def status(
-    job: JobName, store: Store = ".weir", as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False
-) -> None:
-    """Show what a running job does."""
-    client = JobClient(store, _name(job))
-    first = client.status()
-    if as_json:
-        print(json.dumps(first, indent=2))
-        return
-    rates = Rates()
-    rates.update(first, time.monotonic())
-    time.sleep(1)
-    second = client.status()
-    rates.update(second, time.monotonic())
-    console.print(render(second, rates))
-
-
-@app.command()
+@app.command(epilog=examples("weir checkpoint pageviews; weir checkpoints pageviews"))
 def checkpoint(
     job: JobName, store: Store = ".weir", timeout: Annotated[float, typer.Option(help="seconds to wait")] = 60.0
 ) -> None:
     """Trigger a checkpoint now and wait until it is published and committed."""
-    client = JobClient(store, _name(job))
-    event = client.wait_for_checkpoint(client.trigger_checkpoint(), timeout)
-    if event["kind"] == "aborted":
-        raise WeirError(f"checkpoint {event['checkpoint']} was aborted: {event['why']}: {event['detail']}")
-    console.print(
-        f"[green]checkpoint {event['checkpoint']} is epoch {event['epoch']}[/], {event['duration_ms']:.0f} ms"
-    )
+    client = JobClient(store, job_name(job))
+    made = client.wait_for_checkpoint(client.trigger_checkpoint(), timeout)
+    console.print(f"[green]checkpoint {made['checkpoint']} is epoch {made['epoch']}[/], {made['duration_ms']:.0f} ms")
 
 
 @app.command()
 def cancel(job: JobName, store: Store = ".weir") -> None:
     """End a job. Its last epoch stays; the next start goes on from there."""
-    client = JobClient(store, _name(job))
+    client = JobClient(store, job_name(job))
     client.cancel()
     with console.status("cancelling …"):
         client.wait_until_ended()
-    console.print(f"{_name(job)} is cancelled")
+    console.print(f"{job_name(job)} is cancelled")
 
 
 @app.command()
@@ -256,7 +216,11 @@ def describe(job: JobPath, param: Param = None, parallelism: Parallelism = None)
     print(f"{len(execution.subtasks)} subtasks in {execution.slots} slots")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "weir graph assets.pageviews.job:job", "weir graph assets.pageviews.job:job --format svg -o pageviews.svg"
+    )
+)
 def graph(
     job: JobPath,
     level: Annotated[Level | None, typer.Option(help="which of its graphs (default: all three)")] = None,
@@ -322,7 +286,6 @@ def _go_back(launch: MasterLaunch, *, rewind: bool, fork_name: str | None, allow
 
 def _watch(client: JobClient, poll: Callable[[], MasterExit | None]) -> MasterExit:
     """The live view, until the job ends."""
-    rates = Rates()
     interactive = console.is_terminal
     last_line = 0.0
     with Live(console=console, auto_refresh=False, transient=False) if interactive else _NoLive() as live:
@@ -340,12 +303,11 @@ def _watch(client: JobClient, poll: Callable[[], MasterExit | None]) -> MasterEx
                 time.sleep(0.2)
                 continue
             now = time.monotonic()
-            rates.update(current, now)
             if interactive:
-                live.update(render(current, rates), refresh=True)
+                live.update(render(current), refresh=True)
             elif now - last_line >= 2:
                 last_line = now
-                console.print(plain_line(current, rates), highlight=False, soft_wrap=True)
+                console.print(plain_line(current), highlight=False, soft_wrap=True)
             time.sleep(0.5)
 
 
@@ -360,7 +322,7 @@ class _NoLive:
 def _finish(ended: MasterExit, launch: MasterLaunch) -> None:
     folder = RunFolder(launch.store, launch.name)
     if ended.outcome == "failed" or ended.outcome == "fenced":
-        errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {_escape(ended.reason)}")
+        errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {escape(ended.reason)}")
         errors.print(f"log: {folder.log}", highlight=False)
         raise typer.Exit(1)
     console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)
@@ -369,13 +331,5 @@ def _finish(ended: MasterExit, launch: MasterLaunch) -> None:
         console.print(f"  spark.read.parquet({str(table.parent)!r})", highlight=False, soft_wrap=True)
 
 
-def _name(job: str) -> str:
-    return default_name(job) if ":" in job else job
-
-
 def _store_hint(store: str) -> str:
     return "" if store in (".weir", read_settings().store) else f" --store {store}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", "\\[")

@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 
+from engine.cluster.history import History
 from engine.cluster.launch import MasterExit, RunFolder
+from engine.cluster.timeline import Timeline
 from engine.runtime.errors import WeirError
 
 
@@ -31,21 +33,25 @@ class JobClient:
         assert isinstance(result, dict)
         return result
 
-    def events(self) -> list[dict[str, Any]]:
-        result = self._call("GET", "/events").json()
-        assert isinstance(result, list)
-        return result
+    def timeline(self) -> Timeline:
+        """Its checkpoints and restarts, from the store: also of a job that has ended."""
+        if self.name not in known_jobs(self.store):
+            raise NotRunning(self._why_not())
+        return Timeline(History(self.store, self.name).events())
 
     def trigger_checkpoint(self) -> int:
         return int(self._call("POST", "/checkpoints").json()["checkpoint"])
 
     def wait_for_checkpoint(self, checkpoint: int, timeout_s: float) -> dict[str, Any]:
-        """The event that tells how it ended: `completed` or `aborted`."""
+        """Until it is completed, or an error that says why it was not."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            for event in self.events():
-                if event["kind"] in ("completed", "aborted") and event.get("checkpoint") == checkpoint:
-                    return event
+            result = self._call("GET", f"/checkpoints/{checkpoint}").json()
+            assert isinstance(result, dict)
+            if result["status"] == "completed":
+                return result
+            if result["status"] == "aborted":
+                raise WeirError(f"checkpoint {checkpoint} was aborted: {result['why']}: {result['detail']}")
             time.sleep(0.1)
         raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still be")
 

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from engine.cluster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.cluster.figures import Rates, checkpoint_figures
 from engine.cluster.slots import SlotInfo, SlotPool
 from engine.connectors.base import Committer
 from engine.graph.execution_graph import ExecutionGraph
@@ -31,7 +32,7 @@ from engine.protocol.coordinator import (
     TriggerSources,
 )
 from engine.protocol.epochlog import Claimed, LogRecord
-from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
+from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
 from engine.protocol.messages import (
@@ -103,8 +104,8 @@ class MasterStats:
     restarts: int = 0
     checkpoints_completed: int = 0
     checkpoints_failed: int = 0
-    last_checkpoint: dict[str, Any] = field(default_factory=dict)
     last_failure: dict[str, Any] = field(default_factory=dict)
+    running_since_ms: int | None = None
 
 
 class JobMaster:
@@ -128,6 +129,7 @@ class JobMaster:
         self.coordinator: CheckpointCoordinator | None = None
         self.finished: set[SubtaskId] = set()
         self.metrics: dict[str, dict[str, Any]] = {}
+        self.rates = Rates()
         self.newest: ManifestRef | None = None
         self.ledger: dict[str, int] = {}
         self._log = log
@@ -143,6 +145,7 @@ class JobMaster:
         self._retained: list[ManifestRef] = []
         self._next_checkpoint = 1
         self._failures = 0
+        self._undeployed: set[str] = set()  # sessions that this attempt's start waits for
         self._queue: deque[CompletedCheckpoint] = deque()
         self._publication: Publication | None = None
         self._since_ms = 0.0
@@ -166,9 +169,10 @@ class JobMaster:
         if now_ms >= self._heartbeat_at_ms:
             self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
             actions += [Send(slot.session, MasterHeartbeat()) for slot in self.slots.all]
-        for slot in self.slots.silent_since(now_ms - self.config.heartbeat_timeout_ms):
-            actions.append(KillSlot(slot, AttemptFailure.SLOT_SILENT.text))
-            actions += self._lose(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", now_ms)
+            # As often and no oftener: ticks come with every message, and this looks at every slot.
+            for slot in self.slots.silent_since(now_ms - self.config.heartbeat_timeout_ms):
+                actions.append(KillSlot(slot, AttemptFailure.SLOT_SILENT.text))
+                actions += self._lose(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", now_ms)
         publication = self._publication
         if publication is not None and publication.retry_at_ms is not None and now_ms >= publication.retry_at_ms:
             publication.retry_at_ms = None
@@ -214,13 +218,14 @@ class JobMaster:
         slot.heard_ms = now_ms
         if isinstance(message, Heartbeat):
             self.metrics.update(message.metrics)
+            self.rates.add(message.metrics, now_ms)
             return []
         if message.attempt != self.attempt or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
             return []  # of an attempt that is over; its late files lie under its own path and go with retention
         assert self.coordinator is not None
         match message:
             case Deployed():
-                slot.deployed = self.attempt
+                self._undeployed.discard(session)
                 return self._start_if_deployed(now_ms)
             case Acknowledge():
                 outcome, actions = self.coordinator.on_acknowledge(message, now_ms)
@@ -273,7 +278,7 @@ class JobMaster:
         self.slots.add(slot)
         actions: list[Action] = [
             Send(message.session, Welcome(self.attempt.generation)),
-            Note("slot_registered", {"pid": message.pid, "registered": len(self.slots.all)}),
+            Note("slot_registered", {"pid": message.pid, "registered": len(self.slots)}),
         ]
         return actions + (self._deploy_if_ready(now_ms) if self.phase is Phase.WAITING else [])
 
@@ -281,10 +286,10 @@ class JobMaster:
         self.slots.remove(slot.session)
         if slot.index is None or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
             return []
-        return self._end_attempt(failure, detail, now_ms)
+        return self._end_attempt(failure, detail, now_ms, FailedAt(slot=slot.index))
 
     def _not_deployed(self) -> str:
-        waits = [str(slot.index) for slot in self.slots.assigned if slot.deployed != self.attempt]
+        waits = [str(slot.index) for slot in self.slots.assigned if slot.session in self._undeployed]
         return f"slots {', '.join(waits)} did not answer in {self.config.deploy_timeout_ms / 1000:.0f} s"
 
     # ------------------------------------------------------------------ start
@@ -363,7 +368,7 @@ class JobMaster:
         if not self.slots.enough:
             waited = now_ms - self._since_ms
             if waited > self.config.slots_timeout_ms:
-                have, need = len(self.slots.all), self.slots.needed
+                have, need = len(self.slots), self.slots.needed
                 return self._stop(
                     Outcome.FAILED,
                     f"too few slots: registered {have} of {need} after {waited / 1000:.0f} s. Give Spark at least "
@@ -374,6 +379,7 @@ class JobMaster:
         self._since_ms = now_ms
         self.finished = set()
         self.metrics = {}
+        self.rates.clear()
         self.coordinator = CheckpointCoordinator(
             self.execution.graph.checkpoints,
             self.attempt,
@@ -383,6 +389,7 @@ class JobMaster:
             self._failures,
         )
         assigned = self.slots.assign()
+        self._undeployed = {slot.session for slot in assigned}
         addresses = [slot.address for slot in assigned]
         return [
             Note("deploying", {"attempt": str(self.attempt), "epoch": self.newest.epoch if self.newest else None}),
@@ -393,9 +400,10 @@ class JobMaster:
         ]
 
     def _start_if_deployed(self, now_ms: float) -> list[Action]:
-        if self.phase is not Phase.DEPLOYING or any(s.deployed != self.attempt for s in self.slots.assigned):
+        if self.phase is not Phase.DEPLOYING or self._undeployed:
             return []
         self.phase = Phase.RUNNING
+        self.stats.running_since_ms = self._wall_ms()
         return [Note("running", {"attempt": str(self.attempt)}), *self._broadcast(Start(self.attempt))]
 
     # ------------------------------------------------------------------ failures
@@ -412,9 +420,12 @@ class JobMaster:
             if self._same_error[1] >= self.config.same_error_limit:
                 reason = f"{message.error} (the same error {self._same_error[1]} times without a checkpoint in between)"
                 return noted + self._stop(Outcome.FAILED, reason)
-        return noted + self._end_attempt(failure, where + message.error, now_ms)
+        at = FailedAt(message.uid, message.subtask)
+        return noted + self._end_attempt(failure, where + message.error, now_ms, at)
 
-    def _end_attempt(self, failure: AttemptFailure, detail: str, now_ms: float) -> list[Action]:
+    def _end_attempt(
+        self, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
+    ) -> list[Action]:
         """Roll everyone back; wait for what is being published; then restore, unless the restart strategy gives up."""
         actions: list[Action] = list(self._broadcast(Rollback(self.attempt)))
         if self.coordinator is not None:
@@ -430,8 +441,10 @@ class JobMaster:
         self.coordinator = None
         self.slots.release()
         delay, self._strategy = self._strategy.on_failure(now_ms, self._jitter())
-        self.stats.last_failure = {"cause": failure.code, "detail": detail, "at_ms": self._wall_ms()}
-        actions.append(Note("attempt_failed", {"attempt": str(self.attempt), "cause": failure.code, "detail": detail}))
+        failed = {"cause": failure.code, "detail": detail, **(at or FailedAt()).as_json}
+        self.stats.last_failure = {**failed, "at_ms": self._wall_ms()}
+        self.stats.running_since_ms = None
+        actions.append(Note("attempt_failed", {"attempt": str(self.attempt), **failed}))
         if delay is None:
             return actions + self._stop(Outcome.FAILED, f"{failure.text}: {detail}")
         self.stats.restarts += 1
@@ -452,7 +465,7 @@ class JobMaster:
             match action:
                 case TriggerSources(checkpoint):
                     self._next_checkpoint = checkpoint + 1
-                    actions.append(Note("triggered", {"checkpoint": checkpoint}))
+                    actions.append(Note("triggered", {"checkpoint": checkpoint, "attempt": str(self.attempt)}))
                     actions += self._broadcast(Trigger(self.attempt, checkpoint, self._wall_ms()))
                 case PublishCheckpoint(completed):
                     self._queue.append(completed)
@@ -584,9 +597,11 @@ class JobMaster:
                 return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
             return []  # already restarting: restoring commits this epoch again
         self.stats.checkpoints_completed += 1
-        self.stats.last_checkpoint = self._describe(completed, manifest, now_ms)
+        figures = checkpoint_figures(
+            completed, manifest, self.execution.subtasks, now_ms - completed.triggered_ms, self._wall_ms()
+        )
         self._retained = keep(self._retained, self.newest, self.execution.graph.checkpoints.retained)
-        actions: list[Action] = [Note("completed", self.stats.last_checkpoint)]
+        actions: list[Action] = [Note("completed", figures)]
         if same_attempt:
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
         actions.append(self._sweep())
@@ -598,23 +613,6 @@ class JobMaster:
 
     def _after_publication(self, now_ms: float) -> list[Action]:
         return self._publish_next(now_ms) if self.phase is Phase.RUNNING else []
-
-    def _describe(self, completed: CompletedCheckpoint, manifest: Manifest, now_ms: float) -> dict[str, Any]:
-        timings = [ack.timings for ack in completed.acks]
-        return {
-            "checkpoint": completed.checkpoint,
-            "epoch": manifest.epoch,
-            "attempt": str(completed.attempt),
-            "completed_at_ms": self._wall_ms(),
-            "duration_ms": round(now_ms - completed.triggered_ms, 1),
-            "state_bytes": manifest.state_bytes,
-            "start_delay_ms": round(max(t.start_delay_ms for t in timings), 1),
-            "alignment_ms": round(max(t.alignment_ms for t in timings), 1),
-            "sync_ms": round(max(t.sync_ms for t in timings), 1),
-            "async_ms": round(max(t.async_ms for t in timings), 1),
-            "final": manifest.final,
-            "ledger": manifest.ledger,
-        }
 
     def _sweep(self) -> Action:
         """Retention: delete what no kept epoch needs."""

@@ -10,6 +10,7 @@ import secrets
 import time
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -74,8 +75,11 @@ class RunFolder:
     def __init__(self, store: str | Path, job: str) -> None:
         self.folder = Path(store).absolute() / job / "run"
         self.log = self.folder / "master.log"
+        """What the JobMaster's process and Spark print; `logs` has what the job's own code says."""
+        self.logs = self.folder / "logs"
         self._launch = self.folder / "launch.json"
         self._address = self.folder / "master.json"
+        self._targets = self.folder / "targets.json"
         self._exit = self.folder / "exit.json"
         self._heartbeat = self.folder / "heartbeat.json"
         self._token = self.folder / "token"
@@ -97,7 +101,9 @@ class RunFolder:
         return last is None or last.id == launch.id
 
     def write_address(self, address: MasterAddress) -> None:
+        """Also as Prometheus looks for whom to ask: a JobMaster that is replaced has another port."""
         _write(self._address, msgspec.json.encode(address))
+        _write(self._targets, msgspec.json.encode([{"targets": [urlsplit(address.url).netloc]}]))
 
     def read_address(self) -> MasterAddress | None:
         return _read(self._address, MasterAddress)
@@ -107,7 +113,7 @@ class RunFolder:
         if end.outcome == FENCED or not self.belongs_to(launch):
             return
         _write(self._exit, msgspec.json.encode(end))
-        self._address.unlink(missing_ok=True)
+        self._forget_address()
 
     def read_exit(self) -> MasterExit | None:
         return _read(self._exit, MasterExit)
@@ -121,7 +127,11 @@ class RunFolder:
     def clear(self) -> None:
         """Before a start. The last heartbeat stays: its age says how long nobody has been there."""
         self._exit.unlink(missing_ok=True)
+        self._forget_address()
+
+    def _forget_address(self) -> None:
         self._address.unlink(missing_ok=True)
+        self._targets.unlink(missing_ok=True)
 
     def want_running(self, launch: MasterLaunch, by: str) -> None:
         self._write_desired(Desired(True, launch, by, _now_ms()))

@@ -10,50 +10,31 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-_SHARES = (("busy_ms", "green"), ("back_pressured_ms", "red"), ("idle_ms", "bright_black"))
+_SHARES = (("busy", "green"), ("back_pressured", "red"), ("idle", "bright_black"))
 _BAR = 10
 
 
-class Rates:
-    """Rates from two readings of running totals."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[float, dict[str, Any]]] = {}
-        self.latest: dict[str, dict[str, float]] = {}
-
-    def update(self, status: dict[str, Any], now_s: float) -> None:
-        for vertex in status["vertices"]:
-            before = self._last.get(vertex["id"])
-            self._last[vertex["id"]] = (now_s, vertex)
-            if before is None or now_s <= before[0]:
-                continue
-            passed = now_s - before[0]
-            names = ("rows_in", "rows_out", "busy_ms", "idle_ms", "back_pressured_ms")
-            self.latest[vertex["id"]] = {n: max(0.0, (vertex[n] - before[1][n]) / passed) for n in names}
-
-
-def render(status: dict[str, Any], rates: Rates, note: str = "") -> RenderableType:
+def render(status: dict[str, Any], note: str = "") -> RenderableType:
     head = Text.assemble(
         (status["job"], "bold"),
         "  ",
         (status["phase"], "green" if status["phase"] == "running" else "yellow"),
         f" ({len(status['slots'])} of {status['slots_needed']} slots)",
         f"  generation {status['generation']}, attempt {status['attempt']}, restarts {status['restarts']}"
-        f"  ·  {status['guarantee']}",
+        f"  ·  up {span(status['uptime_ms'])}  ·  {status['guarantee']}",
     )
     table = Table(box=None, pad_edge=False, header_style="bright_black")
     for name in ("operator", "slots", "rows/s in", "rows/s out", "watermark", "lag", "busy · back-pressured · idle"):
         table.add_column(name, justify="right" if "rows/s" in name or name in ("slots", "lag") else "left")
     for vertex in status["vertices"]:
-        rate = rates.latest.get(vertex["id"], {})
         table.add_row(
             vertex["label"],
             str(vertex["parallelism"]),
-            count(rate.get("rows_in", 0)),
-            count(rate.get("rows_out", 0)),
+            count(vertex["rows_in_per_s"]),
+            count(vertex["rows_out_per_s"]),
             instant(vertex["watermark_ms"]),
             span(vertex["lag_ms"]),
-            _shares(rate),
+            shares(vertex),
         )
     parts: list[RenderableType] = [head, table, Text(checkpoint_line(status), style="cyan")]
     if status["last_failure"]:
@@ -68,6 +49,8 @@ def checkpoint_line(status: dict[str, Any]) -> str:
     last = status["checkpoints"]["last"]
     if not last:
         return "no checkpoint yet"
+    if last["sync_ms"] is None:  # published by a JobMaster that died before it could say more
+        return f"checkpoint {last['checkpoint']} → epoch {last['epoch']}"
     rows = ", ".join(f"{uid} {count(n)}" for uid, n in status["committed_rows"].items())
     return (
         f"checkpoint {last['checkpoint']} → epoch {last['epoch']} in {last['duration_ms']:.0f} ms (alignment "
@@ -77,24 +60,21 @@ def checkpoint_line(status: dict[str, Any]) -> str:
     )
 
 
-def plain_line(status: dict[str, Any], rates: Rates) -> str:
+def plain_line(status: dict[str, Any]) -> str:
     """For a terminal that is none: a line a reading."""
     if status["phase"] != "running":
         return f"{status['phase']} ({len(status['slots'])} of {status['slots_needed']} slots registered)"
-    first = status["vertices"][0]
-    rate = rates.latest.get(first["id"], {})
-    return f"{status['phase']}  {count(rate.get('rows_in', 0))} rows/s in  {checkpoint_line(status)}"
+    rows = status["vertices"][0]["rows_in_per_s"]
+    return f"{status['phase']}  {count(rows)} rows/s in  {checkpoint_line(status)}"
 
 
-def _shares(rate: dict[str, float]) -> Text:
-    """Of a second of all subtasks together."""
-    whole = sum(rate.get(name, 0.0) for name, _ in _SHARES)
-    if whole <= 0:
-        return Text("")
+def shares(figures: dict[str, Any]) -> Text:
+    """How a vertex or a subtask spent its last seconds."""
     bar = Text()
-    for name, colour in _SHARES:
-        bar.append("█" * round(_BAR * rate[name] / whole), style=colour)
-    bar.append(" " + " · ".join(f"{100 * rate[name] / whole:.0f}%" for name, _ in _SHARES))
+    if any(figures[name] for name, _ in _SHARES):
+        for name, colour in _SHARES:
+            bar.append("█" * round(_BAR * figures[name]), style=colour)
+        bar.append(" " + " · ".join(f"{100 * figures[name]:.0f}%" for name, _ in _SHARES))
     return bar
 
 

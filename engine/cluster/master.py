@@ -5,27 +5,27 @@ One thread decides. Slots, requests, finished I/O and the end of the Spark job r
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
 import secrets
 import threading
-from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cluster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.cluster.history import History
 from engine.cluster.inputs import SparkInputs
 from engine.cluster.jobmaster import JobMaster, MasterConfig, Phase
 from engine.cluster.launch import LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
+from engine.cluster.logs import MASTER, LogHandler, LogWriter
 from engine.cluster.rest import NoAnswer, RestServer
 from engine.cluster.slot_job import SlotJob
 from engine.cluster.slot_main import SlotLaunch
 from engine.cluster.spark import LOOPBACK, is_local, master_of
-from engine.cluster.status import describe
+from engine.cluster.status import describe, describe_vertex
 from engine.cluster.system import LaneOffload, SystemClock
+from engine.cluster.timeline import Timeline
 from engine.graph.execution_graph import ExecutionGraph
 from engine.network.control import ControlServer
 from engine.network.mailbox import Mailbox
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 TICK_S = 0.02
 HEARTBEAT_MS = 1000
 LEASE_S = 15.0
-HISTORY = 500
 END_PATIENCE_S = 5.0
 
 log = logging.getLogger("weir.master")
@@ -77,7 +76,7 @@ class MasterProcess:
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         self._offload = LaneOffload(self._mailbox.put, threads=4)
-        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        self._history = History(launch.store, launch.name)
         self._execution = ExecutionGraph(graph)
         self._store = DirectoryStore(launch.store)
         self._paths = JobPaths(launch.name)
@@ -85,11 +84,11 @@ class MasterProcess:
         self._heartbeat_at_ms = 0.0
         self._heartbeat_phase: Phase | None = None
         self._inputs = SparkInputs(graph, session, self._store, self._paths, self._clock, self._offload, self._note)
-        self._events_path = Path(launch.store).absolute() / self._paths.history("events.jsonl")
 
     def run(self) -> MasterExit:
         """Until the job has ended. What it started is stopped again; the Spark session is not its own."""
-        self._events_path.parent.mkdir(parents=True, exist_ok=True)
+        self.timeline = Timeline(self._history.events())
+        self._last_seen = self._folder.read_heartbeat()
         token = self._folder.token()
         nonce = secrets.token_hex(16)
         nonce_path = f"{self._paths.job}/run/nonce"
@@ -123,15 +122,25 @@ class MasterProcess:
         self._slot_job.start()
         rest.start()
         self._rest_url = rest.url
+        to_logs = LogHandler(LogWriter(self._folder.logs, MASTER))
+        log.addHandler(to_logs)
         try:
             self._loop()
         finally:
             rest.stop()
             self._slot_job.stop(END_PATIENCE_S)
             self._control.close(END_PATIENCE_S)
+            self._finish_history()
+            log.removeHandler(to_logs)
         assert self._end is not None
         end = _FENCED if self._replaced() else self._end  # whatever one that slept through its successor believes
         return MasterExit(end.outcome.value, end.reason)
+
+    def _finish_history(self) -> None:
+        """The process may end at once after this: its last events are to be there."""
+        written = threading.Event()
+        self._offload.submit("history", written.set, _written)
+        written.wait(END_PATIENCE_S)
 
     def _host(self) -> str:
         """Where slots reach the driver: on this machine only, unless they are elsewhere."""
@@ -194,6 +203,7 @@ class MasterProcess:
         def fail() -> None:
             if self._end is None:
                 self._end = Stop(Outcome.FAILED, why)
+                self._note("stopped", {"outcome": Outcome.FAILED.value, "reason": why})
 
         self._mailbox.put(fail)
 
@@ -219,10 +229,12 @@ class MasterProcess:
     # --- what HTTP asks for, on the deciding thread ---
 
     def status(self) -> dict[str, Any]:
-        return describe(self.master, self._launch, self._clock.now_ms(), self._clock.wall_ms())
+        return describe(self.master, self._launch, self.timeline, self._clock.wall_ms())
 
-    def events(self) -> list[dict[str, Any]]:
-        return list(self._history)
+    def vertex(self, vertex_id: str) -> dict[str, Any] | None:
+        if all(vertex.id != vertex_id for vertex in self._graph.vertices):
+            return None
+        return describe_vertex(self.master, vertex_id, self._clock.wall_ms())
 
     def trigger(self) -> int | None:
         checkpoint, actions = self.master.trigger_checkpoint(self._clock.now_ms())
@@ -268,22 +280,20 @@ class MasterProcess:
         return finished
 
     def _note(self, kind: str, data: dict[str, Any]) -> None:
-        event = {"at_ms": self._clock.wall_ms(), "kind": kind, **data}
-        self._history.append(event)
-        log.info("%s %s", kind, {k: v for k, v in data.items() if k not in ("ledger", "detail")})
-        line = json.dumps(event) + "\n"
-
-        def append() -> None:
-            with self._events_path.open("a") as file:
-                file.write(line)
-
-        self._offload.submit("history", append, lambda result, error: None)
+        generation = self.master.attempt.generation
+        event = {"at_ms": self._clock.wall_ms(), "generation": generation, "kind": kind, **data}
+        if kind == "claimed" and self._last_seen is not None:
+            event["last_seen_ms"] = self._last_seen.at_ms
+        self.timeline.add(event)
+        log.info("%s %s", kind, {k: v for k, v in data.items() if k not in ("ledger", "detail", "subtasks")})
+        self._offload.submit("history", lambda: self._history.append(event), _written)
         if kind == "claimed":
             self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), data["generation"]))
 
-    @property
-    def stopped(self) -> bool:
-        return self.master.phase is Phase.STOPPED
+
+def _written(_: None, error: BaseException | None) -> None:
+    if error is not None:
+        log.warning("an event is missing in the job's history: %s", error)
 
 
 _LANES = {"delete": "clean", "sweep": "clean"}

@@ -19,13 +19,15 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from engine.cluster.launch import RunFolder
+from engine.cluster.logs import LogWriter, capturing, slot_name
 from engine.cluster.system import LaneOffload, SystemClock
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.network.control import ControlClient
 from engine.network.mailbox import Mailbox
 from engine.network.transport import FlightTransport
-from engine.protocol.messages import Heartbeat, MasterMessage, Register
+from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, Register
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.paths import JobPaths
 from engine.snapshot.store import DirectoryStore
@@ -62,14 +64,17 @@ def run_slot(launch: SlotLaunch, task_attempt: int) -> None:
     for entry in launch.path:
         if entry not in sys.path:
             sys.path.append(entry)
-    _Slot(launch, task_attempt).run()
+    log = LogWriter(RunFolder(launch.store, launch.name).logs)
+    with capturing(log):
+        _Slot(launch, task_attempt, log).run()
 
 
 class _Slot:
-    def __init__(self, launch: SlotLaunch, task_attempt: int) -> None:
+    def __init__(self, launch: SlotLaunch, task_attempt: int, log: LogWriter) -> None:
         self._lease_s = launch.lease_s
         self._heard_s = time.monotonic()
         self._ended = threading.Event()
+        self._log = log
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         put = self._mailbox.put
@@ -123,6 +128,8 @@ class _Slot:
 
     def _on_message(self, message: MasterMessage) -> None:
         self._heard_s = time.monotonic()
+        if isinstance(message, Deploy):
+            self._log.rename(slot_name(message.slot))
         self._mailbox.put(lambda: self._runtime.on_control(message))
 
     def _on_lost(self, why: str) -> None:

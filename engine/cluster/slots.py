@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.protocol.ids import AttemptId
-
 
 @dataclass
 class SlotInfo:
@@ -15,7 +13,6 @@ class SlotInfo:
     task_attempt: int
     heard_ms: float
     index: int | None = None
-    deployed: AttemptId | None = None
 
 
 class SlotPool:
@@ -30,6 +27,10 @@ class SlotPool:
     @property
     def assigned(self) -> list[SlotInfo]:
         return [slot for slot in self._slots.values() if slot.index is not None]
+
+    def __len__(self) -> int:
+        """How many have registered."""
+        return len(self._slots)
 
     @property
     def enough(self) -> bool:

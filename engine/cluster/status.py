@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.cluster.jobmaster import JobMaster
+from engine.cluster.figures import ROWS, SHARES
+from engine.cluster.jobmaster import JobMaster, Phase
 from engine.cluster.launch import MasterLaunch
+from engine.cluster.timeline import Timeline
 from engine.connectors.base import Guarantee
 from engine.protocol import ledger
 from engine.protocol.config import CheckpointingMode
+from engine.protocol.ids import SubtaskId
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 
-_SUMS = ("rows_in", "rows_out", "busy_ms", "idle_ms", "back_pressured_ms")
+_TOTALS = (*ROWS, *(f"{name}_ms" for name in SHARES))
+_RATES = tuple(f"{name}_per_s" for name in ROWS)
 
 
-def describe(master: JobMaster, launch: MasterLaunch, now_ms: float, wall_ms: int) -> dict[str, Any]:
+def describe(master: JobMaster, launch: MasterLaunch, timeline: Timeline, wall_ms: int) -> dict[str, Any]:
     graph = master.execution.graph
-    vertices = [_vertex(master, v.id, v.label, v.parallelism, wall_ms) for v in graph.vertices]
+    vertices = [describe_vertex(master, vertex.id, wall_ms) for vertex in graph.vertices]
+    since_ms = master.stats.running_since_ms if master.phase is Phase.RUNNING else None
+    last = timeline.last_completed
     return {
         "job": graph.name,
         "path": launch.path,
@@ -26,14 +32,16 @@ def describe(master: JobMaster, launch: MasterLaunch, now_ms: float, wall_ms: in
         "parallelism": max(vertex.parallelism for vertex in graph.vertices),
         "slots_needed": master.execution.slots,
         "guarantee": guarantee(master),
-        "restarts": master.stats.restarts,
+        "started_at_ms": timeline.started_at_ms,
+        "uptime_ms": wall_ms - since_ms if since_ms is not None else None,
+        "restarts": timeline.restarts_since_start,
         "last_failure": master.stats.last_failure,
         "epoch": master.newest.epoch if master.newest else 0,
         "checkpoints": {
             "interval_ms": graph.checkpoints.interval_ms,
             "completed": master.stats.checkpoints_completed,
             "failed": master.stats.checkpoints_failed,
-            "last": master.stats.last_checkpoint,
+            "last": last.summary() if last else None,
             "pending": [p.checkpoint for p in master.coordinator.pending] if master.coordinator else [],
         },
         "committed_rows": {uid: master.ledger.get(ledger.sink_rows(uid), 0) for uid, _ in graph.sinks},
@@ -68,19 +76,40 @@ def guarantee(master: JobMaster) -> str:
     return str((Guarantee.AT_LEAST_ONCE if weakest else Guarantee.EXACTLY_ONCE).value)
 
 
-def _vertex(master: JobMaster, vertex: str, label: str, parallelism: int, wall_ms: int) -> dict[str, Any]:
-    subtasks = [m for i in range(parallelism) if (m := master.metrics.get(f"{vertex}[{i}]"))]
-    result: dict[str, Any] = {name: sum(m[name] for m in subtasks) for name in _SUMS}
-    marks = [m["watermark_ms"] for m in subtasks if m["watermark_ms"] is not None]
-    watermark = min(marks) if len(marks) == parallelism else None
-    if watermark in (MIN_WATERMARK, MAX_WATERMARK):
-        watermark = None
-    result |= {
-        "id": vertex,
-        "label": label,
-        "parallelism": parallelism,
-        "watermark_ms": watermark,
-        "lag_ms": wall_ms - watermark if watermark is not None else None,
-        "finished": bool(subtasks) and all(m["finished"] for m in subtasks),
+def describe_vertex(master: JobMaster, vertex_id: str, wall_ms: int) -> dict[str, Any]:
+    """Rows and rates are those of its subtasks together, shares their mean, its watermark the lowest."""
+    vertex = master.execution.graph.vertex(vertex_id)
+    subtasks = [_subtask(master, SubtaskId(vertex_id, index), wall_ms) for index in range(vertex.parallelism)]
+    marks = [s["watermark_ms"] for s in subtasks if s["watermark_ms"] is not None]
+    watermark = min(marks) if len(marks) == len(subtasks) else None
+    return {
+        "id": vertex_id,
+        "label": vertex.label,
+        "operators": vertex.uids,
+        "parallelism": vertex.parallelism,
+        **{name: sum(s[name] for s in subtasks) for name in (*_TOTALS, *_RATES)},
+        **{name: round(sum(s[name] for s in subtasks) / len(subtasks), 3) for name in SHARES},
+        **_clock(watermark, wall_ms),
+        "finished": all(s["finished"] for s in subtasks),
+        "subtasks": subtasks,
     }
-    return result
+
+
+def _subtask(master: JobMaster, subtask: SubtaskId, wall_ms: int) -> dict[str, Any]:
+    totals, rate = master.metrics.get(str(subtask), {}), master.rates.of(str(subtask))
+    return {
+        "subtask": subtask.index,
+        "slot": master.execution.slot_of(subtask),
+        **{name: totals.get(name, 0) for name in _TOTALS},
+        **{name: round(getattr(rate, name), 1) if rate else 0.0 for name in _RATES},
+        **{name: round(getattr(rate, name), 3) if rate else 0.0 for name in SHARES},
+        **_clock(totals.get("watermark_ms"), wall_ms),
+        "finished": bool(totals.get("finished")),
+    }
+
+
+def _clock(watermark_ms: int | None, wall_ms: int) -> dict[str, int | None]:
+    """Neither at the start (−∞) nor at the end (+∞) is there something to show."""
+    if watermark_ms is None or watermark_ms in (MIN_WATERMARK, MAX_WATERMARK):
+        return {"watermark_ms": None, "lag_ms": None}
+    return {"watermark_ms": watermark_ms, "lag_ms": wall_ms - watermark_ms}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 Done = Callable[[Any, BaseException | None], None]
@@ -30,6 +32,7 @@ class LaneOffload:
         self._lock = threading.Lock()
 
     def submit(self, lane: str, work: Callable[[], Any], done: Done) -> None:
+        work = partial(contextvars.copy_context().run, work)
         with self._lock:
             queue = self._lanes.get(lane)
             if queue is not None:

@@ -32,12 +32,13 @@ class ExecutionGraph:
     def slots(self) -> int:
         return sum(self._widths.values())
 
-    @property
-    def subtasks(self) -> list[SubtaskId]:
-        return [SubtaskId(v.id, index) for v in self.graph.vertices for index in range(v.parallelism)]
+    @cached_property
+    def subtasks(self) -> tuple[SubtaskId, ...]:
+        return tuple(SubtaskId(v.id, index) for v in self.graph.vertices for index in range(v.parallelism))
 
     def in_slot(self, slot: int) -> list[SubtaskId]:
-        return [subtask for subtask in self.subtasks if self.slot_of(subtask) == slot]
+        indexes = ((v, slot - self._first_slots[v.slot_sharing_group]) for v in self.graph.vertices)
+        return [SubtaskId(v.id, index) for v, index in indexes if 0 <= index < v.parallelism]
 
     def slot_of(self, subtask: SubtaskId) -> int:
         return self._first_slots[self.graph.vertex(subtask.vertex).slot_sharing_group] + subtask.index

@@ -47,7 +47,10 @@ class SenderCredit:
 
 
 class GateCredit:
-    """What a gate grants: each channel's own share, and a floating share by the backlog that senders report."""
+    """What a gate grants: each channel's own share, and a floating share by the backlog that senders report.
+
+    The cost of a call grows with the channels that have a backlog, not with all that a gate has.
+    """
 
     def __init__(self, channels: int, limits: ChannelLimits | None = None) -> None:
         limits = limits or ChannelLimits()
@@ -57,33 +60,49 @@ class GateCredit:
         self._granted = [0] * channels  # running totals
         self._consumed = [0] * channels
         self._backlog = [0] * channels
+        self._lent = 0  # of the floating share, by all channels
+        self._wanting = 0  # the backlog of all channels
+        self._changed = set(range(channels))  # the others would get no more than at the last call
 
     @property
     def capacity(self) -> int:
         return self._own * len(self._granted) + self._floating
 
     def on_frame(self, channel: int, backlog: int) -> None:
+        self._wanting += backlog - self._backlog[channel]
         self._backlog[channel] = backlog
+        if backlog:
+            self._changed.add(channel)
 
     def on_consumed(self, channel: int, size: int) -> None:
+        self._lent -= self._borrowed(channel)
         self._consumed[channel] += size
+        self._lent += self._borrowed(channel)
+        self._changed.add(channel)
 
     def outstanding(self, channel: int) -> int:
         """Granted and not yet consumed: in flight, queued here, or not yet used."""
         return self._granted[channel] - self._consumed[channel]
 
     def grants(self, hold: int) -> list[tuple[int, int]]:
-        """New running totals per channel that are worth a message: at least `hold` bytes more than before."""
-        lent = sum(max(0, self.outstanding(c) - self._own) for c in range(len(self._granted)))
-        free = max(0, self._floating - lent)
-        wanting = sum(self._backlog)
+        """New running totals per channel that are worth a message: at least `hold` bytes more than before.
+
+        `hold` is never less than in an earlier call.
+        """
+        free = max(0, self._floating - self._lent)
         result = []
-        for channel, backlog in enumerate(self._backlog):
-            share = free * backlog // wanting if wanting else 0
-            target = self._own + max(min(share, backlog), max(0, self.outstanding(channel) - self._own))
-            more = target - self.outstanding(channel)
+        for channel in sorted(self._changed):
+            backlog, borrowed = self._backlog[channel], self._borrowed(channel)
+            share = free * backlog // self._wanting if backlog else 0
+            more = self._own + max(min(share, backlog), borrowed) - self.outstanding(channel)
             if more >= hold or (more > 0 and self.outstanding(channel) < self._frame):
                 self._granted[channel] += more
+                self._lent += self._borrowed(channel) - borrowed
                 result.append((channel, self._granted[channel]))
-        assert sum(self.outstanding(c) for c in range(len(self._granted))) <= self.capacity
+        self._changed = {channel for channel in self._changed if self._backlog[channel]}
+        assert self._lent <= self._floating
         return result
+
+    def _borrowed(self, channel: int) -> int:
+        """What it holds beyond its own share."""
+        return max(0, self.outstanding(channel) - self._own)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+
+from engine.protocol.ids import SubtaskId
 
 
 class CheckpointFailure(Enum):
@@ -45,3 +48,17 @@ class AttemptFailure(Enum):
     def __init__(self, code: str, text: str) -> None:
         self.code = code
         self.text = text
+
+
+@dataclass(frozen=True)
+class FailedAt:
+    """Where an attempt failed, as far as it is known."""
+
+    uid: str = ""
+    subtask: SubtaskId | None = None
+    slot: int | None = None
+
+    @property
+    def as_json(self) -> dict[str, str | int | None]:
+        vertex, subtask = (self.subtask.vertex, self.subtask.index) if self.subtask else ("", None)
+        return {"uid": self.uid, "vertex": vertex, "subtask": subtask, "slot": self.slot}

@@ -45,11 +45,24 @@ class SubtaskState(msgspec.Struct, frozen=True):
     inline: dict[str, dict[str, Any]]
 
 
+class OperatorTimings(msgspec.Struct, frozen=True):
+    """One operator's part of its chain's times; the rest of them is the chain's: barrier, queue, fsync."""
+
+    sync_ms: float = 0.0
+    async_ms: float = 0.0
+
+
 class Timings(msgspec.Struct, frozen=True):
+    """Where the time of one subtask's snapshot went.
+
+    From the trigger to its first barrier, from there to the last one, the synchronous part, the upload.
+    """
+
     start_delay_ms: float = 0.0
     alignment_ms: float = 0.0
     sync_ms: float = 0.0
     async_ms: float = 0.0
+    operators: dict[str, OperatorTimings] = {}
 
 
 class Manifest(msgspec.Struct, frozen=True):

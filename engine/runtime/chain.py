@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from engine.protocol.signals import Signal, Watermark
 from engine.runtime.channels import OutputPort
-from engine.runtime.operators.base import Operator, Output
+from engine.runtime.operators.base import Operator, OperatorContext, Output
+from engine.runtime.running import RUNNING
 from engine.runtime.tags import OutputTag
 
 
@@ -37,32 +38,43 @@ class PortsOutput:
 
 
 class _Link:
-    def __init__(self, operator: Operator, after: Output) -> None:
+    def __init__(self, operator: Operator, context: OperatorContext, after: Output) -> None:
         self._operator = operator
+        self._context = context
         self._after = after
 
     def emit(self, batch: pa.RecordBatch) -> None:
+        before = RUNNING.set(self._context)
         self._operator.process(batch, self._after)
+        RUNNING.reset(before)
 
     def watermark(self, timestamp_ms: int) -> None:
+        before = RUNNING.set(self._context)
         self._operator.on_watermark(timestamp_ms, self._after)
+        RUNNING.reset(before)
+
+    def end(self) -> None:
+        before = RUNNING.set(self._context)
+        self._operator.on_end(self._after)
+        RUNNING.reset(before)
 
 
 class OperatorChain:
     """`input` takes what arrives; `end` tells each operator, first to last, that nothing follows."""
 
-    def __init__(self, operators: Sequence[Operator], tail: PortsOutput) -> None:
+    def __init__(self, operators: Sequence[Operator], contexts: Sequence[OperatorContext], tail: PortsOutput) -> None:
         self.operators = list(operators)
         self.tail = tail
-        outputs: list[Output] = [tail]
-        for operator in reversed(self.operators):
-            outputs.insert(0, _Link(operator, outputs[0]))
-        self.input = outputs[0]
-        self._outputs = outputs[1:]
+        self.input: Output = tail
+        self._links: list[_Link] = []
+        for operator, context in reversed(list(zip(operators, contexts, strict=True))):
+            link = _Link(operator, context, self.input)
+            self._links.insert(0, link)
+            self.input = link
 
     def end(self) -> None:
-        for operator, after in zip(self.operators, self._outputs, strict=True):
-            operator.on_end(after)
+        for link in self._links:
+            link.end()
 
     @property
     def blocked(self) -> bool:

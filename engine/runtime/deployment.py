@@ -20,6 +20,7 @@ from engine.runtime.closing import close_all
 from engine.runtime.gate import InputGate
 from engine.runtime.operators.base import OperatorContext, RestoredState
 from engine.runtime.ports import Clock, Offload, Transport
+from engine.runtime.running import RUNNING
 from engine.runtime.source import SourceHead
 from engine.runtime.subtask import BATCH_ROWS, Subtask, TakenSnapshot
 from engine.snapshot.paths import JobPaths
@@ -72,26 +73,26 @@ class Deployer:
         counters: Counters = {}
         ports = self._ports(deployment, subtask)
         operators = [spec.build() for spec in vertex.operators]
-        chain = OperatorChain(operators, PortsOutput(ports))
+        contexts = {uid: self._context(uid, subtask, vertex, attempt, counters) for uid in vertex.uids}
+        chain = OperatorChain(operators, [contexts[spec.uid] for spec in vertex.operators], PortsOutput(ports))
         head = self._head(deployment, subtask, vertex)
-        contexts = {
-            uid: self._context(uid, subtask, vertex, attempt, counters)
-            for uid in [*(o.uid for o in vertex.operators), *([vertex.source.uid] if vertex.source else [])]
-        }
         opened: list[Callable[[], None]] = []
         try:
             if vertex.source is not None and isinstance(head, SourceHead):
                 # Splits are dealt out anew, so each source subtask sees the positions of all.
                 uid = vertex.source.uid
+                RUNNING.set(contexts[uid])
                 head.open(contexts[uid], RestoredState(restored.inline.get(uid, []), []) if restored else None)
                 opened.append(head.close)
             for spec, operator in zip(vertex.operators, operators, strict=True):
+                RUNNING.set(contexts[spec.uid])
                 operator.open(contexts[spec.uid], self._restored(restored, subtask, spec.uid))
                 opened.append(operator.close)
         except Exception:
             with suppress(Exception):
                 close_all(opened)
             raise
+        RUNNING.set(None)
         return Subtask(
             subtask,
             attempt,

@@ -44,6 +44,7 @@ class InputGate:
         self._hold = limits.own_bytes // 4
         self._watermarks = [MIN_WATERMARK] * len(channels)
         self._watermark = MIN_WATERMARK
+        self._behind = len(channels)  # active inputs whose watermark is not past the clock: they hold it back
         self._idle_channels = [False] * len(channels)
         self._idle = False
         self._ended = 0
@@ -83,8 +84,7 @@ class InputGate:
                 self.rows_received[channel.id.edge] += element.num_rows
                 return element
             if isinstance(element, Watermark):
-                self._watermarks[position] = max(self._watermarks[position], element.timestamp_ms)
-                self._advance()
+                self._on_watermark(position, element.timestamp_ms)
             elif isinstance(element, StreamStatus):
                 self._idle_channels[position] = element.idle
                 self._advance()
@@ -108,6 +108,15 @@ class InputGate:
                 return position
         return None
 
+    def _on_watermark(self, position: int, timestamp_ms: int) -> None:
+        """All inputs are looked at only when the last that held the clock back has moved on."""
+        before = self._watermarks[position]
+        self._watermarks[position] = max(before, timestamp_ms)
+        if before <= self._watermark < timestamp_ms and not self._idle_channels[position]:
+            self._behind -= 1
+        if not self._behind:
+            self._advance()
+
     def _advance(self) -> None:
         """The clock is the lowest of the active inputs; it never goes back.
 
@@ -127,6 +136,7 @@ class InputGate:
         if idle and not self._idle:
             self._ready.append(StreamStatus(idle=True))
         self._idle = idle
+        self._behind = sum(mark <= self._watermark for mark in active)
 
     def _grant(self, hold: int) -> None:
         for position, granted_total in self._credit.grants(hold):

@@ -14,7 +14,7 @@ from typing import Any
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
-from engine.protocol.manifest import Committable, SubtaskState, Timings
+from engine.protocol.manifest import OperatorTimings, Timings
 from engine.protocol.messages import (
     Acknowledge,
     Decline,
@@ -35,13 +35,14 @@ from engine.protocol.messages import (
 from engine.runtime.deployment import Deployer, Deployment
 from engine.runtime.errors import UserFunctionError, WeirError
 from engine.runtime.ports import Clock, Control, Frame, Offload, Transport
+from engine.runtime.running import RUNNING
 from engine.runtime.subtask import BATCH_ROWS, Activity, Subtask, TakenSnapshot
 from engine.snapshot.log import EpochLog
 from engine.snapshot.paths import JobPaths
 from engine.snapshot.restore import Restored, Wanted, restore
 from engine.snapshot.statefile import CorruptSnapshot
 from engine.snapshot.store import Store, SyncFailed
-from engine.snapshot.upload import upload
+from engine.snapshot.upload import Uploaded, upload
 
 VISIT_ELEMENTS = 256
 VISIT_MS = 10.0
@@ -289,6 +290,8 @@ class SlotRuntime:
     def _fail(self, subtask: SubtaskId | None, error: BaseException) -> None:
         if isinstance(error, SyncFailed):
             raise error  # what is durable is unknown now: this process must not go on
+        running = RUNNING.get()
+        RUNNING.set(None)
         attempt = self._attempt
         if attempt is None:
             return
@@ -300,8 +303,8 @@ class SlotRuntime:
         text = str(error) if isinstance(error, WeirError | CorruptSnapshot) else f"{type(error).__name__}: {error}"
         message = TaskFailed(
             attempt,
-            subtask,
-            uid,
+            subtask or (running.subtask if running else None),
+            uid or (running.uid if running else ""),
             text,
             detail,
             user=isinstance(error, WeirError) and bool(uid or not text.startswith("channel ")),
@@ -317,7 +320,7 @@ class SlotRuntime:
     def _upload(self, attempt: AttemptId, subtask: SubtaskId, taken: TakenSnapshot) -> None:
         started = self._clock.now_ms()
 
-        def work() -> tuple[SubtaskState, list[Committable]]:
+        def work() -> Uploaded:
             return upload(
                 self._store,
                 self._paths,
@@ -327,19 +330,26 @@ class SlotRuntime:
                 self._execution.key_groups(subtask),
                 self._execution.graph.max_parallelism,
                 taken.operators,
+                self._clock.now_ms,
             )
 
-        def done(result: tuple[SubtaskState, list[Committable]] | None, error: BaseException | None) -> None:
+        def done(uploaded: Uploaded | None, error: BaseException | None) -> None:
             if attempt != self._attempt:
                 return
             if isinstance(error, SyncFailed):
                 raise error
-            if result is None:
+            if uploaded is None:
                 self._control.send(Decline(attempt, taken.checkpoint, subtask, True, str(error)))
                 return
-            state, committables = result
-            async_ms = self._clock.now_ms() - started
-            timings = Timings(taken.start_delay_ms, taken.alignment_ms, taken.sync_ms, async_ms)
-            self._control.send(Acknowledge(attempt, taken.checkpoint, state, committables, taken.ledger, timings))
+            timings = Timings(
+                taken.start_delay_ms,
+                taken.alignment_ms,
+                taken.sync_ms,
+                uploaded.done_ms - started,
+                {uid: OperatorTimings(taken.operators_sync_ms[uid], ms) for uid, ms in uploaded.spent_ms.items()},
+            )
+            self._control.send(
+                Acknowledge(attempt, taken.checkpoint, uploaded.state, uploaded.committables, taken.ledger, timings)
+            )
 
         self._offload.submit(str(subtask), work, done)

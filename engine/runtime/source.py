@@ -16,6 +16,7 @@ from engine.protocol import ledger
 from engine.protocol.signals import MIN_WATERMARK
 from engine.runtime.errors import SchemaMismatch
 from engine.runtime.operators.base import OperatorContext, OperatorSnapshot, RestoredState
+from engine.runtime.running import RUNNING
 from engine.runtime.tags import OutputTag
 from engine.runtime.watermarks import WatermarkStrategy, event_times, with_event_times
 
@@ -78,6 +79,12 @@ class SourceHead:
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         """Rows of the next split that has some."""
+        before = RUNNING.set(self._context)
+        batch = self._poll(max_rows)
+        RUNNING.reset(before)
+        return batch
+
+    def _poll(self, max_rows: int) -> pa.RecordBatch | None:
         if not self._discovery.finished:
             self._admit()
         splits = self._splits

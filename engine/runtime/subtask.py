@@ -7,7 +7,7 @@ elements, after the barrier has gone downstream and before anything else is proc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -50,6 +50,7 @@ class TakenSnapshot:
     start_delay_ms: float
     alignment_ms: float
     sync_ms: float
+    operators_sync_ms: dict[str, float]
 
 
 @dataclass
@@ -202,18 +203,25 @@ class Subtask:
         self._report(SubtaskFinished(self._attempt, self.id))
 
     def _take_snapshot(self, checkpoint: int, triggered_ms: int, alignment_ms: float) -> None:
-        before = self._clock.now_ms()
+        start_delay_ms = max(0.0, self._clock.wall_ms() - triggered_ms - alignment_ms)
+        began = self._clock.now_ms()
         self._chain.tail.signal(Barrier(checkpoint, triggered_ms))
         operators: dict[str, OperatorSnapshot] = {}
+        sync_ms: dict[str, float] = {}
+        before = self._clock.now_ms()
+        for uid, snapshot in self._snapshots(checkpoint):
+            after = self._clock.now_ms()
+            if snapshot is not None:
+                operators[uid], sync_ms[uid] = snapshot, after - before
+            before = after
+        spent = before - began
+        self._upload(TakenSnapshot(checkpoint, operators, self._ledger(), start_delay_ms, alignment_ms, spent, sync_ms))
+
+    def _snapshots(self, checkpoint: int) -> Iterator[tuple[str, OperatorSnapshot | None]]:
         if isinstance(self._head, SourceHead):
-            operators[self._head_uid] = self._head.snapshot()
+            yield self._head_uid, self._head.snapshot()
         for uid, operator in zip(self._uids, self._chain.operators, strict=True):
-            taken = operator.snapshot(checkpoint)
-            if taken is not None:
-                operators[uid] = taken
-        after = self._clock.now_ms()
-        start_delay_ms = max(0.0, self._clock.wall_ms() - triggered_ms - alignment_ms)
-        self._upload(TakenSnapshot(checkpoint, operators, self._ledger(), start_delay_ms, alignment_ms, after - before))
+            yield uid, operator.snapshot(checkpoint)
 
     def _ledger(self) -> Counters:
         counters = dict(self._counters)

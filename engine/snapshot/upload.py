@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -37,6 +38,16 @@ class Snapshot(Protocol):
     def pre_commit(self) -> Callable[[], list[Committable]] | None: ...
 
 
+@dataclass(frozen=True)
+class Uploaded:
+    """What is durable now; how long each operator's part took, and when all of it was done."""
+
+    state: SubtaskState
+    committables: list[Committable]
+    spent_ms: dict[str, float]
+    done_ms: float
+
+
 def upload(
     store: Store,
     paths: JobPaths,
@@ -46,10 +57,13 @@ def upload(
     groups: KeyGroupRange,
     max_parallelism: int,
     operators: Mapping[str, Snapshot],
-) -> tuple[SubtaskState, list[Committable]]:
+    now_ms: Callable[[], float],
+) -> Uploaded:
     files: list[StateFile] = []
     committables: list[Committable] = []
+    spent_ms: dict[str, float] = {}
     for uid, snapshot in operators.items():
+        before = now_ms()
         for part in snapshot.parts:
             table = part.table()
             if not table.num_rows:
@@ -62,7 +76,8 @@ def upload(
             )
         if snapshot.pre_commit is not None:
             committables += snapshot.pre_commit()
+        spent_ms[uid] = now_ms() - before
     if files:
         store.sync([file.path for file in files])
     inline = {uid: snapshot.inline for uid, snapshot in operators.items() if snapshot.inline}
-    return SubtaskState(subtask, files, inline), committables
+    return Uploaded(SubtaskState(subtask, files, inline), committables, spent_ms, now_ms())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -64,6 +65,20 @@ def windows(env: StreamEnvironment) -> None:
 def endless(env: StreamEnvironment) -> None:
     env.enable_checkpointing(env.params.get("interval", "300 ms"))
     _windows(_source(env, rows=0, rate=20_000), TableSink("sums"))
+
+
+def chatty(env: StreamEnvironment) -> None:
+    """Endless; its map prints and logs now and then, its result is printed."""
+    env.enable_checkpointing("300 ms")
+    env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
+
+    def speak(row: dict[str, Any]) -> dict[str, Any]:
+        if row["value"] == 500:
+            print(f"printed {row['key']}")
+            logging.getLogger("chatty").info("logged %d", row["key"])
+        return row
+
+    _source(env, rows=0, rate=4_000).map(speak).filter(lambda row: row["value"] == 500).print(uid="shown")
 
 
 class RunningTotal(KeyedProcessFunction):

@@ -75,3 +75,13 @@ def test_the_last_heartbeat_survives_a_restart_so_that_its_age_counts(folder: Ru
     folder.write_exit(MasterExit("failed", "why"), launch)
     folder.clear()
     assert folder.read_heartbeat() == LastHeartbeat(1000, 3, "running") and folder.read_exit() is None
+
+
+@pytest.mark.promise("F3")
+def test_prometheus_finds_the_jobmaster_that_answers_now(folder: RunFolder, launch: MasterLaunch) -> None:
+    targets = folder.folder / "targets.json"
+    for port in (4711, 4712):
+        folder.write_address(MasterAddress(f"http://127.0.0.1:{port}", 1, 2))
+        assert msgspec.json.decode(targets.read_bytes()) == [{"targets": [f"127.0.0.1:{port}"]}]
+    folder.write_exit(MasterExit("finished", "done"), launch)
+    assert not targets.exists()

@@ -116,6 +116,32 @@ def test_a_backlog_comes_in_portions(
     assert [m["rows_read"] for tick in ticks for m in tick] == [10] * 7
 
 
+def test_history_that_begins_a_new_file_between_two_ticks_is_read_on(
+    job: FakeJob, instance: dg.DagsterInstance
+) -> None:
+    job.wanted()
+    job.beats()
+    job.completes(1, read=10, committed=1)
+    ticker = Ticker(job.store, instance)
+    ticker.tick()
+    job.completes(2, read=30, committed=2)
+    job.history.rename(job.history.with_name("events.jsonl.1"))
+    job.completes(3, read=60, committed=3)
+    found = metadata(ticker.tick().asset_events, dg.AssetMaterialization)
+    assert [(m["checkpoint"], m["rows_read"]) for m in found] == [("2", 20), ("3", 30)]
+
+
+def test_of_an_old_job_whose_first_checkpoints_are_not_kept_the_first_one_read_has_no_rows(
+    job: FakeJob, instance: dg.DagsterInstance
+) -> None:
+    job.wanted()
+    job.beats()
+    job.completes(7, read=1000, committed=100)
+    job.completes(8, read=1010, committed=101)
+    first, second = metadata(Ticker(job.store, instance).tick().asset_events, dg.AssetMaterialization)
+    assert "rows_read" not in first and second["rows_read"] == 10
+
+
 def test_a_job_that_was_deleted_and_begun_anew_is_read_from_its_beginning(
     job: FakeJob, instance: dg.DagsterInstance
 ) -> None:

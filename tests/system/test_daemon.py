@@ -140,7 +140,7 @@ def test_a_jobmaster_that_hangs_is_seen_by_its_heartbeat_replaced_and_fenced(sys
         os.kill(hung.pid, signal.SIGCONT)
     eventually("the old one ends when it wakes up", lambda: None if session_processes(hung.pid) else True, 60)
     assert client.status()["generation"] == generation and client.ended() is None, "and leaves the new one alone"
-    assert client.wait_for_checkpoint(client.trigger_checkpoint(), 30)["kind"] == "completed"
+    assert client.wait_for_checkpoint(client.trigger_checkpoint(), 30)["status"] == "completed"
 
 
 @pytest.mark.promise("F1")

@@ -1,0 +1,112 @@
+"""Goal: all that an operator asks a job is answered: over HTTP, by `weir`, and after the job has ended.
+
+Topology: two source subtasks, chained with a map that prints and logs and with a print sink; two slots on local Spark.
+Faults: SIGKILL of a slot, then of the JobMaster. Checks: every route and command; history and logs span both deaths.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cluster.harness import RunningJob
+from tests.cluster.test_bad_input import weir
+from tests.cluster.test_rest import parse
+
+
+def said(*arguments: str, store: Path) -> str:
+    done = weir(*arguments, store=store)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def read(*arguments: str, store: Path) -> Any:
+    return json.loads(said(*arguments, "--json", store=store))
+
+
+def get(job: RunningJob, path: str) -> httpx.Response:
+    folder = job.client.folder
+    address = folder.read_address()
+    assert address is not None
+    return httpx.get(address.url + path, headers={"authorization": f"Bearer {folder.token()}"}).raise_for_status()
+
+
+@pytest.mark.promise("F1", "F2", "F3")
+def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "chatty") as job:
+        os.kill(job.completed(2)["slots"][0]["pid"], signal.SIGKILL)
+        job.wait_for("the second attempt", lambda s: s["attempt"] == 2 and s["phase"] == "running")
+        before = job.completed(4)
+        assert job.supervisor.master_pid is not None
+        os.kill(job.supervisor.master_pid, signal.SIGKILL)
+        job.wait_for("generation 2", lambda s: s["generation"] == 2 and s["phase"] == "running")
+        job.completed(2)
+        _ask_over_http(job, before)
+        _ask_the_cli(tmp_path)
+        assert "printed" in said("logs", "chatty", "--slot", "0", store=tmp_path)
+        assert "0> {'key':" in job.log(), "print() still goes where it went"
+    _ask_after_its_end(tmp_path)
+
+
+def _ask_over_http(job: RunningJob, before: dict[str, Any]) -> None:
+    status = get(job, "/job").json()
+    assert status["restarts"] == 2 and status["uptime_ms"] < 60_000
+    (vertex,) = status["vertices"]
+    assert vertex == {**get(job, "/job/vertices/numbers").json(), **_moving(vertex)}
+    assert vertex["rows_in_per_s"] == pytest.approx(4000, rel=0.5) and len(vertex["subtasks"]) == 2
+    listed = get(job, "/checkpoints?limit=500").json()["checkpoints"]
+    assert {c["attempt"] for c in listed} >= {"1.1", "1.2", "2.1"}
+    last = before["checkpoints"]["last"]
+    assert last in listed, "what an earlier JobMaster completed is still there"
+    detail = get(job, f"/checkpoints/{last['checkpoint']}").json()
+    assert [vertex["vertex"] for vertex in detail["vertices"]] == ["numbers"]
+    assert detail["async_ms"] > 0 and detail["duration_ms"] >= detail["async_ms"]
+    master, slot = get(job, "/restarts").json()
+    assert (slot["cause"], slot["attempt"], slot["slot"] in (0, 1)) == ("slot_lost", "1.1", True)
+    assert (master["cause"], master["attempt"]) == ("jobmaster_lost", "1.2")
+    assert 0 < slot["recovery_ms"] < 30_000 and 0 < master["recovery_ms"] < 60_000
+    assert get(job, "/events").json()[0]["generation"] <= 1
+    metrics = parse(get(job, "/metrics").text)
+    assert metrics["weir_restarts_total"] == [({"job": "chatty"}, 2)]
+    assert all(lag >= 0 for _, lag in metrics["weir_rows_in_total"])
+
+
+def _moving(vertex: dict[str, Any]) -> dict[str, Any]:
+    fixed = ("id", "label", "operators", "parallelism", "finished")
+    return {name: value for name, value in vertex.items() if name not in fixed}
+
+
+def _ask_the_cli(store: Path) -> None:
+    (job,) = read("jobs", store=store)
+    assert (job["job"], job["state"], job["restarts"]) == ("chatty", "running", 2)
+    assert "rows/s in" in said("status", "chatty", store=store) and "numbers[1]" in said(
+        "status", "chatty", store=store
+    )
+    assert read("status", "chatty", store=store)["phase"] == "running"
+    assert "slot_lost" in said("restarts", "chatty", store=store)
+    followed = said("logs", "tests.cluster.jobs:chatty", "--operator", "map-1", store=store)
+    assert "printed" in followed and "INFO chatty: logged" in followed and "shown[" not in followed
+    assert "0> {" in said("logs", "chatty", "--operator", "shown", store=store)
+
+
+def _ask_after_its_end(store: Path) -> None:
+    (job,) = read("jobs", store=store)
+    assert (job["state"], job["restarts"]) == ("cancelled", 2) and job["ended_at_ms"] > job["started_at_ms"]
+    causes = [restart["cause"] for restart in read("restarts", "chatty", store=store)]
+    assert causes == ["jobmaster_lost", "slot_lost"]
+    listed = read("checkpoints", "chatty", "--limit", "500", store=store)
+    assert {c["attempt"] for c in listed} >= {"1.1", "1.2", "2.1"}
+    last = next(c["checkpoint"] for c in listed if c["status"] == "completed")
+    assert "start delay" in said("checkpoints", "chatty", str(last), store=store)
+    assert read("checkpoints", "chatty", str(last), store=store)["vertices"][0]["subtasks"]
+    lines = said("logs", "chatty", "-f", store=store)
+    assert "master" in lines and "claimed {'generation': 2}" in lines and "printed" in lines
+    unknown = weir("checkpoints", "chatty", "99999", store=store)
+    assert unknown.returncode == 1 and "weir checkpoints chatty lists those that are" in unknown.stderr
+    assert weir("status", "chatty", store=store).returncode == 1

@@ -1,0 +1,181 @@
+"""The interface over HTTP, without Spark: what it answers, and that docs/rest.md says the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.cluster.metrics import CONTENT_TYPE, exposition
+from engine.cluster.rest import ROUTES, make_app
+from tests.cluster.answering import AnsweringRun
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "rest.md"
+TOKEN = {"authorization": "Bearer secret"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> AnsweringRun:
+    """A job in the middle of its life: two checkpoints, one restart, heartbeats."""
+    made = AnsweringRun(tmp_path)
+    made.run(until=lambda: bool(made.timeline.checkpoints) and made.timeline.checkpoints[0].checkpoint == 2)
+    made.beat()
+    made.run(until=lambda: made.master.stats.checkpoints_completed == 2)
+    made.beat()
+    return made
+
+
+def ask(run: AnsweringRun, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> httpx.Response:
+    async def call() -> httpx.Response:
+        transport = httpx.ASGITransport(make_app("secret", run))
+        async with httpx.AsyncClient(transport=transport, base_url="http://job") as client:
+            return await client.request(method, path, headers=TOKEN if headers is None else headers)
+
+    return asyncio.run(call())
+
+
+def documented() -> dict[str, str]:
+    """The example of each route."""
+    parts = re.split(r"^## `(.+)`$", DOCS.read_text(), flags=re.MULTILINE)[1:]
+    return {
+        route: re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
+        for route, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def shape(value: Any) -> Any:
+    """The keys of an answer, and of what is in its lists."""
+    if isinstance(value, list):
+        return [shape(value[0])] if value and isinstance(value[0], dict) else []
+    return sorted(value)
+
+
+@pytest.mark.promise("F1")
+def test_every_route_is_documented_and_every_documented_route_is_there(run: AnsweringRun) -> None:
+    assert list(documented()) == list(ROUTES) == list(ask(run, "/").json()["routes"])
+
+
+@pytest.mark.promise("F1", "F3")
+@pytest.mark.parametrize(
+    ("route", "path"),
+    [
+        ("GET /job", "/job"),
+        ("GET /job/vertices/{id}", "/job/vertices/pv"),
+        ("GET /checkpoints", "/checkpoints"),
+        ("GET /checkpoints/{id}", "/checkpoints/1"),
+        ("GET /restarts", "/restarts"),
+        ("GET /events", "/events"),
+        ("POST /checkpoints", "/checkpoints"),
+        ("POST /cancel", "/cancel"),
+    ],
+)
+def test_answers_have_the_fields_that_are_documented(run: AnsweringRun, route: str, path: str) -> None:
+    answer = ask(run, path, route.split()[0])
+    assert answer.is_success
+    example = json.loads(documented()[route])
+    assert shape(example) == shape(answer.json())
+    for name in ("vertices", "subtasks", "checkpoints") if isinstance(example, dict) else ():
+        if example.get(name):
+            assert shape(example[name]) == shape(answer.json()[name]), name
+
+
+def test_checkpoints_come_newest_first_and_by_pages(run: AnsweringRun) -> None:
+    def numbers(query: str) -> list[int]:
+        return [c["checkpoint"] for c in ask(run, f"/checkpoints{query}").json()["checkpoints"]]
+
+    assert numbers("") == [2, 1] and numbers("?limit=1") == [2] and numbers("?limit=1&offset=1") == [1]
+    assert ask(run, "/checkpoints?limit=0").json() == {"total": 2, "checkpoints": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code", "says"),
+    [
+        ("GET", "/nothing", 404, "there is no GET /nothing"),
+        ("DELETE", "/job", 405, "there is no DELETE /job"),
+        ("GET", "/job/vertices/nobody", 404, "no vertex 'nobody'; GET /job lists them"),
+        ("GET", "/checkpoints/99", 404, "checkpoint 99 is not remembered"),
+        ("GET", "/checkpoints/last", 400, "by its number, not 'last'"),
+        ("GET", "/checkpoints?limit=-1", 400, "limit='-1' is not a number from 0 up"),
+        ("GET", "/events?after_ms=now", 400, "after_ms='now'"),
+    ],
+)
+def test_what_can_t_be_answered_says_why(run: AnsweringRun, method: str, path: str, code: int, says: str) -> None:
+    answer = ask(run, path, method)
+    assert answer.status_code == code and says in answer.json()["error"]
+    if says.startswith("there is no"):
+        assert answer.json()["routes"] == ROUTES
+
+
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}])
+def test_nothing_is_answered_without_the_token(run: AnsweringRun, headers: dict[str, str]) -> None:
+    for path in ("/", "/job", "/metrics", "/nothing"):
+        assert ask(run, path, headers=headers).status_code == 401
+    assert ask(run, "/cancel", "POST", headers=headers).status_code == 401 and not run.cancelled
+
+
+@pytest.mark.promise("E2", "F3")
+def test_vertices_have_rates_shares_of_time_and_watermarks_by_subtask(run: AnsweringRun) -> None:
+    vertex = ask(run, "/job/vertices/pv").json()
+    assert [subtask["slot"] for subtask in vertex["subtasks"]] == [0, 1]
+    for figures in (vertex, *vertex["subtasks"]):
+        assert sum(figures[name] for name in ("busy", "back_pressured", "idle")) == pytest.approx(1, abs=0.01)
+    assert vertex["rows_in"] == sum(subtask["rows_in"] for subtask in vertex["subtasks"])
+
+
+_SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (-?[0-9.]+(?:e[+-]?[0-9]+)?)')
+_LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\["\\n])*)"')
+
+
+def parse(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Prometheus' text format 0.0.4, strictly: each family once, HELP, TYPE and samples together, no sample twice."""
+    families: dict[str, list[tuple[dict[str, str], float]]] = {}
+    lines = text.split("\n")
+    assert lines.pop() == "", "the last line ends too"
+    current = ""
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line.startswith("# HELP "):
+            current = line.split(" ")[2]
+            assert re.fullmatch(r"weir_[a-z_]+", current) and current not in families
+            families[current] = []
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name == current and before.startswith("# HELP ")
+            assert kind == ("counter" if name.endswith("_total") else "gauge")
+        else:
+            sample = _SAMPLE.fullmatch(line)
+            assert sample is not None and sample[1] == current, line
+            labels = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _LABEL.findall(sample[2])}
+            assert labels not in [other for other, _ in families[current]]
+            families[current].append((labels, float(sample[3])))
+    assert all(families.values()), "a family without samples"
+    return families
+
+
+@pytest.mark.promise("F3")
+def test_metrics_are_what_prometheus_reads(run: AnsweringRun) -> None:
+    answer = ask(run, "/metrics")
+    assert answer.headers["content-type"] == CONTENT_TYPE
+    metrics = parse(answer.text)
+    job = {"job": "test"}
+    assert metrics["weir_job_running"] == [(job, 1)] and metrics["weir_slots_registered"] == [(job, 2)]
+    assert metrics["weir_restarts_total"] == [(job, 1)] and metrics["weir_checkpoints_completed_total"] == [(job, 2)]
+    assert metrics["weir_committed_rows"] == [({**job, "operator": "out"}, 2)]
+    assert [labels for labels, _ in metrics["weir_rows_in_total"]] == [
+        {**job, "vertex": vertex, "subtask": subtask} for vertex, subtask in (("views", "0"), ("pv", "0"), ("pv", "1"))
+    ]
+    for name in ("weir_last_checkpoint_state_bytes", "weir_busy_ratio", "weir_watermark_lag_seconds"):
+        assert metrics[name]
+    documented_names = set(re.findall(r"^(weir_\w+)", documented()["GET /metrics"], re.MULTILINE))
+    assert documented_names <= metrics.keys()
+
+
+def test_names_of_operators_are_escaped_in_labels(run: AnsweringRun) -> None:
+    status = run.status()
+    odd = 'a "b"\\c'
+    status["committed_rows"] = {odd: 1}
+    assert parse(exposition(status))["weir_committed_rows"] == [({"job": "test", "operator": odd}, 1)]
