@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.rows import BOUND_S, SCHEMA, WINDOW_S, keys_of, mix, window_rows
+from benchmarks.rows import BOUND_S, KEYS, SCHEMA, START_US, STEP_US, WINDOW_S, keys_of, mix, window_rows
 from benchmarks.sinks import DiscardSink, LatencySink, StuckSink
 from engine.api import (
     DataStream,
@@ -26,6 +27,8 @@ from engine.api import (
     count,
     total,
 )
+from engine.connectors.base import SourceContext, SplitReader
+from engine.connectors.files import ParquetSource
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
 from engine.runtime.functions import Row
@@ -40,6 +43,71 @@ def window(env: StreamEnvironment) -> None:
     splits = env.params.get("splits", SPLITS, "of the source, which has no more subtasks than splits")
     rows = env.from_source(GeneratorSource(window_rows, splits=splits), schema=SCHEMA, uid="rows")
     _windowed(_stamped(rows), f"{WINDOW_S} s").sink_to(TableSink("windows"), uid="out")
+
+
+def window_files(env: StreamEnvironment) -> None:
+    """The same on Parquet files, to their end."""
+    env.enable_checkpointing("1 s")
+    folder = env.params.get("rows", "/tmp/rows", "folder of Parquet files")
+    rows = env.from_source(ParquetSource(folder), schema="key long, value long, ts timestamp_ntz", uid="rows")
+    _windowed(_stamped(rows), f"{WINDOW_S} s").sink_to(TableSink("windows"), uid="out")
+
+
+def growth(env: StreamEnvironment) -> None:
+    """The window job with more keys, wider rows, smaller batches."""
+    env.enable_checkpointing("1 s")
+    keys = env.params.get("keys", KEYS, "distinct keys")
+    columns = env.params.get("columns", 1, "columns of values, all of which are summed")
+    batch = env.params.get("batch", 262_144, "records in a batch at most")
+    names = [f"value{number}" for number in range(columns)]
+
+    def make(n: np.ndarray) -> Columns:
+        mixed = mix(n)
+        values = dict.fromkeys(names, mixed & 1023)
+        return {"key": (mixed >> 7) * keys >> 24, **values, "ts": n * STEP_US + START_US}
+
+    schema = ", ".join(["key long", *(f"{name} long" for name in names), "ts timestamp"])
+    rows = env.from_source(SmallBatches(make, env.parallelism, batch), schema=schema, uid="rows")
+    windows = _stamped(rows).key_by("key").window(TumblingEventTimeWindows.of(f"{WINDOW_S} s"))
+    totals = {f"total{number}": total(name) for number, name in enumerate(names)}
+    windows.aggregate(rows=count(), **totals, uid="windows").sink_to(TableSink("windows"), uid="out")
+
+
+class SmallBatches(GeneratorSource):
+    """A generator whose batches are no larger than this, however many rows it is asked for."""
+
+    def __init__(self, make: Callable[[np.ndarray], Columns], splits: int, most: int) -> None:
+        super().__init__(make, splits)
+        self._most = most
+
+    def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
+        reader, most = super().reader(split, position, context), self._most
+        poll = reader.poll
+        reader.poll = lambda rows: poll(min(rows, most))  # type: ignore[method-assign]
+        return reader
+
+
+def row_lane(env: StreamEnvironment) -> None:
+    """Python per record: a running sum per key in ValueState, flat out, discarded."""
+    env.enable_checkpointing("1 s")
+    rows = env.from_source(GeneratorSource(keyed_values, splits=SPLITS), schema="key long, value long", uid="rows")
+    sums = rows.key_by("key").process(RunningSum(), uid="sums", schema="key long, value long, sum long")
+    sums.sink_to(DiscardSink(), uid="out")
+
+
+def keyed_values(n: np.ndarray) -> Columns:
+    rows = window_rows(n)
+    return {"key": rows["key"], "value": rows["value"]}
+
+
+class RunningSum(KeyedProcessFunction):
+    def open(self, context: RuntimeContext) -> None:
+        self._sum = context.get_state(ValueStateDescriptor("sum", pa.int64()))
+
+    def process_element(self, value: Row, context: ProcessContext) -> Iterable[Row]:
+        total = (self._sum.value() or 0) + value["value"]
+        self._sum.update(total)
+        yield {"key": value["key"], "value": value["value"], "sum": total}
 
 
 def _stamped(rows: DataStream) -> DataStream:

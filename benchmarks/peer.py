@@ -8,10 +8,26 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.processes import alive, tree
 from benchmarks.weir import ROOT, fresh_folder
+
+
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Leaving the block leaves no process of it, whether it ended by itself or not."""
+    seen: set[int] = set()
+    try:
+        seen |= set(tree(process.pid))
+        yield
+    finally:
+        for pid in seen | set(tree(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                if alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 def run_spark(what: str, patience_s: float = 240, **order: Any) -> dict[str, Any]:
@@ -20,16 +36,11 @@ def run_spark(what: str, patience_s: float = 240, **order: Any) -> dict[str, Any
     log = folder / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError(f"the Spark peer ({what}) took longer than {patience_s:.0f} s") from None
-    finally:
-        for pid in tree(process.pid):  # only where it did not end by itself; its JVM goes with it
-            with contextlib.suppress(ProcessLookupError):
-                if alive(pid):
-                    os.kill(pid, signal.SIGKILL)
-        process.wait()
+    with ended(process):
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"the Spark peer ({what}) took longer than {patience_s:.0f} s") from None
     result = folder / "result.json"
     if not result.exists():
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])

@@ -26,7 +26,17 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- results: written by make bench -->", "<!-- end of results -->"
 
-_ORDER = ["window", "checkpoint_cost", "latency_ms", "latency_columnar_ms", "recovery_s", "memory_stuck_sink", "scale"]
+_ORDER = [
+    "window",
+    "window_files",
+    "row_lane",
+    "checkpoint_cost",
+    "latency_ms",
+    "latency_columnar_ms",
+    "recovery_s",
+    "memory_stuck_sink",
+    "scale",
+]
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,13 @@ from rich.markup import escape
 
 from benchmarks import report
 from benchmarks.checkpoints import checkpoint_cost
+from benchmarks.files import window_files
 from benchmarks.latency import latency
 from benchmarks.memory import memory
 from benchmarks.processes import Neighbours
 from benchmarks.recovery import recovery
 from benchmarks.report import Result, Say
+from benchmarks.rowlane import row_lane
 from benchmarks.scale import scale
 from benchmarks.weir import WORK
 from benchmarks.window import window
@@ -39,6 +41,8 @@ FULL: dict[str, Bench] = {
     "window": lambda say: window(say, rounds=3, weir_s=12, warmup_s=25, settle_s=4, seconds=10),
     "checkpoint_cost": lambda say: checkpoint_cost(say, pairs=6, phase_s=6),
     "latency_ms": lambda say: latency(say, rate=10_000, warmup_s=5, seconds=12, spark_s=12),
+    "window_files": lambda say: window_files(say, files=20, flink_files=4),
+    "row_lane": lambda say: row_lane(say, weir_s=10, bytewax_rows=2_000_000, flink_rows=60_000),
     "recovery_s": lambda say: recovery(say, kills=10, bare_kills=5, rate=200_000),
     "memory_stuck_sink": lambda say: memory(say, seconds=60),
     "scale": scale,

@@ -38,8 +38,9 @@ def fresh_folder(name: str) -> Path:
 class WeirJob:
     """`with WeirJob("benchmarks.jobs:window") as job:` runs it; leaving the block cancels it and leaves no process."""
 
-    def __init__(self, path: str, **params: Any) -> None:
+    def __init__(self, path: str, parallelism: int = PARALLELISM, **params: Any) -> None:
         self._path = path
+        self._parallelism = parallelism
         self.name = path.partition(":")[2]
         self.store = fresh_folder(f"weir-{self.name}")
         self._params = {name: str(value) for name, value in params.items()}
@@ -52,9 +53,9 @@ class WeirJob:
             path=self._path,
             name=self.name,
             params=self._params,
-            parallelism=PARALLELISM,
+            parallelism=self._parallelism,
             store=str(self.store),
-            max_slots=PARALLELISM,
+            max_slots=self._parallelism,
         )
         command = [sys.executable, "-m", "engine.cluster.master_main", str(self._run.write_launch(launch))]
         with self._run.log.open("wb") as log:
@@ -114,6 +115,15 @@ class WeirJob:
             time.sleep(poll_s)
         self._seen_pids |= set(self.pids())
 
+    def wait_until_ended(self, patience_s: float = 120) -> None:
+        """A bounded job ends by itself."""
+        try:
+            code = self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"the job {self.name} did not end in {patience_s:.0f} s:\n{self._tail()}") from None
+        if code:
+            raise RuntimeError(f"the job {self.name} failed:\n{self._tail()}")
+
     def failures(self) -> list[str]:
         return [event["detail"] for event in self.events() if event["kind"] == "attempt_failed"]
 
@@ -167,8 +177,11 @@ def rate_between(first: Checkpoint, last: Checkpoint) -> float:
 
 
 def committed_files(table: Path) -> Iterator[Path]:
-    """What `spark.read.parquet` would read: the files that the `_spark_metadata` log names."""
+    """What `spark.read.parquet` would read: the files that the `_spark_metadata` log names, if there is one."""
     log = table / "_spark_metadata"
+    if not log.exists():
+        yield from sorted(path for path in table.iterdir() if path.name[0] not in "._")
+        return
     numbers = {int(path.name.removesuffix(".compact")): path for path in log.iterdir() if path.name[0].isdigit()}
     compact = max((number for number, path in numbers.items() if path.suffix == ".compact"), default=0)
     for number in sorted(number for number in numbers if number >= compact):

@@ -1,7 +1,6 @@
 """Bytewax: rows made in Python, keyed, a running sum per key, discarded. Run by `python -m bytewax.testing`."""
 
 import os
-from datetime import timedelta
 
 import bytewax.operators as op
 from bytewax.dataflow import Dataflow
@@ -64,5 +63,3 @@ rows = op.input("rows", flow, Source())
 keyed = op.key_on("keyed", rows, lambda row: str(row["key"]))
 sums = op.stateful_map("sums", keyed, running_sum)
 op.output("out", sums, Sink())
-
-EPOCH = timedelta(seconds=1)

@@ -8,7 +8,7 @@ from pyflink.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.state import ValueStateDescriptor
 
-rows, folder, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rows, folder = int(sys.argv[1]), sys.argv[2]
 
 
 class RunningSum(KeyedProcessFunction):
@@ -29,7 +29,6 @@ class RunningSum(KeyedProcessFunction):
 configuration = Configuration()
 configuration.set_string("execution.checkpointing.interval", "1 s")
 configuration.set_string("execution.checkpointing.dir", f"file://{folder}/checkpoints")
-configuration.set_string("python.execution-mode", mode)
 configuration.set_string("python.executable", sys.executable)
 configuration.set_string("python.client.executable", sys.executable)
 # Every key's state in Python's cache: with the default of 1,000 entries each access is a call to the JVM.
