@@ -54,6 +54,7 @@ AllowReplay = Annotated[
 SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
 Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
 Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
+SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
 PyFiles = Annotated[
     list[str] | None, typer.Option(help="archive of code for workers elsewhere (default: what weir package makes)")
 ]
@@ -101,6 +102,7 @@ def run(
     master: Master = "",
     conf: Conf = None,
     py_files: PyFiles = None,
+    slot_memory: SlotMemory = None,
     rewind: Rewind = False,
     fork_name: Fork = None,
     allow_replay: AllowReplay = False,
@@ -117,6 +119,7 @@ def run(
         master=master,
         conf=as_pairs("--conf", conf or []),
         py_files=py_files or [],
+        slot_memory_mb=slot_memory,
     )
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
@@ -152,6 +155,7 @@ def submit(
     master: Master = "",
     conf: Conf = None,
     py_files: PyFiles = None,
+    slot_memory: SlotMemory = None,
     rewind: Rewind = False,
     fork_name: Fork = None,
     allow_replay: AllowReplay = False,
@@ -168,6 +172,7 @@ def submit(
         master=master,
         conf=as_pairs("--conf", conf or []),
         py_files=py_files or [],
+        slot_memory_mb=slot_memory,
     )
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     client = start_detached(launch, "cli")

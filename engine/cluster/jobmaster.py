@@ -45,6 +45,7 @@ from engine.protocol.messages import (
     MasterMessage,
     NotifyAbort,
     NotifyComplete,
+    OverBudget,
     Register,
     Rollback,
     Shutdown,
@@ -220,6 +221,10 @@ class JobMaster:
             self.metrics.update(message.metrics)
             self.rates.add(message.metrics, now_ms)
             return []
+        if isinstance(message, OverBudget):
+            used, budget = message.used_bytes / 1e6, message.budget_bytes / 1e6
+            detail = f"slot process {slot.pid} held {used:.0f} MB and may hold {budget:.0f}: raise --slot-memory"
+            return self._lose(slot, AttemptFailure.SLOT_MEMORY, detail, now_ms)
         if message.attempt != self.attempt or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
             return []  # of an attempt that is over; its late files lie under its own path and go with retention
         assert self.coordinator is not None

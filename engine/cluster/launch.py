@@ -35,6 +35,7 @@ class MasterLaunch(msgspec.Struct, frozen=True):
     master: str = ""
     conf: dict[str, str] = {}
     py_files: list[str] = []
+    slot_memory_mb: int | None = None
     id: str = ""
     """Of this start. The folder belongs to the last one: a process of an earlier start must not write there."""
 

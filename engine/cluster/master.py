@@ -115,6 +115,7 @@ class MasterProcess:
             token,
             LEASE_S,
             self._path,
+            None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
         )
         slots = self._execution.slots
         self._inputs.prepare()

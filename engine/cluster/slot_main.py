@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from engine.graph.job_graph import JobGraph
 from engine.network.control import ControlClient
 from engine.network.mailbox import Mailbox
 from engine.network.transport import FlightTransport
-from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, Register
+from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, OverBudget, Register
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.paths import JobPaths
 from engine.snapshot.store import DirectoryStore
@@ -52,6 +53,7 @@ class SlotLaunch:
     token: str
     lease_s: float
     path: tuple[str, ...]
+    memory_bytes: int | None = None
 
 
 def run_slot(launch: SlotLaunch, task_attempt: int) -> None:
@@ -72,6 +74,7 @@ def run_slot(launch: SlotLaunch, task_attempt: int) -> None:
 class _Slot:
     def __init__(self, launch: SlotLaunch, task_attempt: int, log: LogWriter) -> None:
         self._lease_s = launch.lease_s
+        self._memory_bytes = launch.memory_bytes
         self._heard_s = time.monotonic()
         self._ended = threading.Event()
         self._log = log
@@ -142,6 +145,22 @@ class _Slot:
             if time.monotonic() - self._heard_s > self._lease_s:
                 _end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
             self._control.send(Heartbeat(self._runtime.metrics()))
+            self._check_memory()
+
+    def _check_memory(self) -> None:
+        used, budget = resident_bytes(), self._memory_bytes
+        if budget is not None and used > budget:
+            self._control.send(OverBudget(used, budget))
+            self._ended.wait(HEARTBEAT_S)  # until that is on its way
+            _end_process(f"holds {used / 1e6:.0f} MB and may hold {budget / 1e6:.0f}")
+
+
+def resident_bytes() -> int:
+    """0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
 
 
 def _address_towards(master: str) -> str:

@@ -47,6 +47,7 @@ def plan_launch(
     master: str = "",
     conf: Mapping[str, str] | None = None,
     py_files: Sequence[str] = (),
+    slot_memory_mb: int | None = None,
 ) -> MasterLaunch:
     """Everything that can be wrong is found here, before a process is started.
 
@@ -80,6 +81,7 @@ def plan_launch(
         master=master,
         conf=dict(conf or {}),
         py_files=[str(Path(file).absolute()) for file in py_files],
+        slot_memory_mb=slot_memory_mb,
         id=secrets.token_hex(8),
     )
 

@@ -69,7 +69,14 @@ class TaskFailed(msgspec.Struct, frozen=True, tag=True):
     corrupt: bool = False
 
 
-SlotMessage = Register | Heartbeat | Deployed | Acknowledge | Decline | SubtaskFinished | TaskFailed
+class OverBudget(msgspec.Struct, frozen=True, tag=True):
+    """The slot uses more memory than it may, and ends itself."""
+
+    used_bytes: int
+    budget_bytes: int
+
+
+SlotMessage = Register | Heartbeat | Deployed | Acknowledge | Decline | SubtaskFinished | TaskFailed | OverBudget
 
 # --- JobMaster to slot ---
 

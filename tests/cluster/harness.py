@@ -19,7 +19,7 @@ from engine.snapshot.paths import JobPaths
 from engine.snapshot.store import DirectoryStore
 
 PATIENCE_S = 90
-_OPTIONS = ("slots_timeout_s", "heartbeat_timeout_s", "master", "conf", "py_files")
+_OPTIONS = ("slots_timeout_s", "heartbeat_timeout_s", "master", "conf", "py_files", "slot_memory_mb")
 
 
 class RunningJob:

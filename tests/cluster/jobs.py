@@ -16,6 +16,8 @@ from engine.api import (
     DataStream,
     FixedDelay,
     KeyedProcessFunction,
+    MapFunction,
+    NoRestart,
     ProcessContext,
     RuntimeContext,
     StreamEnvironment,
@@ -199,3 +201,19 @@ def at_least_once(env: StreamEnvironment) -> None:
     env.enable_checkpointing("300 ms", mode=CheckpointingMode.AT_LEAST_ONCE)
     env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
     _windows(_source(env, rows=300_000, rate=100_000), TableSink("sums"))
+
+
+class Hoarding(MapFunction):
+    """Keeps more and more."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self._kept: list[bytes] = []
+
+    def map(self, value: dict[str, Any]) -> dict[str, Any]:
+        self._kept.append(bytes(50_000))
+        return value
+
+
+def hoarding(env: StreamEnvironment) -> None:
+    env.set_restart_strategy(NoRestart())
+    _source(env, rows=0, rate=20_000).map(Hoarding()).sink_to(TableSink("out"), uid="out")

@@ -98,3 +98,11 @@ def test_the_row_lane_with_value_state_survives_kill_9(tmp_path: Path) -> None:
     per_key = Counter(zip(table.column("key").to_pylist(), table.column("sum").to_pylist(), strict=True))
     zero = sum(1 for value in (columns["value"] * 2).tolist() if value == 0)
     assert sum(count - 1 for count in per_key.values()) <= zero, "a running total came twice"
+
+
+@pytest.mark.promise("A9")
+def test_a_slot_that_holds_more_than_its_budget_is_ended_and_said_to_have(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "hoarding", slot_memory_mb=500) as job:
+        ended = job.wait_until_ended()
+    assert ended.outcome == "failed" and "used more memory than its budget" in ended.reason
+    assert "may hold 500: raise --slot-memory" in ended.reason

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
+from engine.protocol.messages import OverBudget
 from engine.runtime.operators.sink import ROLL_BYTES
 from tests.simulation.cluster import Cluster, Pace
 from tests.simulation.jobs import EXCHANGES, JobSpec
@@ -49,6 +50,7 @@ BLOWS = (
     "checkpoint by hand",
     "cancel",
 )
+OVER_BUDGET = "slot is over budget"
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
 
 
@@ -98,6 +100,9 @@ def draw_plan(seed: int) -> Plan:
     )
     count = random.choice((0, 1, 1, 1, 2, 2, 3, 4))
     blows = sorted((random.random() * STORM_MS, random.choices(BLOWS, _WEIGHTS)[0]) for _ in range(count))
+    apart = Random(f"budget {seed}")  # the seed's other draws do not depend on it
+    if apart.random() < 0.03:
+        blows = sorted([*blows, (apart.random() * STORM_MS, OVER_BUDGET)])
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
@@ -132,6 +137,9 @@ class Storm:
                 world.kill(slot, "crash")
             case "slot dies in a step" if slot is not None:
                 self._light(slot)
+            case "slot is over budget" if slot is not None:
+                slot.send(OverBudget(2, 1))
+                world.after(world.delay(1.0), slot, "ends itself", slot.ends)
             case "slot sleeps" if slot is not None:
                 slot.paused_until_ms = world.now_ms + random.choice((20, 100, 200))
             case "slot is cut off" if slot is not None:
