@@ -54,10 +54,12 @@ class StandaloneCluster:
         self._said(name, r"(Successfully registered with master)")
         return worker
 
-    def executors(self, worker: subprocess.Popen[bytes]) -> list[int]:
-        """The pids of the executor JVMs that a worker runs now."""
-        commands = {pid: Path(f"/proc/{pid}/cmdline") for pid in _pids(worker)}
-        return [pid for pid, file in commands.items() if b"CoarseGrainedExecutorBackend" in _read(file)]
+    def executor_of(self, slot: int) -> int:
+        """The executor JVM under which the slot with this pid runs: another one may be idle."""
+        pid = slot
+        while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        return pid
 
     def worker_of(self, slot: int) -> subprocess.Popen[bytes]:
         """The Spark worker under which the slot with this pid runs."""
@@ -110,10 +112,3 @@ def _bare_python(folder: Path) -> str:
     seen = subprocess.run([python, "-c", "import pyarrow, pyspark, engine"], cwd=folder, capture_output=True, text=True)
     assert "No module named 'engine'" in seen.stderr, f"{seen.stderr} ({sys.executable})"
     return python
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return b""

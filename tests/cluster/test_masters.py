@@ -38,10 +38,10 @@ def test_a_standalone_cluster_may_lose_a_python_worker_an_executor_and_a_spark_w
         running = job.completed(2)
         os.kill(running["slots"][0]["pid"], signal.SIGKILL)
         job.wait_for("an attempt after the Python worker", lambda s: s["attempt"] == 2 and s["phase"] == "running")
-        done = job.completed(4)["checkpoints"]["completed"]
+        status = job.completed(4)
+        done = status["checkpoints"]["completed"]
 
-        victim = next(pid for worker in cluster.workers for pid in cluster.executors(worker))
-        os.kill(victim, signal.SIGKILL)
+        os.kill(cluster.executor_of(status["slots"][0]["pid"]), signal.SIGKILL)
         again = job.wait_for("an attempt after the executor", lambda s: s["attempt"] > 2 and s["phase"] == "running")
         job.completed(done + 2)
 
