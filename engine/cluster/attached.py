@@ -59,7 +59,7 @@ class AttachedJob:
         except Exception as error:
             log.exception("the JobMaster of %s can't go on", self.client.name)
             self._end = MasterExit(Outcome.FAILED.value, str(error))
-        self._folder.write_exit(self._end, self._launch)
+            self._folder.write_exit(self._end, self._launch)
 
     def wait(self) -> MasterExit:
         """Until the job has ended; an error if it failed. Ctrl-C cancels it."""

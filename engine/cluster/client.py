@@ -19,6 +19,10 @@ class NotRunning(WeirError):
     """No JobMaster answers for this job."""
 
 
+class Ending(NotRunning):
+    """It answers, but only that it can't any more: it is about to leave its `MasterExit`."""
+
+
 @dataclass(frozen=True)
 class JobClient:
     store: str
@@ -88,6 +92,8 @@ class JobClient:
     def alive(self) -> bool:
         try:
             self.status()
+        except Ending:
+            return True
         except NotRunning:
             return False
         return True
@@ -104,6 +110,8 @@ class JobClient:
             response = httpx.request(method, address.url + path, headers=headers, timeout=15)
         except httpx.TransportError as error:
             raise NotRunning(self._why_not()) from error
+        if response.status_code == 503:
+            raise Ending(response.json()["error"])
         if response.status_code >= 400:
             raise WeirError(response.json().get("error", f"HTTP {response.status_code}"))
         return response

@@ -127,15 +127,20 @@ class MasterProcess:
         log.addHandler(to_logs)
         try:
             self._loop()
-        finally:
-            rest.stop()
             self._slot_job.stop(END_PATIENCE_S)
             self._control.close(END_PATIENCE_S)
             self._finish_history()
+            return self._leave()
+        finally:
+            rest.stop()  # last: who asks is told that it is ending until its end can be read
             log.removeHandler(to_logs)
+
+    def _leave(self) -> MasterExit:
         assert self._end is not None
         end = _FENCED if self._replaced() else self._end  # whatever one that slept through its successor believes
-        return MasterExit(end.outcome.value, end.reason)
+        ended = MasterExit(end.outcome.value, end.reason)
+        self._folder.write_exit(ended, self._launch)
+        return ended
 
     def _finish_history(self) -> None:
         """The process may end at once after this: its last events are to be there."""

@@ -37,8 +37,8 @@ def main() -> None:
     except (WeirError, StoreError, ValueError, OSError) as error:
         log.exception("the JobMaster can't start")
         end = MasterExit(Outcome.FAILED.value, str(error))
+        folder.write_exit(end, launch)
     log.info("the job is %s: %s", end.outcome, end.reason)
-    folder.write_exit(end, launch)
     sys.stdout.flush()
     # Flight servers and Spark's gateway have threads that hang at interpreter exit; the JVM ends with our pipe.
     os._exit(_EXIT_CODES.get(end.outcome, 1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import msgspec
@@ -85,3 +87,28 @@ def test_prometheus_finds_the_jobmaster_that_answers_now(folder: RunFolder, laun
         assert msgspec.json.decode(targets.read_bytes()) == [{"targets": [f"127.0.0.1:{port}"]}]
     folder.write_exit(MasterExit("finished", "done"), launch)
     assert not targets.exists()
+
+
+def test_one_that_is_ending_is_waited_for_until_it_says_how(folder: RunFolder, launch: MasterLaunch) -> None:
+    """As found with a cancel from Dagster: between its last answer and its exit a JobMaster waits for its slots."""
+    answers: list[int] = []
+
+    class Ends(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answers.append(1)
+            if len(answers) == 3:
+                folder.write_exit(MasterExit("cancelled", "cancelled"), launch)
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(b'{"error": "the job has ended"}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Ends) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        folder.write_launch(launch)
+        folder.write_address(MasterAddress(f"http://127.0.0.1:{server.server_port}", 1, 1))
+        ended = JobClient(launch.store, "numbers").wait_until_ended(10)
+        server.shutdown()
+    assert ended == MasterExit("cancelled", "cancelled") and len(answers) == 3
