@@ -35,7 +35,7 @@ def window_files(say: Say, files: int, flink_files: int) -> list[Result]:
     for peer, backend in PEERS.items():
         work = fresh_folder(peer)
         order = {"folder": str(work), "backend": backend, "rows": str(few), "bound_s": BOUND_S, "window_s": WINDOW_S}
-        said = environments.run_peer(python, ["flink_sql.py", "window", json.dumps(order)], work, 240)
+        said = environments.run_peer(python, ["flink_sql.py", json.dumps(order)], work, 240)
         seconds = environments.result_of(said)["seconds"]
         theirs = flink_files * ROWS_PER_FILE / seconds
         same = compare(table, work / "table")

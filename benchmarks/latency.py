@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import csv
 
 from benchmarks.peer import run_spark
-from benchmarks.peers import environments
 from benchmarks.report import Result, Say
 from benchmarks.weir import WeirJob, fresh_folder
 
@@ -37,12 +33,10 @@ def latency(say: Say, rate: int, warmup_s: float, seconds: float, spark_s: float
         f"p99 at {rate:,} rows/s ({_spread(columns)}): columnar count per key in windows of 10 ms, from the end of a "
         "window to its result at the sink"
     )
-    flink_p99, flink_note = _flink(say, rate, seconds + warmup_s)
     p99, columnar = (float(np.percentile(found, 99)) for found in (rows, columns))
     target = f"p99 ≤ {LIMIT_MS:g} ms"
     return [
         _result("latency_ms", "spark", p99, their_p99, note, target, rows),
-        _result("latency_ms", "flink", p99, flink_p99, flink_note, "p99 ≤ Flink's", rows, limit_ms=flink_p99),
         _result("latency_columnar_ms", None, columnar, None, columnar_note, target, columns),
     ]
 
@@ -55,38 +49,11 @@ def _result(
     note: str,
     target: str,
     found: np.ndarray,
-    limit_ms: float = LIMIT_MS,
 ) -> Result:
     ratio = None if theirs is None else theirs / p99
     percentiles = {f"p{p:g}": float(np.percentile(found, p)) for p in (50, 90, 99, 99.9, 100)}
-    runs = {**percentiles, "limit": limit_ms}
-    return Result(bench, peer, p99, theirs, "ms", ratio, note, target, p99 <= limit_ms, runs=runs)
-
-
-def _flink(say: Say, rate: int, seconds: float) -> tuple[float, str]:
-    """Flink SQL reads both clocks itself: when its generator makes a row, and behind a keyed OVER aggregate."""
-    python, folder = environments.flink(say), fresh_folder("flink-latency")
-    order = {"folder": str(folder), "backend": "hashmap", "rate": rate, "seconds": seconds, "buffer_timeout": "5 ms"}
-    environments.run_peer(python, ["flink_sql.py", "latency", json.dumps(order)], folder, 180)
-    names = ["made", "seen", "rows_of_key"]
-    files = [path for path in (folder / "latencies").iterdir() if path.name[0] not in "._"]
-    parts = [csv.read_csv(file, read_options=csv.ReadOptions(column_names=names)) for file in files]
-    made, seen = (
-        np.concatenate(
-            [part.column(name).cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_numpy() for part in parts]
-        )
-        for name in ("made", "seen")
-    )
-    steady = made > made.min() + 5000
-    found = (seen - made)[steady]
-    spread = _spread(found)
-    say(f"latency_ms: flink: {spread}")
-    note = (
-        f"Flink SQL, Java from end to end, over {len(found):,} rows ({spread}, in whole ms), at the same rate, "
-        "buffer timeout 5 ms, a checkpoint every second: from when its generator makes a row, not from when it is due, "
-        "to behind a keyed OVER aggregate. Weir: as in the line above, with a Python function per record"
-    )
-    return float(np.percentile(found, 99)), note
+    runs = {**percentiles, "limit": LIMIT_MS}
+    return Result(bench, peer, p99, theirs, "ms", ratio, note, target, p99 <= LIMIT_MS, runs=runs)
 
 
 def _weir(name: str, rate: int, warmup_s: float, seconds: float) -> np.ndarray:

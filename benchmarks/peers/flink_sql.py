@@ -1,6 +1,6 @@
-"""Flink SQL: `window` counts and sums Parquet rows in tumbling windows; `latency` stamps rows behind a keyed exchange.
+"""Flink SQL: counts and sums of Parquet rows in tumbling windows.
 
-Arguments: what, and a JSON object. Prints `RESULT` and JSON.
+Argument: a JSON object. Prints `RESULT` and JSON.
 """
 
 import json
@@ -11,14 +11,13 @@ from pyflink.common import Configuration
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.table import EnvironmentSettings, StreamTableEnvironment
 
-what, order = sys.argv[1], json.loads(sys.argv[2])
+order = json.loads(sys.argv[1])
 
 configuration = Configuration()
 configuration.set_string("parallelism.default", "2")
 configuration.set_string("execution.checkpointing.interval", "1 s")
 configuration.set_string("execution.checkpointing.dir", f"file://{order['folder']}/checkpoints")
 configuration.set_string("state.backend.type", order["backend"])
-configuration.set_string("execution.buffer-timeout.interval", order.get("buffer_timeout", "100 ms"))
 configuration.set_string("taskmanager.memory.process.size", "4 g")
 configuration.set_string("table.local-time-zone", "UTC")
 environment = StreamExecutionEnvironment.get_execution_environment(configuration)
@@ -45,24 +44,4 @@ def window():
     return {"seconds": done.get_net_runtime() / 1000, "with_start_s": time.time() - started}
 
 
-def latency():
-    """Both clocks are read by Flink: at the source, and behind an OVER aggregate, which has one result per row."""
-    tables.execute_sql(f"""
-        CREATE TABLE numbers (n BIGINT, made AS CURRENT_ROW_TIMESTAMP(), pt AS PROCTIME()) WITH (
-            'connector' = 'datagen', 'rows-per-second' = '{order["rate"]}', 'fields.n.kind' = 'random',
-            'fields.n.min' = '0', 'fields.n.max' = '9999')""")
-    tables.execute_sql(f"""
-        CREATE TABLE latencies (made TIMESTAMP_LTZ(3), seen TIMESTAMP_LTZ(3), rows_of_key BIGINT)
-        WITH ('connector' = 'filesystem', 'path' = 'file://{order["folder"]}/latencies', 'format' = 'csv')""")
-    tables.execute_sql("""
-        CREATE TEMPORARY VIEW counted AS
-        SELECT made, COUNT(*) OVER (
-            PARTITION BY n ORDER BY pt ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS rows_of_key
-        FROM numbers""")
-    result = tables.execute_sql("INSERT INTO latencies SELECT made, CURRENT_ROW_TIMESTAMP(), rows_of_key FROM counted")
-    time.sleep(order["seconds"])
-    result.get_job_client().cancel().result()
-    return {}
-
-
-print("RESULT" + json.dumps({"window": window, "latency": latency}[what]()))
+print("RESULT" + json.dumps(window()))
