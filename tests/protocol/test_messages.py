@@ -27,6 +27,7 @@ SLOT_MESSAGES = [
     m.SubtaskFinished(ATTEMPT, SUBTASK),
     m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", True),
     m.TaskFailed(ATTEMPT, None, "", "corrupt", "", False, True),
+    m.OverBudget(2, 1),
 ]
 MASTER_MESSAGES = [
     m.Welcome(3),

@@ -11,7 +11,7 @@ from typing import Any
 from engine.protocol.aligner import BarrierAligner, Outcome, Superseded, TrackedBarriers
 from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
 from tests.simulation.cluster import CREDIT
-from tests.simulation.faults import BLOWS
+from tests.simulation.faults import BLOWS, OVER_BUDGET
 from tests.simulation.jobs import EXCHANGES
 from tests.simulation.ports import FRAME_LOST, FRAME_TWICE
 
@@ -109,7 +109,7 @@ EXPECTED = (
     *(f"store: an unsynced file {fate}" for fate in ("survives", "is torn", "is lost")),
     *(f"store: {call} fails" for call in ("write", "sync", "create", "read", "list", "delete")),
     "store: a failed fsync ends the process",
-    *(f"fault: {blow}" for blow in BLOWS),
+    *(f"fault: {blow}" for blow in (*BLOWS, OVER_BUDGET)),
     *(f"exchange: {name}" for name in (*EXCHANGES, "own slots")),
 )
 
