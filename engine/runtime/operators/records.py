@@ -73,7 +73,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 def _array(values: list[Any], field: pa.Field) -> pa.Array:
     """Exactly these values: Arrow by itself cuts fractions off and does not look at `nullable`."""
-    if pa.types.is_integer(field.type) and float in set(map(type, values)):
+    if pa.types.is_integer(field.type) and any(issubclass(kind, float) for kind in set(map(type, values))):
         for value in values:
             if isinstance(value, float) and not value.is_integer():
                 raise ValueError(f"{value} is no integer")
