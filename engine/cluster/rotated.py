@@ -68,6 +68,14 @@ class RotatedFile:
                 file.write(b"\n")
         return file
 
+    def end(self) -> Position:
+        """Behind all that is there."""
+        try:
+            with self.path.open("rb") as file:
+                return Position(zlib.crc32(file.readline()), file.seek(0, os.SEEK_END))
+        except FileNotFoundError:
+            return BEGIN
+
     def after(self, position: Position) -> Iterator[tuple[bytes, Position]]:
         """The lines behind it, oldest first, each with its own position; all, where nobody knows it any more."""
         with ExitStack() as stack:
