@@ -180,7 +180,7 @@ class DataStream(Partitioned):
         return self._follow(OperatorSpec(uid, "join_static", build, static=static), joined)
 
     def print(self, uid: str | None = None) -> DataStreamSink:
-        """Each record on the slot's standard output, when its epoch is committed nowhere: at least once."""
+        """Each record as it comes, at least once, as `SUBTASK> RECORD`: on `weir run`'s terminal and in `weir logs`."""
         return self.sink_to(PrintSink(), uid or self._env.graph.next_uid("print"))
 
     def side_output(self, tag: OutputTag) -> DataStream:
