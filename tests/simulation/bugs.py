@@ -348,6 +348,15 @@ def _position_off_by_one() -> Patches:
     return [(SourceHead, "open", behind)]
 
 
+def _read_files_forgotten() -> Patches:
+    snapshot = SourceHead.snapshot
+
+    def forgetful(self: SourceHead) -> OperatorSnapshot:
+        return OperatorSnapshot(inline={"splits": snapshot(self).inline["splits"]})
+
+    return [(SourceHead, "snapshot", forgetful)]
+
+
 def _state_not_restored() -> Patches:
     return [(HeapBackend, "restore", lambda self, name, table: None)]
 
@@ -465,11 +474,12 @@ BUGS = (
     PlantedBug("committables are not carried on", _committables_forgotten_at_the_next_barrier, ("ledger",), 11),
     PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 127),
     PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 13),
-    PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 347),
+    PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 567),
     PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 13),
     PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 13),
+    PlantedBug("files that were read are forgotten", _read_files_forgotten, ("ledger",), 2),
     PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 32),
-    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 122),
+    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 225),
     PlantedBug(
         "a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 1790
     ),

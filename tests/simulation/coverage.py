@@ -112,6 +112,7 @@ EXPECTED = (
     *(f"fault: {blow}" for blow in (*BLOWS, OVER_BUDGET)),
     *(f"exchange: {name}" for name in (*EXCHANGES, "own slots")),
     *(f"operator state: {kind}" for kind in OPERATOR_STATE),
+    "source: a folder that fills",
 )
 
 

@@ -9,7 +9,8 @@ from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.messages import OverBudget
 from engine.runtime.operators.sink import ROLL_BYTES
 from tests.simulation.cluster import Cluster, Pace
-from tests.simulation.jobs import EXCHANGES, OPERATOR_STATE, JobSpec
+from tests.simulation.folder import FILES
+from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, JobSpec
 from tests.simulation.ports import NetworkFaults
 from tests.simulation.store import StoreFaults
 from tests.simulation.world import Process, World
@@ -72,6 +73,8 @@ def draw_plan(seed: int) -> Plan:
     operators = Random(f"operator state {seed}")
     if operators.random() < 0.15:
         spec = replace(spec, kind=operators.choice(OPERATOR_STATE), splits=2)
+    if spec.kind in FOLDER_KINDS and Random(f"folder {seed}").random() < 0.15:
+        spec = replace(spec, folder=True, splits=FILES)
     checkpoints = CheckpointConfig(
         interval_ms=random.choice((2, 4, 4, 6, 6, 10, 16, None)),
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,

@@ -37,10 +37,11 @@ from engine.api import (
     count,
     total,
 )
-from engine.connectors.generator import GeneratorSource
+from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
 from engine.graph.job_graph import JobGraph
 from engine.runtime.functions import Row
+from tests.simulation.folder import Folder
 from tests.simulation.world import Violation
 
 BASE_MS = 1_000_000
@@ -59,7 +60,7 @@ class JobSpec:
     buffered (lists of operator state, split and union), rules (two inputs, broadcast and keyed state).
 
     `exchange`: the one behind the source, none if it is empty. `own_slots`: what is behind it is in a slot sharing
-    group of its own.
+    group of its own. `folder`: its splits turn up while it runs, and it falls idle in between.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class JobSpec:
     keys: int = 3
     exchange: str = ""
     own_slots: bool = False
+    folder: bool = False
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -82,6 +84,8 @@ class JobSpec:
 
 
 OPERATOR_STATE = ("buffered", "rules")
+FOLDER_KINDS = ("late", "process", "reduce", "copy", *OPERATOR_STATE)
+"""A file that turns up late holds late records, so not those in which nothing is late."""
 EXCHANGES = ("forward", "shuffle", "rebalance", "rescale", "broadcast", "global_", "partition_custom")
 
 
@@ -215,7 +219,10 @@ def _placed(spec: JobSpec, stream: DataStream) -> DataStream:
 
 
 def _define(spec: JobSpec, env: StreamEnvironment) -> None:
-    source = GeneratorSource(lambda n: _columns(spec, n), splits=spec.splits, rows=spec.rows)
+    def make(n: np.ndarray) -> Columns:
+        return _columns(spec, n)
+
+    source = Folder(make, spec.rows) if spec.folder else GeneratorSource(make, splits=spec.splits, rows=spec.rows)
     stream = env.from_source(source, schema="n long, key string, v long, ts timestamp", uid="source")
     if spec.kind in ("process", "reduce", "copy", *OPERATOR_STATE):
         tagged = _placed(spec, _exchanged(spec, stream).map(Tag(), schema="n long, key string, v long"))
@@ -394,7 +401,7 @@ class Oracle:
             held = got.get((key, _ms(start)), (0, 0))
             got[key, _ms(start)] = (held[0] + pv, held[1] + v)
         everything = self._aggregate(range(self.spec.rows), drop=False)
-        one_reader = self.spec.splits == 1 and not self.spec.exchange
+        one_reader = self.spec.splits == 1 and not self.spec.exchange and not self.spec.folder
         if self.exactly_once and (self.spec.kind == "windows" or one_reader):
             want = everything if self.spec.kind == "windows" else self._aggregate(range(self.spec.rows), drop=True)
             if got != want:

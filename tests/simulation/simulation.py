@@ -55,6 +55,8 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     world.hits.update(f"exchange: {name}" for name in (plan.spec.exchange, "own slots" * plan.spec.own_slots) if name)
     if plan.spec.kind in jobs.OPERATOR_STATE:
         world.hits.add(f"operator state: {plan.spec.kind}")
+    if plan.spec.folder:
+        world.hits.add("source: a folder that fills")
     world.pauses = plan.pauses
     jobs.USER_FAULT.calls_left = plan.user_fault
     store = SimStore(world, plan.store)
