@@ -104,6 +104,8 @@ def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> Non
                 shares(subtask),
             )
     console.print(table)
+    if now["spark_ui"]:
+        console.print(f"its slots in Spark's UI: {now['spark_ui']}", highlight=False, soft_wrap=True)
 
 
 def checkpoints(

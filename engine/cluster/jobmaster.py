@@ -279,7 +279,7 @@ class JobMaster:
                 f"{self.execution.graph.fingerprint}): ship the same version of the job to every executor"
             )
             return [Send(message.session, Shutdown(reason)), *self._stop(Outcome.FAILED, reason)]
-        slot = SlotInfo(message.session, message.address, message.pid, message.task_attempt, now_ms)
+        slot = SlotInfo(message.session, message.address, message.pid, message.task_attempt, now_ms, message.partition)
         self.slots.add(slot)
         actions: list[Action] = [
             Send(message.session, Welcome(self.attempt.generation)),

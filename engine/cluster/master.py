@@ -70,6 +70,7 @@ class MasterProcess:
         self._graph = graph
         self._build = build
         self._session = session
+        self._spark_ui = session.sparkContext.uiWebUrl
         self._path = path
         self._orphaned = orphaned
         self._folder = RunFolder(launch.store, launch.name)
@@ -117,9 +118,8 @@ class MasterProcess:
             self._path,
             None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
         )
-        slots = self._execution.slots
         self._inputs.prepare()
-        self._slot_job = SlotJob(self._session, slot_launch, slots, self._on_slot_job_end, log.warning)
+        self._slot_job = SlotJob(self._session, slot_launch, self._execution, self._on_slot_job_end, log.warning)
         self._slot_job.start()
         rest.start()
         self._rest_url = rest.url
@@ -235,7 +235,7 @@ class MasterProcess:
     # --- what HTTP asks for, on the deciding thread ---
 
     def status(self) -> dict[str, Any]:
-        return describe(self.master, self._launch, self.timeline, self._clock.wall_ms())
+        return describe(self.master, self._launch, self.timeline, self._clock.wall_ms(), self._spark_ui)
 
     def vertex(self, vertex_id: str) -> dict[str, Any] | None:
         if all(vertex.id != vertex_id for vertex in self._graph.vertices):

@@ -10,9 +10,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from engine.cluster.slot_main import SlotLaunch, run_slot
+from engine.graph.execution_graph import ExecutionGraph
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,13 +33,14 @@ class SlotJob:
         self,
         session: SparkSession,
         launch: SlotLaunch,
-        slots: int,
+        execution: ExecutionGraph,
         on_end: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
         self._session = session
         self._launch = launch
-        self._slots = slots
+        self._slots = execution.slots
+        self._in_slots = in_slots(execution)
         self._on_end = on_end
         self._say = say
         self._stopped = threading.Event()
@@ -75,15 +78,20 @@ class SlotJob:
     def _run_once(self) -> str:
         """Until the Spark job of the slots ends; why it did."""
         context = self._session.sparkContext
-        name = self._launch.name
-        context.setJobGroup(self._group, f"weir {name}: {self._slots} slots", interruptOnCancel=True)
-        context.setLocalProperty("callSite.short", f"slots of {name}")
+        self._show_in_ui()
         try:
-            slots = context.parallelize(range(self._slots), self._slots).mapPartitions(_slot_task(self._launch))
-            slots.setName(f"slots of {name}").collect()
+            # Not `collect`: that names the stage by this line and, while it lasts, no other query of the process.
+            context.runJob(context.parallelize(range(self._slots), self._slots), _slot_task(self._launch))
             return "the Spark job of the slots ended"
         except Exception as error:
             return f"the Spark job of the slots failed: {_cause(error)}"
+
+    def _show_in_ui(self) -> None:
+        """The job's description, the name of its stage, and what is behind the stage's "+details"."""
+        context, name = self._session.sparkContext, self._launch.name
+        context.setJobGroup(self._group, f"weir {name}: {'; '.join(self._in_slots)}", interruptOnCancel=True)
+        context.setLocalProperty("callSite.short", f"slots of {name}")
+        context.setLocalProperty("callSite.long", "\n".join([f"{name}, by the Index of its tasks:", *self._in_slots]))
 
     def _spark_stopped(self) -> bool:
         try:
@@ -104,14 +112,24 @@ def _cause(error: Exception) -> str:
     return said[-1] if said else lines[0]
 
 
+def in_slots(execution: ExecutionGraph) -> list[str]:
+    """What runs in which slots; those that run the same are one line, however many they are."""
+    vertex = execution.graph.vertex
+    chains = [", ".join(vertex(s.vertex).label for s in execution.in_slot(slot)) for slot in range(execution.slots)]
+    lines = []
+    for what, found in groupby(range(execution.slots), key=chains.__getitem__):
+        first, *others = found
+        lines.append(f"slots {first}–{others[-1]}: {what}" if others else f"slot {first}: {what}")
+    return lines
+
+
 def _slot_task(launch: SlotLaunch) -> Callable[[Iterable[int]], Iterable[int]]:
-    def slot(partition: Iterable[int]) -> Iterable[int]:
-        """Which partition this is means nothing: any task fills any slot."""
+    def slot(numbers: Iterable[int]) -> Iterable[int]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        run_slot(launch, context.taskAttemptId())
+        run_slot(launch, context.taskAttemptId(), context.partitionId())
         return ()
 
     return slot

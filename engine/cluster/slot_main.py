@@ -56,7 +56,7 @@ class SlotLaunch:
     memory_bytes: int | None = None
 
 
-def run_slot(launch: SlotLaunch, task_attempt: int) -> None:
+def run_slot(launch: SlotLaunch, task_attempt: int, partition: int) -> None:
     """Returns when the JobMaster says so; whatever else ends it ends the process, and Spark starts another."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)  # records come and go by the million, and hardly any of them in cycles
@@ -68,11 +68,11 @@ def run_slot(launch: SlotLaunch, task_attempt: int) -> None:
             sys.path.append(entry)
     log = LogWriter(RunFolder(launch.store, launch.name).logs)
     with capturing(log):
-        _Slot(launch, task_attempt, log).run()
+        _Slot(launch, task_attempt, partition, log).run()
 
 
 class _Slot:
-    def __init__(self, launch: SlotLaunch, task_attempt: int, log: LogWriter) -> None:
+    def __init__(self, launch: SlotLaunch, task_attempt: int, partition: int, log: LogWriter) -> None:
         self._lease_s = launch.lease_s
         self._memory_bytes = launch.memory_bytes
         self._heard_s = time.monotonic()
@@ -105,7 +105,9 @@ class _Slot:
             store,
             self._control,
         )
-        self._control.send(Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint))
+        self._control.send(
+            Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint, partition)
+        )
 
     def run(self) -> None:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()

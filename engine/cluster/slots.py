@@ -12,6 +12,7 @@ class SlotInfo:
     pid: int
     task_attempt: int
     heard_ms: float
+    partition: int
     index: int | None = None
 
 
@@ -46,9 +47,9 @@ class SlotPool:
         self._slots.pop(session, None)
 
     def assign(self) -> list[SlotInfo]:
-        """Fill the slots in the order of registration."""
+        """Any of them fill the slots; each gets its own partition's, if it can, and so keeps it through restarts."""
         assert self.enough
-        chosen = self.all[: self.needed]
+        chosen = sorted(self.all[: self.needed], key=lambda slot: slot.partition)
         for index, slot in enumerate(chosen):
             slot.index = index
         return chosen

@@ -18,7 +18,9 @@ _TOTALS = (*ROWS, *(f"{name}_ms" for name in SHARES))
 _RATES = tuple(f"{name}_per_s" for name in ROWS)
 
 
-def describe(master: JobMaster, launch: MasterLaunch, timeline: Timeline, wall_ms: int) -> dict[str, Any]:
+def describe(
+    master: JobMaster, launch: MasterLaunch, timeline: Timeline, wall_ms: int, spark_ui: str | None
+) -> dict[str, Any]:
     graph = master.execution.graph
     vertices = [describe_vertex(master, vertex.id, wall_ms) for vertex in graph.vertices]
     since_ms = master.stats.running_since_ms if master.phase is Phase.RUNNING else None
@@ -51,7 +53,10 @@ def describe(master: JobMaster, launch: MasterLaunch, timeline: Timeline, wall_m
         "malformed_rows": {
             v.source.uid: master.ledger.get(ledger.malformed_rows(v.source.uid), 0) for v in graph.vertices if v.source
         },
-        "slots": [{"slot": s.index, "pid": s.pid, "address": s.address} for s in master.slots.all],
+        "slots": [
+            {"slot": s.index, "pid": s.pid, "address": s.address, "task": s.task_attempt} for s in master.slots.all
+        ],
+        "spark_ui": spark_ui,
         "vertices": vertices,
         "sinks": {
             operator.uid: {

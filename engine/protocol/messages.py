@@ -13,7 +13,10 @@ from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Tim
 
 
 class Register(msgspec.Struct, frozen=True, tag=True):
-    """A task is there and can be deployed to. `nonce` proves that it sees the store, `plan` that it runs this code."""
+    """A task is there and can be deployed to. `nonce` proves that it sees the store, `plan` that it runs this code.
+
+    `partition` says which slot it would like: it can be given any.
+    """
 
     session: str
     address: str
@@ -21,6 +24,7 @@ class Register(msgspec.Struct, frozen=True, tag=True):
     task_attempt: int
     nonce: str
     plan: str
+    partition: int = 0
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):

@@ -67,7 +67,7 @@ class AnsweringRun(LocalRun):
         return question()
 
     def status(self) -> dict[str, Any]:
-        return describe(self.master, self.launch, self.timeline, self.wall_ms())
+        return describe(self.master, self.launch, self.timeline, self.wall_ms(), "http://127.0.0.1:4040")
 
     def vertex(self, vertex_id: str) -> dict[str, Any] | None:
         known = [vertex.id for vertex in self.execution.graph.vertices]

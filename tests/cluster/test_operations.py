@@ -43,6 +43,7 @@ def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters
         os.kill(job.completed(2)["slots"][0]["pid"], signal.SIGKILL)
         job.wait_for("the second attempt", lambda s: s["attempt"] == 2 and s["phase"] == "running")
         before = job.completed(4)
+        _ask_spark(before)
         assert job.supervisor.master_pid is not None
         os.kill(job.supervisor.master_pid, signal.SIGKILL)
         job.wait_for("generation 2", lambda s: s["generation"] == 2 and s["phase"] == "running")
@@ -52,6 +53,21 @@ def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters
         assert "printed" in said("logs", "chatty", "--slot", "0", store=tmp_path)
         assert "0> {'key':" in job.log(), "print() still goes where it went"
     _ask_after_its_end(tmp_path)
+
+
+def _ask_spark(status: dict[str, Any]) -> None:
+    """What its UI shows, from the interface that has the same: the job and its slots, also that of the replaced one."""
+    spark = httpx.Client(base_url=f"{status['spark_ui']}/api/v1/applications")
+    (application,) = spark.get("").raise_for_status().json()
+    (shown,) = spark.get(f"{application['id']}/jobs").raise_for_status().json()
+    runs = f"slots 0–1: {status['vertices'][0]['label']}"
+    assert (shown["jobGroup"], shown["name"]) == ("weir chatty", "slots of chatty")
+    assert shown["description"] == f"weir chatty: {runs}"
+    (stage,) = spark.get(f"{application['id']}/stages").raise_for_status().json()
+    assert stage["name"] == "slots of chatty" and runs in stage["details"]
+    tasks = spark.get(f"{application['id']}/stages/{stage['stageId']}/0/taskList").raise_for_status().json()
+    running = {task["taskId"]: task["index"] for task in tasks if task["status"] == "RUNNING"}
+    assert running == {slot["task"]: slot["slot"] for slot in status["slots"]}, "Index is the slot"
 
 
 def _ask_over_http(job: RunningJob, before: dict[str, Any]) -> None:

@@ -1,0 +1,42 @@
+"""What Spark is told about the slots of a job, and who gets which."""
+
+from __future__ import annotations
+
+from engine.api import StreamEnvironment
+from engine.cluster.slot_job import in_slots
+from engine.cluster.slots import SlotInfo, SlotPool
+from engine.graph.execution_graph import ExecutionGraph
+from tests.graph.test_graph import source, translate
+
+
+def test_slots_that_run_the_same_are_named_together_however_many_they_are() -> None:
+    env = StreamEnvironment(parallelism=100)
+    words = source(env).set_parallelism(1).flat_map(lambda row: [row])
+    words.key_by("app_id").sum("bytes", uid="sums").print(uid="shown")
+    assert in_slots(ExecutionGraph(translate(env))) == [
+        "slot 0: source views → flat_map flat_map-1, reduce sums → sink shown",
+        "slots 1–99: reduce sums → sink shown",
+    ]
+
+
+def task(partition: int, task_attempt: int) -> SlotInfo:
+    return SlotInfo(f"session {task_attempt}", "address", 1, task_attempt, 0.0, partition)
+
+
+def test_a_task_gets_the_slot_of_its_partition_again_after_another_was_lost() -> None:
+    pool = SlotPool(3)
+    for slot in (task(2, 1), task(0, 2), task(1, 3)):
+        pool.add(slot)
+    assert [slot.task_attempt for slot in pool.assign()] == [2, 3, 1]
+    pool.remove("session 2")
+    pool.release()
+    pool.add(task(0, 4))
+    assert [(slot.task_attempt, slot.index) for slot in pool.assign()] == [(4, 0), (3, 1), (1, 2)]
+
+
+def test_any_task_fills_any_slot_where_two_have_the_same_partition() -> None:
+    """As after a slot that fell silent: Spark has started its replacement, and it may still be there."""
+    pool = SlotPool(2)
+    pool.add(task(1, 1))
+    pool.add(task(1, 2))
+    assert [(slot.task_attempt, slot.index) for slot in pool.assign()] == [(1, 0), (2, 1)]
