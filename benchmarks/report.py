@@ -211,11 +211,11 @@ def _panel(panel: Any, lines: list[dict[str, Any]]) -> None:
         panel.annotate(
             text, at, ha="center", va="bottom", fontsize=8, color=_INK, xytext=(0, 2), textcoords="offset points"
         )
-    limit = first["runs"].get("limit")
-    if limit is not None:
-        panel.axhline(limit / scale, color=_TARGET, linewidth=1, linestyle="--", label=f"target: {first['target']}")
+    limits = {line["target"]: line["runs"]["limit"] / scale for line in lines if "limit" in line["runs"]}
+    for target, limit in limits.items():
+        panel.axhline(limit, color=_TARGET, linewidth=1, linestyle="--", label=f"target: {target}")
         panel.legend(loc="upper right", fontsize=7, frameon=False, labelcolor=_TARGET)
-    top = max([*values, (limit or 0) / scale]) * 1.35
+    top = max([*values, *limits.values()]) * 1.35
     panel.set_ylim(0, top or 1)
     panel.set_xticks(range(len(bars)), names, fontsize=8, color=_INK)
     panel.set_xlim(-0.6, max(len(bars) - 0.4, 1.4))

@@ -40,7 +40,7 @@ QUICK: dict[str, Bench] = {
 FULL: dict[str, Bench] = {
     "window": lambda say: window(say, rounds=3, weir_s=12, warmup_s=25, settle_s=4, seconds=10),
     "checkpoint_cost": lambda say: checkpoint_cost(say, pairs=6, phase_s=6),
-    "latency_ms": lambda say: latency(say, rate=10_000, warmup_s=5, seconds=12, spark_s=12),
+    "latency_ms": lambda say: latency(say, rate=10_000, warmup_s=5, seconds=12, peer_s=12),
     "window_files": lambda say: window_files(say, files=20, flink_files=4),
     "row_lane": lambda say: row_lane(say, weir_s=10, bytewax_rows=2_000_000, flink_rows=60_000),
     "recovery_s": lambda say: recovery(say, kills=10, bare_kills=5, rate=200_000),

@@ -193,14 +193,21 @@ def _tried(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 class LocalRun:
     """A job, its JobMaster and its slots, in one thread. Also the clock: a millisecond a turn."""
 
-    def __init__(self, job: Callable[[StreamEnvironment], None], parallelism: int, params: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        job: Callable[[StreamEnvironment], None],
+        parallelism: int,
+        params: Mapping[str, str],
+        after: LocalRun | None = None,
+    ) -> None:
         env = StreamEnvironment(params=params, parallelism=parallelism)
         job(env)
         env.params.check_all_known()
         graph = env.graph.translate("test", env.checkpoints, env.restart, env.max_parallelism, "")
         self.execution = ExecutionGraph(graph)
         self.paths = JobPaths("test")
-        self.store = MemoryStore()
+        self.nonce: str = f"{after.nonce}+" if after else "nonce"
+        self.store: MemoryStore = after.store if after else MemoryStore()
         self.events: list[Note] = []
         self.ended: Stop | None = None
         self._now_ms = 0.0
@@ -209,7 +216,9 @@ class LocalRun:
         self._wanted: dict[int, Checkpoint] = {}
         committers = {uid: sink.committer(self.store, self.paths) for uid, sink in graph.sinks}
         log = EpochLog(self.store, self.paths)
-        self.master = JobMaster(self.execution, log, committers, "test", "nonce", self.wall_ms, lambda: 0.5)
+        self.master = JobMaster(
+            self.execution, log, committers, f"owner of {self.nonce}", self.nonce, self.wall_ms, lambda: 0.5
+        )
         self.slots = [self._start_slot(index) for index in range(self.execution.slots)]
 
     # --- what a test asks afterwards ---
@@ -262,7 +271,7 @@ class LocalRun:
     def _start_slot(self, index: int) -> _Slot:
         slot = _Slot(self, index, f"session-{next(self._sessions)}")
         fingerprint = self.execution.graph.fingerprint
-        slot.send(Register(slot.session, str(index), index, index, "nonce", fingerprint))
+        slot.send(Register(slot.session, str(index), index, index, self.nonce, fingerprint))
         return slot
 
     def slot_of(self, subtask: SubtaskId) -> _Slot | None:
@@ -307,10 +316,20 @@ class LocalRun:
 
 
 def run(
-    job: Callable[[StreamEnvironment], None], *, parallelism: int = 1, params: Mapping[str, str] | None = None
+    job: Callable[[StreamEnvironment], None],
+    *,
+    parallelism: int = 1,
+    params: Mapping[str, str] | None = None,
+    until: Callable[[LocalRun], bool] | None = None,
+    after: LocalRun | None = None,
 ) -> LocalRun:
-    """Run a job to its end; raises `JobFailed` with the job's own error if it does not finish."""
-    return LocalRun(job, parallelism, params or {}).run()
+    """Run a job to its end; raises `JobFailed` with the job's own error if it does not finish.
+
+    `until`: or to where this is true of the run, and leave it there. `after`: go on from the last epoch of such a run,
+    at another parallelism or with changed code if you like.
+    """
+    started = LocalRun(job, parallelism, params or {}, after)
+    return started.run(None if until is None else lambda: until(started))
 
 
 __all__ = ["Checkpoint", "Crash", "JobFailed", "ListSource", "LocalRun", "run"]

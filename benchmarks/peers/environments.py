@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+import yaml
 
 from benchmarks.peer import ended
 from benchmarks.report import Say
@@ -26,7 +27,7 @@ FLINK_JARS = ("org.apache.flink:flink-sql-parquet:2.3.0", "org.apache.flink:flin
 def flink(say: Say) -> Path:
     """Python with PyFlink, which has a whole Flink inside. Parquet also wants Hadoop's classes: Spark brings them."""
     python = _environment("flink", say)
-    (libraries,) = python.parent.parent.glob("lib/python*/site-packages/pyflink/lib")
+    libraries = _flink_home(python) / "lib"
     for artifact in FLINK_JARS:
         _, name, version = artifact.split(":")
         if not (libraries / f"{name}-{version}.jar").exists():
@@ -41,13 +42,29 @@ def bytewax(say: Say) -> Path:
     return _environment("bytewax", say)
 
 
-def run_peer(python: Path, arguments: list[str], folder: Path, patience_s: float, **environment: str) -> str:
+def run_flink_job(say: Say, javac: Path, name: str, arguments: list[str], folder: Path, patience_s: float) -> None:
+    """NAME.java of this folder: compiled against the Flink inside PyFlink, and run in one process with it."""
+    home = _flink_home(flink(say))
+    classes = folder / "classes"
+    run_peer(javac, ["-d", str(classes), "-cp", f"{home}/lib/*", f"{name}.java"], folder, 60)
+    opens = yaml.safe_load((home / "conf" / "config.yaml").read_text())["env"]["java"]["opts"]["all"].split()
+    command = [*opens, "-cp", f"{classes}:{home}/lib/*", name, *arguments]
+    run_peer(javac.with_name("java"), command, folder, patience_s)
+
+
+def find_javac() -> Path | None:
+    """Where it really is: the `java` of the same JDK is beside it."""
+    found = shutil.which("javac")
+    return Path(found).resolve() if found else None
+
+
+def run_peer(program: Path, arguments: list[str], folder: Path, patience_s: float, **environment: str) -> str:
     """Runs it in this folder of scripts, and returns what it printed; whatever happens, no process of it is left."""
     log = folder / "log"
     variables = {**os.environ, **prepare_environment(), "PYTHONPATH": str(HERE), **environment}
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [str(python), *arguments],
+            [str(program), *arguments],
             cwd=HERE,
             env=variables,
             stdin=subprocess.DEVNULL,
@@ -59,10 +76,10 @@ def run_peer(python: Path, arguments: list[str], folder: Path, patience_s: float
         try:
             process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{arguments[0]} took longer than {patience_s:.0f} s") from None
+            raise TimeoutError(f"{program.name} of {folder.name} took longer than {patience_s:.0f} s") from None
     said = log.read_text(errors="replace")
     if process.returncode:
-        raise RuntimeError(f"{arguments[0]} failed:\n" + "\n".join(said.splitlines()[-15:]))
+        raise RuntimeError(f"{program.name} of {folder.name} failed:\n" + "\n".join(said.splitlines()[-15:]))
     return said
 
 
@@ -92,6 +109,11 @@ def _environment(name: str, say: Say) -> Path:
     subprocess.run([*install, "-r", str(lock)], check=True)
     (folder / "complete").touch()
     return python
+
+
+def _flink_home(python: Path) -> Path:
+    (home,) = python.parent.parent.glob("lib/python*/site-packages/pyflink")
+    return home
 
 
 def _fetch(artifact: str, into: Path) -> None:

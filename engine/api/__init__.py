@@ -2,17 +2,25 @@
 
 from engine.api.environment import StreamEnvironment
 from engine.api.errors import JobError
+from engine.api.partitioning import BroadcastStream
 from engine.api.placement import DataStreamSink
 from engine.api.stream import DataStream, KeyedStream, WindowedStream
 from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from engine.runtime.broadcast import (
+    BroadcastContext,
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+    ReadOnlyBroadcastContext,
+)
 from engine.runtime.functions import (
     FilterFunction,
     FlatMapFunction,
     Function,
     KeyedProcessFunction,
     MapFunction,
+    OperatorStateStore,
     ProcessContext,
     ReduceFunction,
     RuntimeContext,
@@ -20,9 +28,20 @@ from engine.runtime.functions import (
 from engine.runtime.tags import OutputTag
 from engine.state.aggregates import Aggregate, count, maximum, mean, minimum, total
 from engine.state.heap import ValueState, ValueStateDescriptor
+from engine.state.operator import (
+    BroadcastState,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorListState,
+    ReadOnlyBroadcastState,
+)
 
 __all__ = [
     "Aggregate",
+    "BroadcastContext",
+    "BroadcastProcessFunction",
+    "BroadcastState",
+    "BroadcastStream",
     "CheckpointConfig",
     "CheckpointingMode",
     "DataStream",
@@ -34,12 +53,19 @@ __all__ = [
     "FlatMapFunction",
     "Function",
     "JobError",
+    "KeyedBroadcastProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
+    "ListStateDescriptor",
     "MapFunction",
+    "MapStateDescriptor",
     "NoRestart",
+    "OperatorListState",
+    "OperatorStateStore",
     "OutputTag",
     "ProcessContext",
+    "ReadOnlyBroadcastContext",
+    "ReadOnlyBroadcastState",
     "ReduceFunction",
     "RuntimeContext",
     "StreamEnvironment",

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyarrow as pa
 
 from engine.api.errors import JobError
 from engine.api.placement import Placed
+from engine.api.schema import plain
 from engine.graph.exchange import Exchange, ExchangeKind
-from engine.graph.stream_graph import StreamNode
+from engine.graph.stream_graph import StreamInput, StreamNode
 from engine.runtime.watermarks import EVENT_TIME
 from engine.state.keyhash import hash_columns
+from engine.state.operator import MapStateDescriptor
 
 if TYPE_CHECKING:
     from engine.api.environment import StreamEnvironment
@@ -45,9 +48,14 @@ class Partitioned(Placed):
         """Evenly within groups of neighbours, so with fewer channels: 2 to 4 subtasks has 4 of them, rebalance 8."""
         return self._through(Exchange(ExchangeKind.RESCALE))
 
-    def broadcast(self) -> Self:
-        """Each record to every subtask."""
-        return self._through(Exchange(ExchangeKind.BROADCAST))
+    @overload
+    def broadcast(self) -> Self: ...
+    @overload
+    def broadcast(self, state: MapStateDescriptor, /, *more: MapStateDescriptor) -> BroadcastStream: ...
+    def broadcast(self, *states: MapStateDescriptor) -> Self | BroadcastStream:
+        """Each record to every subtask. With broadcast states, which it changes there: `other.connect(this)`."""
+        through = self._through(Exchange(ExchangeKind.BROADCAST))
+        return BroadcastStream(through._input, states) if states else through
 
     def global_(self) -> Self:
         """Every record to subtask 0."""
@@ -88,6 +96,11 @@ class Partitioned(Placed):
             if column not in self.schema.names or column == EVENT_TIME:
                 raise JobError(f"{what}: there is no column {column!r}; the stream has ({plain(self.schema)})")
 
+    @property
+    def _input(self) -> StreamInput:
+        """For the next operator."""
+        return StreamInput(self._node, self._exchange)
+
     def _parallelism(self) -> int:
         """Of the next operator, unless it sets its own."""
         if self._exchange is None or self._exchange.kind is ExchangeKind.FORWARD:
@@ -100,5 +113,9 @@ class Partitioned(Placed):
         return super()._just_added(what)
 
 
-def plain(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name != EVENT_TIME)
+@dataclass(frozen=True)
+class BroadcastStream:
+    """What goes to every subtask, and the states that it may change there: for `connect`."""
+
+    input: StreamInput
+    descriptors: tuple[MapStateDescriptor, ...]

@@ -16,6 +16,9 @@ from typing import NoReturn
 import pyarrow as pa
 
 from engine.api.errors import JobError
+from engine.runtime.watermarks import EVENT_TIME
+
+EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())
 
 RESERVED_PREFIX = "_event_time"  # the engine's own column, which goes with each record
 
@@ -67,6 +70,19 @@ def parse_schema(schema: pa.Schema | str) -> pa.Schema:
     if isinstance(schema, str):
         return _Parser(schema).schema()
     raise SchemaError(f"a schema is a pyarrow.Schema or a Spark DDL string, not a {type(schema).__name__}")
+
+
+def out_schema(given: pa.Schema | str | None, before: pa.Schema) -> pa.Schema:
+    """Of an operator behind a stream of `before`: as declared, or the same. Event time goes along by itself."""
+    if given is None:
+        return before
+    parsed = parse_schema(given)
+    return parsed.append(EVENT_TIME_FIELD) if EVENT_TIME in before.names else parsed
+
+
+def plain(schema: pa.Schema) -> str:
+    """As users know it."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name != EVENT_TIME)
 
 
 def _check_names(names: list[str]) -> None:

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from engine.api.dataframes import joined_schema, static_table
 from engine.api.errors import JobError
-from engine.api.partitioning import Partitioned, plain
+from engine.api.expressions import filtering, selection
+from engine.api.partitioning import BroadcastStream, Partitioned
 from engine.api.placement import DataStreamSink
-from engine.api.schema import parse_schema
+from engine.api.schema import EVENT_TIME_FIELD, out_schema, plain
 from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
 from engine.connectors.base import Sink
 from engine.connectors.dataframe import Frame
@@ -27,6 +28,8 @@ from engine.connectors.table import TableSink
 from engine.graph.durations import Duration
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import OperatorSpec
+from engine.graph.stream_graph import StreamInput
+from engine.runtime.broadcast import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from engine.runtime.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -37,6 +40,7 @@ from engine.runtime.functions import (
     own,
 )
 from engine.runtime.operators.base import EVENT_TIME, Operator
+from engine.runtime.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
 from engine.runtime.operators.columnar import AssignTimestamps, MapBatches
 from engine.runtime.operators.rows import KeyedProcess, KeyedReduce, RowFilter, RowFlatMap, RowMap
 from engine.runtime.operators.sink import SinkOperator
@@ -48,10 +52,6 @@ from engine.state.aggregates import ROWS, WINDOW, Aggregate, AggregatePlan
 if TYPE_CHECKING:
     from engine.api.environment import StreamEnvironment
 
-_EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())
-_MASK = f"{EVENT_TIME}.mask"  # names that no column can have
-_LENGTH = f"{EVENT_TIME}.length"
-
 
 class DataStream(Partitioned):
     # --- columnar lane ---
@@ -61,95 +61,61 @@ class DataStream(Partitioned):
 
         Columns given by name keep their type; what expressions make gets the type that Spark would give it.
         """
-        if not columns and not named:
-            raise JobError("select needs at least one column or expression")
-        kept = [column for column in columns if isinstance(column, str)]
-        self._require(kept, "select")
-        expressions = [pl.col(c) if isinstance(c, str) else c for c in columns]
-        expressions += [_expression("select", e).alias(name) for name, e in named.items()]
-        for expression in expressions:
-            _check_per_record("select", expression)
-        made = self._try("select", expressions)
-        if EVENT_TIME in made.names:
-            raise JobError(f"select: the name {EVENT_TIME!r} is the engine's own; event time goes along by itself")
-        fields = [self.schema.field(f.name) if f.name in kept else f for f in made]
-        if EVENT_TIME in self.schema.names:
-            fields.append(_EVENT_TIME_FIELD)
-        schema = pa.schema(fields)
-
-        def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
-            frame = _frame(batch).select(*expressions, _whole_length(batch))
-            table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-            arrays = [
-                batch.column(field.name)
-                if field.name in kept or field.name == EVENT_TIME
-                else table.column(field.name).combine_chunks().cast(field.type)
-                for field in schema
-            ]
-            return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
+        self._require([column for column in columns if isinstance(column, str)], "select")
+        apply, schema = selection(self.schema, columns, named)
         return self._add("select", lambda: MapBatches(apply, schema), schema)
 
     def where(self, condition: pl.Expr) -> DataStream:
         """The records for which a polars expression of one record is true."""
-        expression = _expression("where", condition)
-        _check_per_record("where", expression)
-        made = self._try("where", [expression])
-        if len(made) != 1 or not pa.types.is_boolean(made.field(0).type):
-            raise JobError(f"where needs one condition that is true or false; this one gives ({plain(made)})")
-
-        def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
-            frame = _frame(batch).select(expression.alias(_MASK), _whole_length(batch))
-            return batch.filter(frame.get_column(_MASK).to_arrow())
-
+        apply = filtering(self.schema, condition)
         return self._add("where", lambda: MapBatches(apply, self.schema), self.schema)
-
-    def _try(self, kind: str, expressions: list[pl.Expr]) -> pa.Schema:
-        """What the expressions make of an empty batch."""
-        try:
-            made = _frame(self.schema.empty_table()).select(expressions)
-        except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
-            raise JobError(f"{kind} on a stream of ({plain(self.schema)}): {error}") from error
-        fields = made.to_arrow(compat_level=pl.CompatLevel.oldest()).schema
-        return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in fields])
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema | str | None = None
     ) -> DataStream:
         """A function from RecordBatch to RecordBatch. If it changes the number of rows it has to keep `_event_time`."""
-        out = self._out_schema(schema)
+        out = out_schema(schema, self.schema)
         return self._add("map_batches", lambda: MapBatches(function, out), out)
 
     # --- row lane ---
 
-    def map(self, function: Callable[[Row], Row] | MapFunction, schema: pa.Schema | str | None = None) -> DataStream:
-        out = self._out_schema(schema)
+    def map(
+        self,
+        function: Callable[[Row], Row] | MapFunction,
+        schema: pa.Schema | str | None = None,
+        uid: str | None = None,
+    ) -> DataStream:
+        """`uid`: needed if the function keeps operator state."""
+        out = out_schema(schema, self.schema)
 
         def build() -> Operator:
             mine = own(function)
             return RowMap(mine, mine.map if isinstance(mine, MapFunction) else mine, out)
 
-        return self._add("map", build, out, row_lane=True)
+        return self._add("map", build, out, uid, row_lane=True)
 
     def flat_map(
-        self, function: Callable[[Row], Iterable[Row]] | FlatMapFunction, schema: pa.Schema | str | None = None
+        self,
+        function: Callable[[Row], Iterable[Row]] | FlatMapFunction,
+        schema: pa.Schema | str | None = None,
+        uid: str | None = None,
     ) -> DataStream:
-        out = self._out_schema(schema)
+        out = out_schema(schema, self.schema)
 
         def build() -> Operator:
             mine = own(function)
             return RowFlatMap(mine, mine.flat_map if isinstance(mine, FlatMapFunction) else mine, out)
 
-        return self._add("flat_map", build, out, row_lane=True)
+        return self._add("flat_map", build, out, uid, row_lane=True)
 
-    def filter(self, function: Callable[[Row], bool] | FilterFunction) -> DataStream:
+    def filter(self, function: Callable[[Row], bool] | FilterFunction, uid: str | None = None) -> DataStream:
         schema = self.schema
 
         def build() -> Operator:
             mine = own(function)
             return RowFilter(mine, mine.filter if isinstance(mine, FilterFunction) else mine, schema)
 
-        return self._add("filter", build, schema, row_lane=True)
+        return self._add("filter", build, schema, uid, row_lane=True)
 
     # --- time, keys, ends ---
 
@@ -163,7 +129,7 @@ class DataStream(Partitioned):
                 f"the event time {compiled.column!r} is a {kind}: it has to be a timestamp, or integers in milliseconds"
             )
         kept = [field for field in self.schema if field.name != EVENT_TIME]
-        schema = pa.schema([*kept, _EVENT_TIME_FIELD])
+        schema = pa.schema([*kept, EVENT_TIME_FIELD])
         node = self._env.graph.nodes[self._node]
         untouched = self._exchange is None and not self._env.graph.consumers(node.id)
         if node.source is not None and node.source.strategy is None and untouched:
@@ -178,10 +144,14 @@ class DataStream(Partitioned):
         self._check_no_exchange(f"key_by({', '.join(columns)})")
         return KeyedStream(self._env, self._node, self.schema, columns)
 
+    def connect(self, broadcast: BroadcastStream) -> BroadcastConnectedStream:
+        """With a stream of which every subtask gets every record: rules, prices, settings that change."""
+        return BroadcastConnectedStream(self, broadcast)
+
     def sink_to(self, sink: Sink, uid: str) -> DataStreamSink:
         schema = self.schema
-        spec = OperatorSpec(uid, "sink", lambda: SinkOperator(sink, schema), stateful=True, sink=sink)
-        node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._node, self._exchange)
+        spec = OperatorSpec(uid, "sink", lambda: SinkOperator(sink, schema), sink=sink)
+        node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._input)
         return DataStreamSink(self._env, node)
 
     def to_spark_table(self, path: str, uid: str) -> DataStreamSink:
@@ -207,12 +177,10 @@ class DataStream(Partitioned):
         static = static_table(frame, schema, refresh, uid)
         joined = joined_schema(self, static.schema, keys, how, uid)
         build = partial(StaticJoin, static, keys, how == "left", joined)
-        spec = OperatorSpec(uid, "join_static", build, stateful=True, static=static)
-        node = self._env.graph.add_operator(spec, joined, self._parallelism(), self._node, self._exchange)
-        return DataStream(self._env, node, joined)
+        return self._follow(OperatorSpec(uid, "join_static", build, static=static), joined)
 
     def print(self, uid: str | None = None) -> DataStreamSink:
-        """Each record on the slot's standard output, when its epoch is committed nowhere: at least once."""
+        """Each record as it comes, at least once, as `SUBTASK> RECORD`: on `weir run`'s terminal and in `weir logs`."""
         return self.sink_to(PrintSink(), uid or self._env.graph.next_uid("print"))
 
     def side_output(self, tag: OutputTag) -> DataStream:
@@ -222,22 +190,28 @@ class DataStream(Partitioned):
         if tag not in offered:
             names = ", ".join(other.name for other in offered) or "none"
             raise JobError(f"{node.uid!r} has no side output {tag.name!r}; it has: {names}")
-        spec = OperatorSpec(self._env.graph.next_uid(tag.name), "side_output", partial(MapBatches, _same, tag.schema))
-        taken = self._env.graph.add_operator(spec, tag.schema, node.parallelism, node.id, tag=tag)
+        build = partial(MapBatches, _same, tag.schema)
+        spec = OperatorSpec(self._env.graph.next_uid(tag.name), "side_output", build, named=False)
+        taken = self._env.graph.add_operator(spec, tag.schema, node.parallelism, StreamInput(node.id, tag=tag))
         return DataStream(self._env, taken, tag.schema)
 
     # --- building ---
 
-    def _add(self, kind: str, build: Callable[[], Operator], schema: pa.Schema, row_lane: bool = False) -> DataStream:
-        spec = OperatorSpec(self._env.graph.next_uid(kind), kind, build, row_lane=row_lane)
-        node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._node, self._exchange)
-        return DataStream(self._env, node, schema)
+    def _add(
+        self,
+        kind: str,
+        build: Callable[[], Operator],
+        schema: pa.Schema,
+        uid: str | None = None,
+        row_lane: bool = False,
+    ) -> DataStream:
+        named = uid is not None
+        spec = OperatorSpec(uid or self._env.graph.next_uid(kind), kind, build, named=named, row_lane=row_lane)
+        return self._follow(spec, schema)
 
-    def _out_schema(self, schema: pa.Schema | str | None) -> pa.Schema:
-        if schema is None:
-            return self.schema
-        parsed = parse_schema(schema)
-        return parsed.append(_EVENT_TIME_FIELD) if EVENT_TIME in self.schema.names else parsed
+    def _follow(self, spec: OperatorSpec, schema: pa.Schema, *more: StreamInput) -> DataStream:
+        node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._input, *more)
+        return DataStream(self._env, node, schema)
 
 
 class KeyedStream:
@@ -278,19 +252,57 @@ class KeyedStream:
 
     def process(self, function: KeyedProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
         """Any function of a record and the state of its key."""
-        out = self._schema
-        if schema is not None:
-            out = parse_schema(schema)
-            if EVENT_TIME in self._schema.names:
-                out = out.append(_EVENT_TIME_FIELD)
-        keys, schema = self._keys, self._schema
-        return self._add("process", uid, lambda: KeyedProcess(own(function), keys, schema, out), out)
+        out = out_schema(schema, self._schema)
+        keys, before = self._keys, self._schema
+        return self._add("process", uid, lambda: KeyedProcess(own(function), keys, before, out), out)
+
+    def connect(self, broadcast: BroadcastStream) -> KeyedBroadcastConnectedStream:
+        """With a stream of which every subtask gets every record: rules, prices, settings that change."""
+        return KeyedBroadcastConnectedStream(self, broadcast)
 
     def _add(self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema) -> DataStream:
-        spec = OperatorSpec(uid, kind, build, stateful=True, row_lane=True)
-        exchange = Exchange(ExchangeKind.HASH, self._keys)
-        node = self._env.graph.add_operator(spec, schema, self._env.parallelism, self._node, exchange)
+        return self._follow(OperatorSpec(uid, kind, build, row_lane=True), schema)
+
+    def _follow(self, spec: OperatorSpec, schema: pa.Schema, *more: StreamInput) -> DataStream:
+        hashed = StreamInput(self._node, Exchange(ExchangeKind.HASH, self._keys))
+        node = self._env.graph.add_operator(spec, schema, self._env.parallelism, hashed, *more)
         return DataStream(self._env, node, schema)
+
+
+class BroadcastConnectedStream:
+    """A stream and a broadcast one, for one function of both."""
+
+    def __init__(self, stream: DataStream, broadcast: BroadcastStream) -> None:
+        self._stream = stream
+        self._broadcast = broadcast
+
+    def process(
+        self, function: BroadcastProcessFunction, uid: str, schema: pa.Schema | str | None = None
+    ) -> DataStream:
+        out, descriptors = out_schema(schema, self._stream.schema), self._broadcast.descriptors
+        spec = OperatorSpec(uid, "process", lambda: BroadcastProcess(own(function), descriptors, out), row_lane=True)
+        return self._stream._follow(spec, out, self._broadcast.input)
+
+
+class KeyedBroadcastConnectedStream:
+    """A keyed stream and a broadcast one, for one function of both."""
+
+    def __init__(self, stream: KeyedStream, broadcast: BroadcastStream) -> None:
+        self._stream = stream
+        self._broadcast = broadcast
+
+    def process(
+        self, function: KeyedBroadcastProcessFunction, uid: str, schema: pa.Schema | str | None = None
+    ) -> DataStream:
+        keys, before = self._stream._keys, self._stream._schema
+        out, descriptors = out_schema(schema, before), self._broadcast.descriptors
+        spec = OperatorSpec(
+            uid,
+            "process",
+            lambda: KeyedBroadcastProcess(own(function), descriptors, keys, before, out),
+            row_lane=True,
+        )
+        return self._stream._follow(spec, out, self._broadcast.input)
 
 
 class WindowedStream:
@@ -340,75 +352,18 @@ class WindowedStream:
                 pa.field("window_start", stamp),
                 pa.field("window_end", stamp),
                 *(pa.field(name, results[name]) for name in aggregates),
-                _EVENT_TIME_FIELD,
+                EVENT_TIME_FIELD,
             ]
         )
         graph = self._env.graph
         before = graph.nodes[self._node]
         combine = OperatorSpec(f"{uid}.combine", "combine", partial(WindowCombine, plan, size_ms))
-        combined = graph.add_operator(combine, plan.partial_schema, before.parallelism, before.id)
-        merge = OperatorSpec(uid, "window", partial(WindowMerge, plan, size_ms, schema), stateful=True)
-        exchange = Exchange(ExchangeKind.HASH, self._keys)
-        node = graph.add_operator(merge, schema, self._env.parallelism, combined, exchange)
+        combined = graph.add_operator(combine, plan.partial_schema, before.parallelism, StreamInput(before.id))
+        merge = OperatorSpec(uid, "window", partial(WindowMerge, plan, size_ms, schema))
+        hashed = StreamInput(combined, Exchange(ExchangeKind.HASH, self._keys))
+        node = graph.add_operator(merge, schema, self._env.parallelism, hashed)
         return DataStream(self._env, node, schema)
 
 
 def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
-
-
-def _frame(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(data)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
-
-
-def _whole_length(batch: pa.RecordBatch) -> pl.Expr:
-    """Beside a column of the batch's length a constant gets that length too, and any other length is an error."""
-    return pl.col(batch.schema.names[0]).alias(_LENGTH)
-
-
-def _expression(kind: str, given: Any) -> pl.Expr:
-    if not isinstance(given, pl.Expr):
-        raise JobError(f"{kind} takes polars expressions such as pl.col('a') > 1, not {given!r}")
-    return given
-
-
-def _check_per_record(kind: str, given: Any) -> None:
-    """Batches are as large as what has arrived, so an expression over all rows of one would give a different result
-    after each replay."""
-    todo = [_expression(kind, given)]
-    while todo:
-        expression = todo.pop()
-        if "element()" in str(expression):
-            continue  # of the elements of one list, such as list.reverse
-        try:
-            per_record = expression.meta.is_row_separable()
-            one_to_one = expression.meta.is_length_preserving() or expression.meta.is_scalar()
-        except pl.exceptions.PolarsError:  # selectors and Python functions: polars can't tell without the columns
-            per_record = one_to_one = True
-        if not per_record or not one_to_one:
-            raise JobError(
-                f"{kind}: {expression} is not an expression of one record, so its result would depend on how records "
-                "happen to be batched; use key_by(...) with window(...).aggregate(...), reduce or process"
-            )
-        todo += expression.meta.pop()
-
-
-def _spark_type(made: pa.DataType) -> pa.DataType:
-    """Strings stay strings, also inside lists and structs; polars makes the 64-bit variants."""
-    types = pa.types
-    if types.is_large_string(made) or types.is_string_view(made):
-        return pa.string()
-    if types.is_large_binary(made) or types.is_binary_view(made):
-        return pa.binary()
-    if types.is_dictionary(made):
-        return _spark_type(made.value_type)
-    if types.is_large_list(made) or types.is_list(made):
-        return pa.list_(pa.field("element", _spark_type(made.value_type)))
-    if types.is_map(made):
-        key = pa.field("key", _spark_type(made.key_type), nullable=False)
-        return pa.map_(key, pa.field("value", _spark_type(made.item_type)))
-    if types.is_struct(made):
-        return pa.struct([pa.field(field.name, _spark_type(field.type)) for field in made])
-    return made

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,9 +16,9 @@ from engine.cluster.cli_shared import JobName, Store, console, errors, examples,
 from engine.cluster.client import JobClient
 from engine.cluster.doctor import render as render_doctor
 from engine.cluster.doctor import run_doctor
+from engine.cluster.foreground import Printed, watch
 from engine.cluster.launch import MasterExit, MasterLaunch, RunFolder
-from engine.cluster.liveview import plain_line, render
-from engine.cluster.loading import JobSpec, as_pairs, as_params, default_name, load_job
+from engine.cluster.loading import JobSpec, as_pairs, as_params, default_name, load, load_job
 from engine.cluster.packaging import package
 from engine.cluster.settings import read_settings
 from engine.cluster.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch, start_detached
@@ -107,17 +104,22 @@ def run(
     fork_name: Fork = None,
     allow_replay: AllowReplay = False,
 ) -> None:
-    """Run a job in the foreground, with a live view. Ctrl-C cancels it; the next run goes on from its last epoch."""
+    """Run a job in the foreground, with a live view and the records that its print sinks print.
+
+    Ctrl-C cancels it; the next run goes on from its last epoch.
+    """
     launch = _launch(
         job, store, param, parallelism, name, max_slots, slots_timeout, master, conf, py_files, slot_memory
     )
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
+    folder = RunFolder(launch.store, launch.name)
+    graph = load(JobSpec(launch.path, launch.name, launch.params, launch.parallelism))
+    printed = Printed(folder.logs, graph)
     supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
     supervisor.start()
-    folder = RunFolder(launch.store, launch.name)
     folder.want_running(launch, "cli")
     try:
-        ended = _watch(JobClient(launch.store, launch.name), supervisor.poll)
+        ended = watch(console, JobClient(launch.store, launch.name), supervisor.poll, printed)
     except KeyboardInterrupt:
         console.print("cancelling …")
         folder.want_stopped("cli")
@@ -150,7 +152,10 @@ def submit(
     fork_name: Fork = None,
     allow_replay: AllowReplay = False,
 ) -> None:
-    """Start a job in the background and return when it runs. It outlives this terminal; `weir cancel` ends it."""
+    """Start a job in the background and return when it runs. It outlives this terminal; `weir cancel` ends it.
+
+    What it prints is in `weir logs`.
+    """
     launch = _launch(
         job, store, param, parallelism, name, max_slots, slots_timeout, master, conf, py_files, slot_memory
     )
@@ -296,41 +301,6 @@ def _go_back(launch: MasterLaunch, *, rewind: bool, fork_name: str | None, allow
         return launch
     console.print(said, highlight=False)
     return launch
-
-
-def _watch(client: JobClient, poll: Callable[[], MasterExit | None]) -> MasterExit:
-    """The live view, until the job ends."""
-    interactive = console.is_terminal
-    last_line = 0.0
-    with Live(console=console, auto_refresh=False, transient=False) if interactive else _NoLive() as live:
-        if interactive:
-            live.update("starting Spark …", refresh=True)
-        else:
-            console.print("starting Spark …")
-        while True:
-            ended = poll()
-            if ended is not None:
-                return ended
-            try:
-                current = client.status()
-            except WeirError:
-                time.sleep(0.2)
-                continue
-            now = time.monotonic()
-            if interactive:
-                live.update(render(current), refresh=True)
-            elif now - last_line >= 2:
-                last_line = now
-                console.print(plain_line(current), highlight=False, soft_wrap=True)
-            time.sleep(0.5)
-
-
-class _NoLive:
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def _finish(ended: MasterExit, launch: MasterLaunch) -> None:

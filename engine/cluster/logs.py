@@ -165,13 +165,19 @@ class LogReader:
         self._positions: dict[str, Position] = {}
         self.operators: set[str] = set()
 
+    def skip(self) -> None:
+        """What is there already."""
+        self._positions = {name: _file(self._folder, name).end() for name in self._names()}
+
     def read(self) -> Iterator[LogLine]:
-        wanted = "*" if self._slot is None else slot_name(self._slot)
-        names = sorted(path.name.removesuffix(".log") for path in self._folder.glob(f"{wanted}.log"))
-        for line in heapq.merge(*(self._lines(name) for name in names), key=lambda line: line.at):
+        for line in heapq.merge(*(self._lines(name) for name in self._names()), key=lambda line: line.at):
             self.operators.add(line.uid)
             if self._operator in (None, line.uid):
                 yield line
+
+    def _names(self) -> list[str]:
+        wanted = "*" if self._slot is None else slot_name(self._slot)
+        return sorted(path.name.removesuffix(".log") for path in self._folder.glob(f"{wanted}.log"))
 
     def _lines(self, name: str) -> Iterator[LogLine]:
         for line, position in _file(self._folder, name).after(self._positions.get(name, BEGIN)):

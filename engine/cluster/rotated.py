@@ -1,4 +1,5 @@
 """`RotatedFile`: lines in a file that is bounded: once it is full it becomes `NAME.1`, that one `NAME.2`, and so on.
+`rotate_open`: the same for a file into which other processes write what they print.
 
 Invariants: lines keep their order; a line that a crash tore is one line by itself and takes no other with it; whoever
 reads on behind a `Position` misses nothing that is still kept.
@@ -11,6 +12,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +35,7 @@ class RotatedFile:
     def __init__(self, path: Path, file_bytes: int, files: int) -> None:
         self.path = path
         self._file_bytes = file_bytes
-        self._names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, files))]
+        self._names = _names(path, files)
         self._file: IO[bytes] | None = None
         self._size = 0
 
@@ -57,9 +59,7 @@ class RotatedFile:
         self.close()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and self.path.stat().st_size >= self._file_bytes:
-            for newer, older in reversed(list(zip(self._names, self._names[1:], strict=False))):
-                if newer.exists():
-                    newer.replace(older)
+            _shift(self._names)
         file = self.path.open("a+b", buffering=0)
         self._size = file.seek(0, os.SEEK_END)
         if self._size:
@@ -67,6 +67,14 @@ class RotatedFile:
             if file.read(1) != b"\n":
                 file.write(b"\n")
         return file
+
+    def end(self) -> Position:
+        """Behind all that is there."""
+        try:
+            with self.path.open("rb") as file:
+                return Position(zlib.crc32(file.readline()), file.seek(0, os.SEEK_END))
+        except FileNotFoundError:
+            return BEGIN
 
     def after(self, position: Position) -> Iterator[tuple[bytes, Position]]:
         """The lines behind it, oldest first, each with its own position; all, where nobody knows it any more."""
@@ -88,3 +96,28 @@ class RotatedFile:
                     if not line.endswith(b"\n"):
                         break  # it is still being written
                     yield line[:-1], Position(first, files[first].tell())
+
+
+def rotate_open(path: Path, file_bytes: int, files: int) -> None:
+    """Once it is full. Those who append to it keep their descriptors, so it is copied and emptied, not renamed.
+
+    They wait for nobody: what is written between copy and emptying is lost.
+    """
+    if not path.exists() or path.stat().st_size < file_bytes:
+        return
+    names = _names(path, files)
+    _shift(names[1:])
+    with contextlib.suppress(OSError), path.open("rb") as file:  # a full disk: the more reason to empty it
+        file.seek(-file_bytes, os.SEEK_END)
+        names[1].write_bytes(file.read(file_bytes))
+    os.truncate(path, 0)
+
+
+def _names(path: Path, files: int) -> list[Path]:
+    return [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, files))]
+
+
+def _shift(names: list[Path]) -> None:
+    for newer, older in reversed(list(pairwise(names))):
+        if newer.exists():
+            newer.replace(older)

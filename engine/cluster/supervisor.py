@@ -5,6 +5,7 @@ A JobMaster that ended on purpose leaves its `MasterExit` behind; anything else 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,10 +17,13 @@ from pathlib import Path
 import msgspec
 
 from engine.cluster.launch import FENCED, FENCED_EXIT_CODE, MasterExit, MasterLaunch, RunFolder
+from engine.cluster.rotated import rotate_open
 
 CRASHES_IN_A_ROW = 3
 BACK_OFF_S = 1.0
 STOP_PATIENCE_S = 20.0
+LOG_BYTES = 10 << 20
+LOG_FILES = 3
 
 
 class Supervisor:
@@ -40,6 +44,8 @@ class Supervisor:
 
     def poll(self) -> MasterExit | None:
         """Replace a JobMaster that crashed; how the job ended, once it has."""
+        with contextlib.suppress(OSError):  # what is printed is not worth a job
+            rotate_open(self._folder.log, LOG_BYTES, LOG_FILES)
         process = self._process
         if process is None:
             if time.monotonic() >= self._not_before_s:

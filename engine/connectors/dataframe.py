@@ -7,7 +7,7 @@ the DataFrame, or the function that makes one: slots get the files.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -52,7 +52,9 @@ class DataFrameSource(Source):
         return self._files(context).reader(split, position, context)
 
     def _files(self, context: SourceContext) -> ParquetSource:
-        return ParquetSource(str(_local(context.store.uri(context.paths.dataframe(context.uid)))))
+        source = ParquetSource(str(_local(context.store.uri(context.paths.dataframe(context.uid)))))
+        source.location = replace(source.location, own=True)
+        return source
 
 
 @dataclass

@@ -67,13 +67,13 @@ def of_stream_graph(graph: StreamGraph) -> Diagram:
     )
     arrows = tuple(
         Arrow(
+            f"{node.uid}#{number}",
+            graph.nodes[taken.node].uid,
             node.uid,
-            graph.nodes[node.input].uid,
-            node.uid,
-            _label(graph.exchange(node), node.tag.name if node.tag else None),
+            _label(graph.exchange(taken, node), taken.tag.name if taken.tag else None),
         )
         for node in graph.nodes
-        if node.input is not None
+        for number, taken in enumerate(node.inputs)
     )
     return Diagram(f"StreamGraph: {_count(len(boxes), 'operator')}", boxes, arrows)
 

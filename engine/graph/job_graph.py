@@ -26,12 +26,15 @@ class SourceSpec:
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """`build` makes a fresh operator for each subtask. `row_lane`: it runs Python per record."""
+    """`build` makes a fresh operator for each subtask. `named`: its uid is the author's own, so state is found by it.
+
+    `row_lane`: it runs Python per record.
+    """
 
     uid: str
     kind: str
     build: Callable[[], Operator]
-    stateful: bool = False
+    named: bool = True
     row_lane: bool = False
     sink: Sink | None = None
     static: StaticTable | None = None
@@ -67,7 +70,10 @@ class JobVertex:
 
 @dataclass(frozen=True)
 class JobEdge:
-    """`side`: it carries the side output of this tag (its name) of this operator (its uid) of the source vertex."""
+    """`side`: it carries the side output of this tag (its name) of this operator (its uid) of the source vertex.
+
+    `input`: which input of the target's first operator it is, counted from 0.
+    """
 
     id: str
     source: str
@@ -75,6 +81,7 @@ class JobEdge:
     schema: pa.Schema
     exchange: Exchange
     side: tuple[str, str] | None = None
+    input: int = 0
 
 
 @dataclass(frozen=True)

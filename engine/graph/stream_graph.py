@@ -21,12 +21,19 @@ from engine.state.keygroups import check_parallelism
 DEFAULT_GROUP = "default"
 
 
+@dataclass(frozen=True)
+class StreamInput:
+    """What an operator takes. `exchange`: what the author put before it; None: nothing. `tag`: this side output of the
+    node; None: the main one."""
+
+    node: int
+    exchange: Exchange | None = None
+    tag: OutputTag | None = None
+
+
 @dataclass
 class StreamNode:
-    """One operator. The schema is of what it emits. `exchange`: what the author put before it; None: nothing.
-
-    `tag`: it takes this side output of its input; None: the main one.
-    """
+    """One operator. The schema is of what it emits."""
 
     id: int
     uid: str
@@ -34,10 +41,8 @@ class StreamNode:
     parallelism: int
     source: SourceSpec | None = None
     operator: OperatorSpec | None = None
-    input: int | None = None
-    exchange: Exchange | None = None
+    inputs: tuple[StreamInput, ...] = ()
     slot_sharing_group: str = DEFAULT_GROUP
-    tag: OutputTag | None = None
 
 
 @dataclass
@@ -47,28 +52,10 @@ class StreamGraph:
     def add_source(self, spec: SourceSpec, parallelism: int) -> int:
         return self._add(StreamNode(len(self.nodes), spec.uid, spec.schema, parallelism, source=spec))
 
-    def add_operator(
-        self,
-        spec: OperatorSpec,
-        schema: pa.Schema,
-        parallelism: int,
-        input_node: int,
-        exchange: Exchange | None = None,
-        tag: OutputTag | None = None,
-    ) -> int:
-        """It is in the slots of what is before it."""
-        node = StreamNode(
-            len(self.nodes),
-            spec.uid,
-            schema,
-            parallelism,
-            operator=spec,
-            input=input_node,
-            exchange=exchange,
-            slot_sharing_group=self.nodes[input_node].slot_sharing_group,
-            tag=tag,
-        )
-        return self._add(node)
+    def add_operator(self, spec: OperatorSpec, schema: pa.Schema, parallelism: int, *inputs: StreamInput) -> int:
+        """It is in the slots of its first input."""
+        group = self.nodes[inputs[0].node].slot_sharing_group
+        return self._add(StreamNode(len(self.nodes), spec.uid, schema, parallelism, None, spec, inputs, group))
 
     def next_uid(self, kind: str) -> str:
         """For operators without state, whose name nobody has to find again."""
@@ -84,21 +71,20 @@ class StreamGraph:
 
     def consumers(self, node: int) -> list[StreamNode]:
         """Of its main output."""
-        return [other for other in self.nodes if other.input == node and other.tag is None]
+        return [other for other in self.nodes if any(i.node == node and i.tag is None for i in other.inputs)]
 
-    def exchange(self, node: StreamNode) -> Exchange:
+    def exchange(self, taken: StreamInput, node: StreamNode) -> Exchange:
         """What lies before it: the author's choice, or straight on, and spread evenly to another parallelism."""
-        assert node.input is not None
-        before = self.nodes[node.input]
+        before = self.nodes[taken.node]
         same = before.parallelism == node.parallelism
-        if node.exchange is None:
+        if taken.exchange is None:
             return Exchange(ExchangeKind.FORWARD if same else ExchangeKind.REBALANCE)
-        if node.exchange.kind is ExchangeKind.FORWARD and not same:
+        if taken.exchange.kind is ExchangeKind.FORWARD and not same:
             raise JobError(
                 f"forward() from {before.uid!r} (parallelism {before.parallelism}) to {node.uid!r} (parallelism "
                 f"{node.parallelism}): set_parallelism(...) to the same for both, or use rebalance() or rescale()"
             )
-        return node.exchange
+        return taken.exchange
 
     def translate(
         self, name: str, checkpoints: CheckpointConfig, restart: RestartStrategy, max_parallelism: int, code: str
@@ -118,9 +104,7 @@ class StreamGraph:
         head_of: dict[int, int] = {}
         members: dict[int, list[StreamNode]] = {}
         for node in self.nodes:
-            head = node.id
-            if node.input is not None and self._chains(self.nodes[node.input], node):
-                head = head_of[node.input]
+            head = head_of[node.inputs[0].node] if self._chains(node) else node.id
             head_of[node.id] = head
             members.setdefault(head, []).append(node)
         vertices = tuple(
@@ -134,19 +118,25 @@ class StreamGraph:
             for nodes in members.values()
         )
         edges = tuple(
-            JobEdge(
-                f"{self.nodes[head_of[node.input]].uid}->{node.uid}",
-                self.nodes[head_of[node.input]].uid,
-                node.uid,
-                node.tag.schema if node.tag else self.nodes[node.input].schema,
-                self.exchange(node),
-                (self.nodes[node.input].uid, node.tag.name) if node.tag else None,
-            )
+            self._edge(self.nodes[head_of[taken.node]].uid, taken, number, node)
             for node in self.nodes
-            if node.input is not None and head_of[node.id] == node.id
+            if head_of[node.id] == node.id
+            for number, taken in enumerate(node.inputs)
         )
         graph = JobGraph(name, vertices, edges, max_parallelism, checkpoints, restart, "")
         return replace(graph, fingerprint=_fingerprint(graph, code))
+
+    def _edge(self, source: str, taken: StreamInput, number: int, node: StreamNode) -> JobEdge:
+        before = self.nodes[taken.node]
+        return JobEdge(
+            f"{source}->{node.uid}" if number == 0 else f"{source}->{node.uid}#{number + 1}",
+            source,
+            node.uid,
+            taken.tag.schema if taken.tag else before.schema,
+            self.exchange(taken, node),
+            (before.uid, taken.tag.name) if taken.tag else None,
+            number,
+        )
 
     def _check_sinks(self) -> None:
         """Two sinks that write to one place would overwrite each other's files."""
@@ -162,16 +152,20 @@ class StreamGraph:
         """What a source sends aside and nobody takes would be lost without a word."""
         for node in self.nodes:
             for tag in node.source.source.side_outputs if node.source else ():
-                if not any(other.input == node.id and other.tag == tag for other in self.nodes):
+                if not any(i.node == node.id and i.tag == tag for other in self.nodes for i in other.inputs):
                     raise JobError(
                         f"nobody takes the {tag.name} records of source {node.uid!r}: end them with "
                         f"side_output({tag.name.upper()}).sink_to(...) too"
                     )
 
-    def _chains(self, before: StreamNode, after: StreamNode) -> bool:
-        straight = self.exchange(after).kind is ExchangeKind.FORWARD
-        together = before.slot_sharing_group == after.slot_sharing_group
-        return straight and together and after.tag is None and len(self.consumers(before.id)) == 1
+    def _chains(self, node: StreamNode) -> bool:
+        """To what is before it: its only input, of which it is the only consumer."""
+        if len(node.inputs) != 1:
+            return False
+        (taken,) = node.inputs
+        straight = self.exchange(taken, node).kind is ExchangeKind.FORWARD
+        together = self.nodes[taken.node].slot_sharing_group == node.slot_sharing_group
+        return straight and together and taken.tag is None and len(self.consumers(taken.node)) == 1
 
 
 def _fingerprint(graph: JobGraph, code: str) -> str:

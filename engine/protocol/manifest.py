@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.redistribution import Distribution
 
 
 class StateFile(msgspec.Struct, frozen=True):
-    """One file of state. `group_start`/`group_end`: the key groups in it, sorted and indexed inside the file."""
+    """One file of state. `group_start`/`group_end`: of keyed state, the key groups in it, sorted and indexed inside."""
 
     uid: str
     name: str
@@ -20,6 +21,7 @@ class StateFile(msgspec.Struct, frozen=True):
     rows: int
     group_start: int = 0
     group_end: int = 0
+    distribution: Distribution = Distribution.KEYED
 
 
 class Committable(msgspec.Struct, frozen=True):

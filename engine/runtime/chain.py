@@ -48,6 +48,11 @@ class _Link:
         self._operator.process(batch, self._after)
         RUNNING.reset(before)
 
+    def emit_second(self, batch: pa.RecordBatch) -> None:
+        before = RUNNING.set(self._context)
+        self._operator.process_second(batch, self._after)
+        RUNNING.reset(before)
+
     def watermark(self, timestamp_ms: int) -> None:
         before = RUNNING.set(self._context)
         self._operator.on_watermark(timestamp_ms, self._after)
@@ -71,6 +76,10 @@ class OperatorChain:
             link = _Link(operator, context, self.input)
             self._links.insert(0, link)
             self.input = link
+
+    def emit_second(self, batch: pa.RecordBatch) -> None:
+        """What came on the second input, to the first operator."""
+        self._links[0].emit_second(batch)
 
     def end(self) -> None:
         for link in self._links:

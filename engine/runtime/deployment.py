@@ -18,7 +18,7 @@ from engine.runtime.chain import OperatorChain, PortsOutput
 from engine.runtime.channels import OutputChannel, OutputPort
 from engine.runtime.closing import close_all
 from engine.runtime.gate import InputGate
-from engine.runtime.operators.base import OperatorContext, RestoredState
+from engine.runtime.operators.base import EVENT_TIME, OperatorContext, RestoredState
 from engine.runtime.ports import Clock, Offload, Transport
 from engine.runtime.running import RUNNING
 from engine.runtime.source import SourceHead
@@ -73,7 +73,10 @@ class Deployer:
         counters: Counters = {}
         ports = self._ports(deployment, subtask)
         operators = [spec.build() for spec in vertex.operators]
-        contexts = {uid: self._context(uid, subtask, vertex, attempt, counters) for uid in vertex.uids}
+        named = {spec.uid: spec.named for spec in vertex.operators}
+        contexts = {
+            uid: self._context(uid, subtask, vertex, attempt, counters, named.get(uid, True)) for uid in vertex.uids
+        }
         chain = OperatorChain(operators, [contexts[spec.uid] for spec in vertex.operators], PortsOutput(ports))
         head = self._head(deployment, subtask, vertex)
         opened: list[Callable[[], None]] = []
@@ -113,7 +116,15 @@ class Deployer:
         if vertex.source is not None:
             return SourceHead(vertex.source.source, vertex.source.schema, vertex.source.strategy)
         channels = self.execution.inputs(subtask)
-        gate = InputGate(deployment.attempt, channels, self._aligner(len(channels)), self.transport, self.limits)
+        edges = self.execution.graph.inputs(vertex.id)
+        second = frozenset(edge.id for edge in edges if edge.input)
+        timeless = frozenset(edge.id for edge in edges if EVENT_TIME not in edge.schema.names)
+        if len(timeless) == len(edges):
+            timeless = frozenset()  # no clock at all, but an end of time
+        aligner = self._aligner(len(channels))
+        gate = InputGate(
+            deployment.attempt, channels, aligner, self.transport, self.limits, second=second, timeless=timeless
+        )
         deployment.gates.update(dict.fromkeys(channels, gate))
         return gate
 
@@ -134,7 +145,7 @@ class Deployer:
         return ports
 
     def _context(
-        self, uid: str, subtask: SubtaskId, vertex: JobVertex, attempt: AttemptId, counters: Counters
+        self, uid: str, subtask: SubtaskId, vertex: JobVertex, attempt: AttemptId, counters: Counters, named: bool
     ) -> OperatorContext:
         return OperatorContext(
             uid,
@@ -148,10 +159,12 @@ class Deployer:
             self.store,
             self.paths,
             counters,
+            named,
         )
 
     def _restored(self, restored: Restored | None, subtask: SubtaskId, uid: str) -> RestoredState | None:
         if restored is None:
             return None
         inline = restored.inline_of(uid, self.execution.key_groups(subtask))
-        return RestoredState(inline, restored.tables.get((subtask, uid), []))
+        of = (subtask, uid)
+        return RestoredState(inline, restored.tables.get(of, []), restored.operator.get(of, []))

@@ -17,14 +17,24 @@ from engine.runtime.ports import Frame, Transport
 
 
 @dataclass(frozen=True)
+class Second:
+    """Rows of the second input."""
+
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True)
 class Ended:
     """Every channel has said EndOfData."""
 
 
-Taken: TypeAlias = pa.RecordBatch | Watermark | StreamStatus | Ended | Outcome
+Taken: TypeAlias = pa.RecordBatch | Second | Watermark | StreamStatus | Ended | Outcome
 
 
 class InputGate:
+    """`second`: the edges of the second input. `timeless`: those without event time, beside others that have it: they
+    have no clock to hold back."""
+
     def __init__(
         self,
         attempt: AttemptId,
@@ -32,8 +42,11 @@ class InputGate:
         aligner: BarrierAligner,
         transport: Transport,
         limits: ChannelLimits | None = None,
+        second: frozenset[str] = frozenset(),
+        timeless: frozenset[str] = frozenset(),
     ) -> None:
         limits = limits or ChannelLimits()
+        self._second = second
         self.rows_received: dict[str, int] = {channel.edge: 0 for channel in channels}
         self._attempt = attempt
         self._transport = transport
@@ -42,9 +55,9 @@ class InputGate:
         self._aligner = aligner
         self._credit = GateCredit(len(channels), limits)
         self._hold = limits.own_bytes // 4
-        self._watermarks = [MIN_WATERMARK] * len(channels)
+        self._watermarks = [MAX_WATERMARK if channel.edge in timeless else MIN_WATERMARK for channel in channels]
         self._watermark = MIN_WATERMARK
-        self._behind = len(channels)  # active inputs whose watermark is not past the clock: they hold it back
+        self._behind = self._watermarks.count(MIN_WATERMARK)  # active inputs not past the clock: they hold it back
         self._idle_channels = [False] * len(channels)
         self._idle = False
         self._ended = 0
@@ -82,7 +95,7 @@ class InputGate:
                 self._grant(self._hold)
             if isinstance(element, pa.RecordBatch):
                 self.rows_received[channel.id.edge] += element.num_rows
-                return element
+                return Second(element) if channel.id.edge in self._second else element
             if isinstance(element, Watermark):
                 self._on_watermark(position, element.timestamp_ms)
             elif isinstance(element, StreamStatus):

@@ -239,9 +239,10 @@ class SlotRuntime:
 
     def _wanted(self, slot: int) -> list[Wanted]:
         return [
-            Wanted(subtask, spec.uid, self._execution.key_groups(subtask))
+            Wanted(subtask, spec.uid, self._execution.key_groups(subtask), vertex.parallelism)
             for subtask in self._execution.in_slot(slot)
-            for spec in self._execution.graph.vertex(subtask.vertex).operators
+            for vertex in [self._execution.graph.vertex(subtask.vertex)]
+            for spec in vertex.operators
         ]
 
     def _build(self, deploy: Deploy, restored: Restored | None) -> None:

@@ -22,7 +22,7 @@ from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamSta
 from engine.runtime.chain import OperatorChain
 from engine.runtime.channels import OutputPort
 from engine.runtime.closing import close_all
-from engine.runtime.gate import Ended, InputGate
+from engine.runtime.gate import Ended, InputGate, Second
 from engine.runtime.operators.base import OperatorSnapshot
 from engine.runtime.ports import Clock
 from engine.runtime.source import SourceHead
@@ -142,7 +142,7 @@ class Subtask:
         if self._idle and (batch is not None or aside or not head.idle):
             self._set_idle(False)
         if batch is not None:
-            self._process(batch)
+            self._process(batch, self._chain.input.emit)
         for tag, rows in aside:
             self._chain.tail.emit_side(self._head_uid, tag, rows)
         watermark = head.watermark()
@@ -171,17 +171,19 @@ class Subtask:
                 self._report(Decline(self._attempt, checkpoint, self.id, False, detail))
             case Ended():
                 self._end()
+            case Second(batch):
+                self._process(batch, self._chain.emit_second)
             case batch:
-                self._process(batch)
+                self._process(batch, self._chain.input.emit)
         return True
 
-    def _process(self, batch: pa.RecordBatch) -> None:
+    def _process(self, batch: pa.RecordBatch, emit: Callable[[pa.RecordBatch], None]) -> None:
         self.meter.rows_in += batch.num_rows
         if not self._row_lane:
-            self._chain.input.emit(batch)
+            emit(batch)
             return
         before = self._clock.now_ms()
-        self._chain.input.emit(batch)
+        emit(batch)
         spent = self._clock.now_ms() - before
         if spent > YIELD_MS and self._max_rows > 16:
             self._max_rows //= 2

@@ -35,14 +35,18 @@ class JobPaths:
     def nonce(self, generation: int) -> str:
         return f"{self.job}/nonce-{generation:04d}"
 
+    def inputs(self) -> tuple[str, str]:
+        """What the job reads beside its snapshots: listings, DataFrames and static tables."""
+        return f"{self.job}/sources", f"{self.job}/static"
+
     def source_listing(self, uid: str) -> str:
-        return f"{self.job}/sources/{_safe(uid)}.json"
+        return f"{self.inputs()[0]}/{_safe(uid)}.json"
 
     def dataframe(self, uid: str) -> str:
-        return f"{self.job}/sources/{_safe(uid)}"
+        return f"{self.inputs()[0]}/{_safe(uid)}"
 
     def static_tables(self, uid: str) -> str:
-        return f"{self.job}/static/{_safe(uid)}"
+        return f"{self.inputs()[1]}/{_safe(uid)}"
 
     def static_table(self, uid: str, version: int) -> str:
         return f"{self.static_tables(uid)}/{version}"

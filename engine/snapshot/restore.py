@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from engine.protocol.ids import SubtaskId
-from engine.protocol.manifest import ManifestRef
+from engine.protocol.manifest import Manifest, ManifestRef, StateFile
+from engine.protocol.redistribution import Distribution, shares
 from engine.snapshot.log import EpochLog, read_checked
-from engine.snapshot.statefile import decode
+from engine.snapshot.statefile import decode, decode_plain
 from engine.state.keygroups import KeyGroupRange, range_of
 
 
 @dataclass
 class Restored:
-    """Per operator uid the inline parts of all its subtasks; per subtask and uid the tables of its key groups."""
+    """Per operator uid the inline parts of all its subtasks; per subtask and uid the tables of its key groups, and its
+    shares of operator state."""
 
     inline: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     groups: dict[str, list[KeyGroupRange]] = field(default_factory=dict)  # of the subtasks that wrote `inline`
     tables: dict[tuple[SubtaskId, str], list[tuple[str, pa.Table]]] = field(default_factory=dict)
+    operator: dict[tuple[SubtaskId, str], list[tuple[str, Distribution, pa.Table]]] = field(default_factory=dict)
 
     def inline_of(self, uid: str, groups: KeyGroupRange) -> list[dict[str, Any]]:
         """Only from subtasks whose key groups meet these."""
@@ -32,11 +35,12 @@ class Restored:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One operator of one subtask to restore."""
+    """One operator of one subtask to restore, which now has this many of them."""
 
     subtask: SubtaskId
     uid: str
     groups: KeyGroupRange
+    parallelism: int
 
 
 def restore(log: EpochLog, ref: ManifestRef, wanted: Sequence[Wanted]) -> Restored:
@@ -61,4 +65,36 @@ def restore(log: EpochLog, ref: ManifestRef, wanted: Sequence[Wanted]) -> Restor
                 table = decode(data, want.groups)
                 if table.num_rows:
                     result.tables.setdefault((want.subtask, want.uid), []).append((file.name, table))
+    for files in _operator_states(manifest, parallelism):
+        _deal_out(log, files, wanted, result)
     return result
+
+
+def _operator_states(manifest: Manifest, parallelism: Mapping[str, int]) -> Iterable[list[StateFile | None]]:
+    """Per state its file of each subtask, in their order; None: it was empty there."""
+    states: dict[tuple[str, str, Distribution], list[StateFile | None]] = {}
+    for state in manifest.subtasks:
+        for file in state.files:
+            if file.distribution is not Distribution.KEYED:
+                of_all: list[StateFile | None] = [None] * parallelism[state.subtask.vertex]
+                states.setdefault((file.uid, file.name, file.distribution), of_all)[state.subtask.index] = file
+    return states.values()
+
+
+def _deal_out(log: EpochLog, files: Sequence[StateFile | None], wanted: Sequence[Wanted], result: Restored) -> None:
+    some = next(file for file in files if file is not None)
+    items = [file.rows if file is not None else 0 for file in files]
+    read: dict[str, pa.Table] = {}
+    for want in wanted:
+        if want.uid != some.uid:
+            continue
+        parts = []
+        of_each = shares(some.distribution, items, want.subtask.index, want.parallelism)
+        for file, share in zip(files, of_each, strict=True):
+            if file is not None and share:
+                if file.path not in read:
+                    read[file.path] = decode_plain(read_checked(log.store, file.path, file.checksum))
+                parts.append(read[file.path].slice(share.start, len(share)))
+        if parts:
+            held = result.operator.setdefault((want.subtask, want.uid), [])
+            held.append((some.name, some.distribution, pa.concat_tables(parts)))

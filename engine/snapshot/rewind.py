@@ -1,7 +1,7 @@
 """Going on from an older epoch, by hand: the three ways out when the newest snapshot can't be read.
 
 `rewind` and `replay` publish the older state again under a new epoch number (none is ever used twice); `fork` copies it
-into a job of its own. All of them first fence whoever may still run.
+into a job of its own, with what it reads. All of them first fence whoever may still run.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def fork(log: EpochLog, name: str, owner: str) -> int:
     other = EpochLog(log.store, JobPaths(name))
     if other.last() is not None:
         raise StoreError(f"there is a job {name!r} in the store already: choose another name")
+    _copy_inputs(log.store, log.paths, other.paths)
     manifest = msgspec.structs.replace(target, job=name, epoch=0, commits=[], carried=[], final=False, rewound_to=None)
     ref = other.write_manifest(_copied(log.store, other.paths, manifest))
     record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1)
@@ -98,6 +99,18 @@ def fork(log: EpochLog, name: str, owner: str) -> int:
     if outcome is Created.EXISTS:
         raise StoreError(f"a job {name!r} was made meanwhile: choose another name")
     return target.epoch
+
+
+def _copy_inputs(store: Store, source: JobPaths, target: JobPaths) -> None:
+    """Positions in DataFrames are positions in these very files."""
+    for old, new in zip(source.inputs(), target.inputs(), strict=True):
+        paths = store.list(old)
+        for path in sorted(
+            paths, key=lambda path: path.endswith("/_SUCCESS")
+        ):  # last: it says that the others are there
+            copy = new + path.removeprefix(old)
+            store.write(copy, store.read(path))
+            store.sync([copy])
 
 
 def _copied(store: Store, paths: JobPaths, manifest: Manifest) -> Manifest:

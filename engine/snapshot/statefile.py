@@ -1,4 +1,4 @@
-"""State files: Arrow IPC, rows sorted and indexed by key group, so that any parallelism can read its part.
+"""State files: Arrow IPC. Keyed state is sorted and indexed by key group, so that any parallelism can read its part.
 
 Restoring never unpickles anything; what is read is checked against the checksum in the manifest first.
 """
@@ -45,7 +45,11 @@ def encode(table: pa.Table, keys: Sequence[str], groups: KeyGroupRange, max_para
     else:
         offsets = [0] * (len(groups) + 1)
     index = _Index(KEY_HASH_VERSION, max_parallelism, groups.start, offsets)
-    table = table.replace_schema_metadata({_INDEX: msgspec.json.encode(index)})
+    return encode_plain(table.replace_schema_metadata({_INDEX: msgspec.json.encode(index)}))
+
+
+def encode_plain(table: pa.Table) -> bytes:
+    """State without keys."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table)
@@ -55,7 +59,7 @@ def encode(table: pa.Table, keys: Sequence[str], groups: KeyGroupRange, max_para
 
 def decode(data: bytes, wanted: KeyGroupRange) -> pa.Table:
     """The rows of the wanted key groups."""
-    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    table = decode_plain(data)
     index = msgspec.json.decode(table.schema.metadata[_INDEX], type=_Index)
     if index.hash_version != KEY_HASH_VERSION:
         raise CorruptSnapshot(f"written with key hash {index.hash_version}, this Weir has {KEY_HASH_VERSION}")
@@ -63,3 +67,7 @@ def decode(data: bytes, wanted: KeyGroupRange) -> pa.Table:
     end = min(max(wanted.end - index.first_group, 0), len(index.offsets) - 1)
     rows = index.offsets[end] - index.offsets[start]
     return table.slice(index.offsets[start], rows).replace_schema_metadata(None)
+
+
+def decode_plain(data: bytes) -> pa.Table:
+    return pa.ipc.open_file(pa.BufferReader(data)).read_all()

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, StateFile, SubtaskState
+from engine.protocol.redistribution import Distribution
 from engine.snapshot.paths import JobPaths
-from engine.snapshot.statefile import checksum, encode
+from engine.snapshot.statefile import checksum, encode, encode_plain
 from engine.snapshot.store import Store
 from engine.state.keygroups import KeyGroupRange
 
@@ -25,6 +26,9 @@ class Part(Protocol):
 
     @property
     def keys(self) -> tuple[str, ...]: ...
+
+    @property
+    def distribution(self) -> Distribution: ...
 
 
 class Snapshot(Protocol):
@@ -68,12 +72,13 @@ def upload(
             table = part.table()
             if not table.num_rows:
                 continue
-            data = encode(table, part.keys, groups, max_parallelism)
+            keyed = part.distribution is Distribution.KEYED
+            data = encode(table, part.keys, groups, max_parallelism) if keyed else encode_plain(table)
             path = paths.state_file(attempt, checkpoint, uid, subtask, part.name)
             store.write(path, data)
-            files.append(
-                StateFile(uid, part.name, path, len(data), checksum(data), table.num_rows, groups.start, groups.end)
-            )
+            start, end = (groups.start, groups.end) if keyed else (0, 0)
+            size, rows = len(data), table.num_rows
+            files.append(StateFile(uid, part.name, path, size, checksum(data), rows, start, end, part.distribution))
         if snapshot.pre_commit is not None:
             committables += snapshot.pre_commit()
         spent_ms[uid] = now_ms() - before

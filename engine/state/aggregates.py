@@ -87,6 +87,15 @@ class AggregatePlan:
         starts = grouped.pop() if per_row else _repeat(windows, len(counts))
         return pa.table([*grouped, starts, counts, *partials], names=self._names)
 
+    def ungrouped(self, rows: pa.RecordBatch, windows: pa.Array | int) -> pa.RecordBatch:
+        """Each row as a partial of its own."""
+        starts = _repeat(windows, rows.num_rows) if isinstance(windows, int) else windows
+        keys = [_canonical(_plain(rows.column(key))) for key in self.keys]
+        values = [_of_one(_plain(rows.column(column)), part) for column, part in self._partial_of]
+        arrays = [*keys, starts, _repeat(1, rows.num_rows), *values]
+        typed = [array.cast(field.type) for array, field in zip(arrays, self.partial_schema, strict=True)]
+        return pa.RecordBatch.from_arrays(typed, schema=self.partial_schema)
+
     def merge(self, partials: Sequence[pa.Table]) -> pa.Table:
         """Partials of one window into one, a row per key."""
         joined = pa.concat_tables(partials)
@@ -130,6 +139,11 @@ def _group(
     return [grouped.column(name) for name in key_names], [grouped.column(name) for name in made]
 
 
+def _of_one(column: pa.Array, kernel: str) -> pa.Array:
+    """What the kernel makes of each value alone, up to its type."""
+    return column.is_valid() if kernel == "count" else column
+
+
 def _plain(column: Column) -> Column:
     if pa.types.is_dictionary(column.type):
         return _plain(column.cast(column.type.value_type))
@@ -147,8 +161,8 @@ def _canonical(key: Column) -> Column:
     return pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), pc.add(key, pa.scalar(0.0, key.type)))
 
 
-def _repeat(start_ms: int, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(start_ms, pa.int64()), rows)
+def _repeat(value: int, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.int64()), rows)
 
 
 def _mean(merged: pa.Table, names: list[str]) -> pa.ChunkedArray:

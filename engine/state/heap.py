@@ -14,12 +14,27 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from engine.state.values import frozen, thawed
+
 VALUE = "_value"
 
 Key = tuple[Any, ...]
 T = TypeVar("T")
 
 _NAN = float("nan")
+
+
+class _NoKey(tuple[Any, ...]):
+    """Can't be looked up: so states need not ask on each access whether there is a key."""
+
+    def __hash__(self) -> int:
+        raise TypeError(
+            "a broadcast record has no key, so there is no keyed state to read or write: use "
+            "context.apply_to_keyed_state(descriptor, function)"
+        )
+
+
+NO_KEY: Key = _NoKey()
 
 
 @dataclass(frozen=True)
@@ -73,6 +88,14 @@ class HeapBackend:
             raise ValueError(f"state {descriptor.name!r} is declared twice, as {known[0].type} and {descriptor.type}")
         return ValueState(self, known[1])
 
+    def apply_to_all(self, descriptor: ValueStateDescriptor, function: Callable[[Key, ValueState[Any]], None]) -> None:
+        """For each key that has a value; afterwards there is no current key."""
+        state = self.value_state(descriptor)
+        for key in list(self._states[descriptor.name][1]):
+            self.key = key
+            function(key, state)
+        self.key = NO_KEY
+
     def restore(self, name: str, table: pa.Table) -> None:
         """To be called before the states are asked for."""
         assert name not in self._states, f"state {name!r} is restored after it was opened"
@@ -82,11 +105,8 @@ class HeapBackend:
         """Per state name, how to make its table later. Later updates do not show in it."""
         parts: list[tuple[str, Callable[[], pa.Table]]] = []
         for name, (descriptor, values) in self._states.items():
-            keys, held = list(values.keys()), list(values.values())
-            if pa.types.is_nested(descriptor.type):
-                parts.append((name, partial(self._table, keys, _array(descriptor, held))))
-            else:
-                parts.append((name, partial(self._table_of, keys, descriptor, held)))
+            held = frozen(name, descriptor.type, list(values.values()))
+            parts.append((name, partial(self._table, list(values.keys()), held)))
         for name, tables in self._restored.items():
             parts.append((name, partial(pa.concat_tables, list(tables))))  # not opened yet: still ours to keep
         return parts
@@ -94,45 +114,17 @@ class HeapBackend:
     def _load(self, descriptor: ValueStateDescriptor) -> dict[Key, Any]:
         values: dict[Key, Any] = {}
         for table in self._restored.pop(descriptor.name, []):
-            saved = table.column(self._value_name)
-            if saved.type != descriptor.type:
-                raise ValueError(
-                    f"state {descriptor.name!r} was saved as {saved.type}, but the job now declares {descriptor.type}: "
-                    "declare the type it had, or a new state under another name"
-                )
+            held = thawed(descriptor.name, descriptor.type, table.column(self._value_name))
             keys = zip(*(table.column(field.name).to_pylist() for field in self._fields), strict=True)
-            values.update(zip(self.canonical(keys), objects_of(saved), strict=True))
+            values.update(zip(self.canonical(keys), held, strict=True))
         return values
 
-    def _table_of(self, keys: list[Key], descriptor: ValueStateDescriptor, held: list[Any]) -> pa.Table:
-        return self._table(keys, _array(descriptor, held))
-
-    def _table(self, keys: list[Key], values: pa.Array) -> pa.Table:
+    def _table(self, keys: list[Key], values: Callable[[], pa.Array]) -> pa.Table:
         columns = list(zip(*keys, strict=True)) if keys else [()] * len(self._fields)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._fields, strict=True)]
-        return pa.table([*arrays, values], names=[*(field.name for field in self._fields), self._value_name])
-
-
-def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """What a function sees: a map is a dict. Arrow makes those the long way round, thirty times as slowly as others."""
-    return column.to_pylist(maps_as_pydicts="lossy" if _holds_maps(column.type) else None)  # type: ignore[no-any-return]
-
-
-def _holds_maps(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_holds_maps(kind.field(place).type) for place in range(kind.num_fields))
+        return pa.table([*arrays, values()], names=[*(field.name for field in self._fields), self._value_name])
 
 
 def _canonical(key: Key) -> Key:
     """Every NaN is one key: Python finds it again only if it is the same object."""
     return tuple([_NAN if part != part else part for part in key])
-
-
-def _array(descriptor: ValueStateDescriptor, held: list[Any]) -> pa.Array:
-    try:
-        if pa.types.is_integer(descriptor.type):
-            for value in held:
-                if isinstance(value, float) and not value.is_integer():
-                    raise ValueError(f"{value} (Arrow would cut it off without a word)")
-        return pa.array(held, descriptor.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"state {descriptor.name!r} is declared as {descriptor.type}, but holds: {error}") from error

@@ -12,13 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from engine.api import (
+    BroadcastContext,
     CheckpointingMode,
     DataStream,
     FixedDelay,
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     MapFunction,
+    MapStateDescriptor,
     NoRestart,
     ProcessContext,
+    ReadOnlyBroadcastContext,
     RuntimeContext,
     StreamEnvironment,
     TumblingEventTimeWindows,
@@ -102,6 +106,38 @@ def running_totals(env: StreamEnvironment) -> None:
     doubled = _source(env, rows=60_000, rate=12_000).map(lambda row: {**row, "value": row["value"] * 2})
     totals = doubled.key_by("key").process(RunningTotal(), uid="totals", schema="key long, value long, sum long")
     totals.sink_to(TableSink("totals"), uid="out")
+
+
+PRICES = MapStateDescriptor("prices", pa.int64(), pa.int64())
+
+
+class Priced(KeyedBroadcastProcessFunction):
+    """Numbers the records of each key, and in each subtask the prices that it knows."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self._index = context.subtask_index
+        self._seen = context.get_state(ValueStateDescriptor("seen", pa.int64()))
+
+    def process_element(self, value: dict[str, Any], context: ReadOnlyBroadcastContext) -> Iterable[dict[str, Any]]:
+        seen = (self._seen.value() or 0) + 1
+        self._seen.update(seen)
+        yield {"key": value["key"], "subtask": -1, "number": seen}
+
+    def process_broadcast_element(self, value: dict[str, Any], context: BroadcastContext) -> Iterable[dict[str, Any]]:
+        prices = context.get_broadcast_state(PRICES)
+        prices.put(value["item"], value["item"] * 100)
+        yield {"key": value["item"], "subtask": self._index, "number": len(prices)}
+
+
+def priced(env: StreamEnvironment) -> None:
+    """Two inputs: a keyed stream, and one that goes to every subtask."""
+    env.enable_checkpointing("300 ms")
+    env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
+    changes = GeneratorSource(lambda n: {"item": n}, 2, rows=500, rate=100)
+    prices = env.from_source(changes, "item long", uid="prices")
+    connected = _source(env, rows=60_000, rate=12_000).key_by("key").connect(prices.broadcast(PRICES))
+    numbered = connected.process(Priced(), uid="priced", schema="key long, subtask long, number long")
+    numbered.sink_to(TableSink("priced"), uid="out")
 
 
 def raises(env: StreamEnvironment) -> None:

@@ -122,15 +122,20 @@ def test_a_full_store_fails_checkpoints_and_loses_nothing_once_there_is_room(tmp
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-def test_nothing_outlives_a_killed_weir_run(tmp_path: Path) -> None:
+@pytest.mark.promise("A1")
+def test_weir_run_shows_what_print_sinks_print_and_nothing_outlives_it_when_it_is_killed(tmp_path: Path) -> None:
     environ = {**os.environ, "WEIR_STORE": str(tmp_path)}
-    run = subprocess.Popen([*WEIR, "run", "tests.cluster.jobs:endless"], env=environ, stdout=subprocess.DEVNULL)
-    address = tmp_path / "endless" / "run" / "master.json"
+    terminal = tmp_path / "terminal"
+    with terminal.open("wb") as out:
+        run = subprocess.Popen([*WEIR, "run", "tests.cluster.jobs:chatty"], env=environ, stdout=out)
+    address = tmp_path / "chatty" / "run" / "master.json"
     try:
         deadline = time.monotonic() + 60
-        while not address.exists():
+        while "\n0> {'key': 0, 'value': 500, " not in terminal.read_text():
             assert time.monotonic() < deadline and run.poll() is None
             time.sleep(0.1)
+        shown = terminal.read_text()
+        assert "printed" not in shown and "logged" not in shown, "only the sink's records"
         master = int(address.read_text().split('"pid":')[1].split(",")[0])
         assert session_processes(master)
     finally:

@@ -100,6 +100,21 @@ def test_the_row_lane_with_value_state_survives_kill_9(tmp_path: Path) -> None:
     assert sum(count - 1 for count in per_key.values()) <= zero, "a running total came twice"
 
 
+@pytest.mark.promise("A7", "C1", "D11")
+def test_broadcast_state_beside_keyed_state_survives_kill_9(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "priced") as job:
+        os.kill(job.completed(3)["slots"][0]["pid"], signal.SIGKILL)
+        assert job.wait_until_ended().outcome == "finished"
+    rows = list(zip(*(column.to_pylist() for column in job.table("priced").columns), strict=True))
+    for subtask in (0, 1):
+        own = [(item, known) for item, of, known in rows if of == subtask]
+        assert sorted(item for item, _ in own) == list(range(500))
+        assert sorted(known for _, known in own) == list(range(1, 501)), "a price was forgotten"
+    per_key = Counter(make(np.arange(60_000, dtype=np.int64))["key"].tolist())
+    want = Counter((key, number) for key, most in per_key.items() for number in range(1, most + 1))
+    assert Counter((key, number) for key, of, number in rows if of < 0) == want
+
+
 @pytest.mark.promise("A9")
 def test_a_slot_that_holds_more_than_its_budget_is_ended_and_said_to_have(tmp_path: Path) -> None:
     with RunningJob(tmp_path, "hoarding", slot_memory_mb=500) as job:

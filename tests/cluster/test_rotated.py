@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine.cluster import supervisor
 from engine.cluster.history import History
-from engine.cluster.rotated import BEGIN, Position, RotatedFile
+from engine.cluster.launch import MasterLaunch
+from engine.cluster.rotated import BEGIN, Position, RotatedFile, rotate_open
+from engine.cluster.supervisor import Supervisor
 
 
 def lines(file: RotatedFile, position: Position = BEGIN) -> list[bytes]:
@@ -56,3 +63,52 @@ def test_a_line_that_a_crash_tore_takes_no_other_event_with_it(tmp_path: Path) -
     successor = History(tmp_path, "job")
     successor.append({"kind": "running", "at_ms": 2})
     assert [event["kind"] for event in successor.events()] == ["claimed", "running"]
+
+
+def test_a_file_that_others_hold_open_is_bounded_and_they_go_on_writing_into_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("ab", buffering=0) as one, path.open("ab", buffering=0) as other:
+        for number in range(200):
+            (one if number % 2 else other).write(b"line %04d\n" % number)
+            rotate_open(path, file_bytes=100, files=3)
+    files = [tmp_path / "log.2", tmp_path / "log.1", path]
+    kept = b"".join(file.read_bytes() for file in files).splitlines()
+    assert kept == [b"line %04d" % number for number in range(200 - len(kept), 200)] and len(kept) >= 20
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+
+
+def test_of_more_than_a_file_at_once_the_newest_stays(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"old" * 100 + b"new" * 10)
+    rotate_open(path, file_bytes=30, files=2)
+    assert path.read_bytes() == b"" and (tmp_path / "log.1").read_bytes() == b"new" * 10
+
+
+def test_what_a_jobmaster_prints_is_bounded_by_its_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a process that prints in the place of the JobMaster's."""
+    monkeypatch.setattr(supervisor, "LOG_BYTES", 10_000)
+    talks = [sys.executable, "-c", "import os\nfor n in range(5): os.write(1, b'%d' % n * 20_000); input()"]
+    popen = subprocess.Popen
+
+    def start(_: list[str], stdin: int, **options: Any) -> subprocess.Popen[bytes]:
+        return popen(talks, stdin=subprocess.PIPE, **options)
+
+    monkeypatch.setattr(supervisor.subprocess, "Popen", start)
+    watching = Supervisor(MasterLaunch("", "numbers", {}, 1, str(tmp_path), 1), on_crash=print)
+    watching.start()
+    log = tmp_path / "numbers" / "run" / "master.log"
+    process = watching._process
+    assert process is not None and process.stdin is not None
+    deadline = time.monotonic() + 30
+    for _ in range(5):
+        while log.stat().st_size < 20_000:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.01)
+        assert watching.poll() is None
+        assert log.stat().st_size == 0
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+    process.stdin.close()
+    process.wait()
+    kept = {path.name: path.read_text() for path in log.parent.glob("master.log.*")}
+    assert kept == {"master.log.1": "4" * 10_000, "master.log.2": "3" * 10_000}

@@ -154,6 +154,19 @@ def test_a_file_that_is_not_what_was_listed_is_told(tmp_path: Path, change: str)
         reading.all(reading.splits[0])
 
 
+@pytest.mark.promise("G1")
+def test_files_of_the_job_s_own_may_be_copies_but_no_others(tmp_path: Path) -> None:
+    """A fork gets copies of the DataFrames that the job reads, and goes on in them."""
+    put(tmp_path, "a.json")
+    own = Location(str(tmp_path), own=True)
+    (split,) = own.files()
+    os.utime(tmp_path / "a.json", (1, 1))
+    assert own.checked(split) == tmp_path / "a.json"
+    (tmp_path / "a.json").write_text('{"n": 17}\n')
+    with pytest.raises(FileError, match=r"a.json has changed since it was listed"):
+        own.checked(split)
+
+
 # --- watched ---
 
 

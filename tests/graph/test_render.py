@@ -8,10 +8,11 @@ from pathlib import Path
 from textwrap import dedent
 from xml.etree import ElementTree
 
+import pyarrow as pa
 import pytest
 
 from assets.pageviews.job import job as page_views
-from engine.api import StreamEnvironment
+from engine.api import BroadcastProcessFunction, MapStateDescriptor, StreamEnvironment
 from engine.connectors.table import TableSink
 from engine.graph.diagram import Diagram, Level, diagrams
 from engine.graph.render import mermaid, text
@@ -71,6 +72,28 @@ def test_the_page_view_job_as_text() -> None:
             pv[1]: key groups [64, 128)
         """
     )
+
+
+@pytest.mark.promise("A7", "A10")
+def test_an_operator_with_two_inputs_begins_a_vertex_of_its_own() -> None:
+    rules = MapStateDescriptor("rules", pa.string(), pa.int64())
+
+    def job(env: StreamEnvironment) -> None:
+        env.set_parallelism(2)
+        stream = source(env, splits=2)
+        connected = stream.connect(stream.broadcast(rules)).process(BroadcastProcessFunction(), uid="both")
+        connected.print(uid="shown")
+
+    assert text(drawn(job, Level.JOB)) == dedent(
+        """\
+        JobGraph: 2 vertices
+          views ×2: source views
+            └─ forward → both
+            └─ broadcast → both
+          both ×2: process both → sink shown
+        """
+    )
+    assert mermaid(drawn(job, Level.STREAM)).count("-->") == 3
 
 
 @pytest.mark.promise("A9", "A10")

@@ -179,6 +179,22 @@ def test_an_empty_batch_makes_no_partial() -> None:
     assert out.events == []
 
 
+def test_rows_travel_as_they_are_while_grouping_leaves_most_of_them_and_it_is_tried_again_later() -> None:
+    window, sent = Window(), []
+
+    def send(*keys: str) -> None:
+        out = Collected()
+        records = [{"k": k, "x": 1, "ts": 5, "_event_time": 5} for k in keys]
+        window.combine.process(pa.RecordBatch.from_pylist(records, schema=SCHEMA), out)
+        sent.append(sum(batch.num_rows for batch in out.events))
+
+    send("a", "a", "a", "b")
+    send("a", "b", "c", "c")
+    for _ in range(window_module.AGAIN):
+        send("a", "a", "a", "a")
+    assert sent == [2, 3, *[4] * (window_module.AGAIN - 1), 1]
+
+
 def test_a_large_window_leaves_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_module, "FIRE_ROWS", 10)
     window = Window()

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import engine.cluster.jobmaster as jobmaster_module
 import engine.runtime.slot as slot_module
 import engine.snapshot.log as log_module
+import engine.snapshot.restore as restore_module
 from engine.cluster.actions import RunOffLoop
 from engine.cluster.jobmaster import JobMaster
 from engine.connectors import table as table_module
@@ -28,6 +30,7 @@ from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.coordinator import CheckpointCoordinator, DiscardLateAck
 from engine.protocol.epochlog import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
 from engine.protocol.failures import AckOutcome
+from engine.protocol.redistribution import Distribution
 from engine.protocol.signals import MIN_WATERMARK, Barrier
 from engine.runtime.channels import InputChannel
 from engine.runtime.deployment import Deployer
@@ -41,6 +44,7 @@ from engine.runtime.subtask import Subtask
 from engine.snapshot.log import EpochLog
 from engine.state.columnar import Panes
 from engine.state.heap import HeapBackend
+from engine.state.operator import OperatorBackend
 from tests.simulation.faults import draw_plan
 from tests.simulation.simulation import clean_state, run
 
@@ -159,7 +163,10 @@ def _heap_not_copied() -> Patches:
 
     def snapshot(self: HeapBackend) -> Any:
         return [
-            (name, lambda values=values, of=d.type: self._table(list(values), pa.array(list(values.values()), of)))
+            (
+                name,
+                lambda values=values, of=d.type: self._table(list(values), lambda: pa.array(list(values.values()), of)),
+            )
             for name, (d, values) in self._states.items()
         ]
 
@@ -345,6 +352,46 @@ def _state_not_restored() -> Patches:
     return [(HeapBackend, "restore", lambda self, name, table: None)]
 
 
+def _dealt_out_as(wrong: Mapping[Distribution, Distribution]) -> Patches:
+    shares = restore_module.shares
+
+    def mistaken(distribution: Distribution, *rest: Any) -> Any:
+        return shares(wrong.get(distribution, distribution), *rest)
+
+    return [(restore_module, "shares", mistaken)]
+
+
+def _split_list_goes_to_everyone() -> Patches:
+    return _dealt_out_as({Distribution.SPLIT: Distribution.UNION})
+
+
+def _united_list_is_split() -> Patches:
+    return _dealt_out_as({Distribution.UNION: Distribution.SPLIT})
+
+
+def _broadcast_state_not_restored() -> Patches:
+    restore = OperatorBackend.restore
+
+    def forgetful(self: OperatorBackend, name: str, distribution: Distribution, table: pa.Table) -> None:
+        if distribution is not Distribution.BROADCAST:
+            restore(self, name, distribution, table)
+
+    return [(OperatorBackend, "restore", forgetful)]
+
+
+def _operator_state_not_copied() -> Patches:
+    """The upload looks at the lists and maps of its own moment, not of the barrier's."""
+    snapshot = OperatorBackend.snapshot
+
+    def late(self: OperatorBackend) -> Any:
+        def of_now(name: str) -> pa.Table:
+            return next(table() for other, _, table in snapshot(self) if other == name)
+
+        return [(name, distribution, partial(of_now, name)) for name, distribution, _ in snapshot(self)]
+
+    return [(OperatorBackend, "snapshot", late)]
+
+
 # --- races that a repeated message makes ---
 
 
@@ -411,16 +458,16 @@ BUGS = (
     PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),
     PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 7),
     PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 29),
-    PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 4),
-    PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 4),
+    PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 13),
+    PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 13),
     PlantedBug("an abort drops committables", _abort_drops_committables, ("ledger",), 11),
     PlantedBug("carried committables are committed twice", _carried_committed_twice, ("no_duplicate",), 27),
     PlantedBug("committables are not carried on", _committables_forgotten_at_the_next_barrier, ("ledger",), 11),
     PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 127),
-    PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 4),
+    PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 13),
     PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 347),
-    PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 4),
-    PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 4),
+    PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 13),
+    PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 13),
     PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 32),
     PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 122),
     PlantedBug(
@@ -428,6 +475,15 @@ BUGS = (
     ),
     PlantedBug("a stopped JobMaster goes on", _stopped_goes_on, ("stopped",), 26),
     PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 6),
+    PlantedBug("a split list goes to everyone", _split_list_goes_to_everyone, ("no_duplicate",), 13),
+    PlantedBug("a united list is split", _united_list_is_split, ("operator_state",), 13),
+    PlantedBug("broadcast state is not restored", _broadcast_state_not_restored, ("broadcast_state",), 261),
+    PlantedBug(
+        "operator state is not copied at the barrier",
+        _operator_state_not_copied,
+        ("broadcast_state", "operator_state", "no_duplicate"),
+        261,
+    ),
     PlantedBug("rebalance drops the remainder", _rebalance_drops_the_remainder, ("no_loss",), 170),
 )
 

@@ -12,7 +12,7 @@ from engine.protocol.aligner import BarrierAligner, Outcome, Superseded, Tracked
 from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
 from tests.simulation.cluster import CREDIT
 from tests.simulation.faults import BLOWS, OVER_BUDGET
-from tests.simulation.jobs import EXCHANGES
+from tests.simulation.jobs import EXCHANGES, OPERATOR_STATE
 from tests.simulation.ports import FRAME_LOST, FRAME_TWICE
 
 
@@ -111,6 +111,7 @@ EXPECTED = (
     "store: a failed fsync ends the process",
     *(f"fault: {blow}" for blow in (*BLOWS, OVER_BUDGET)),
     *(f"exchange: {name}" for name in (*EXCHANGES, "own slots")),
+    *(f"operator state: {kind}" for kind in OPERATOR_STATE),
 )
 
 

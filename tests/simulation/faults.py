@@ -9,7 +9,7 @@ from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.messages import OverBudget
 from engine.runtime.operators.sink import ROLL_BYTES
 from tests.simulation.cluster import Cluster, Pace
-from tests.simulation.jobs import EXCHANGES, JobSpec
+from tests.simulation.jobs import EXCHANGES, OPERATOR_STATE, JobSpec
 from tests.simulation.ports import NetworkFaults
 from tests.simulation.store import StoreFaults
 from tests.simulation.world import Process, World
@@ -69,6 +69,9 @@ def draw_plan(seed: int) -> Plan:
         batch_rows=random.choice((3, 6)),
     )
     spec = _rewired(spec, Random(f"exchange {seed}"))
+    operators = Random(f"operator state {seed}")
+    if operators.random() < 0.15:
+        spec = replace(spec, kind=operators.choice(OPERATOR_STATE), splits=2)
     checkpoints = CheckpointConfig(
         interval_ms=random.choice((2, 4, 4, 6, 6, 10, 16, None)),
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,

@@ -4,7 +4,8 @@ log        dense; each generation one owner; a fence adds one generation, an epo
 durable    every file of a published epoch is synced and has its checksum; nothing deletes it while it is needed
 commit     what readers see is the union of whole published epochs 1..n, in order, and nothing else
 ledger     every published manifest's equations hold, computed here again
-no_loss, no_duplicate, no_phantom, state, no_reopened_window, exact_result   the oracle (jobs.py), at every epoch
+no_loss, no_duplicate, no_phantom, state, operator_state, broadcast_state, no_reopened_window, exact_result   the
+           oracle (jobs.py), at every epoch
 """
 
 from __future__ import annotations
@@ -99,13 +100,16 @@ class Checker:
             raise Violation("one_owner", f"generation {record.generation} publishes a manifest of {manifest.attempt}")
         if self.epochs and manifest.attempt < self.epochs[-1].attempt:
             raise Violation("attempts", f"attempt {manifest.attempt} publishes after {self.epochs[-1].attempt}")
-        self._seen.pane_rows = 0
+        self._seen.pane_rows, self._seen.held = 0, []
         for state in manifest.subtasks:
             for file in state.files:
                 data = self._durable(file.path, file.checksum)
                 if file.name == "panes":
                     table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
                     self._seen.pane_rows += sum(table.column("_rows").to_pylist())
+                elif file.name == "held":
+                    records = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("value").to_pylist()
+                    self._seen.held += [tuple(record.values()) for record in records]
         self._publish_rows(manifest)
         self._check_ledger(manifest)
         self.epochs.append(manifest)
@@ -132,11 +136,8 @@ class Checker:
             self._seen.tables[committable.uid] += _tuples(table)
             digest = np.add.reduce(hash_columns([c.combine_chunks() for c in table.columns]))
             self._digests[committable.uid] = (self._digests[committable.uid] + int(digest)) % (1 << 64)
-        positions: dict[str, int] = {}
-        for state in manifest.subtasks:
-            for split, held in state.inline.get("source", {}).get("splits", {}).items():
-                positions[split] = held["position"]
-        self._seen.positions = positions
+        self._seen.positions = _positions(manifest, "source")
+        self._seen.rules = _positions(manifest, "rules")
         self._seen.late_rows = manifest.ledger.get("late:pv", 0)
 
     # --- the ledger, computed again from what is really there ---
@@ -226,6 +227,8 @@ class Checker:
             for file in state.files:
                 table = pa.ipc.open_file(pa.BufferReader(self._store.durable[file.path])).read_all()
                 rows = _tuples(table)
+                if file.name in ("held", "lines"):  # which subtask got what is chance
+                    continue
                 if file.name == "reduced":  # which record came last is chance; what they add up to is not
                     rows = [(key, value["v"]) for key, value in rows]
                 result.setdefault(f"{file.uid}/{file.name}", []).extend(rows)
@@ -235,6 +238,11 @@ class Checker:
 
     def final_rows(self) -> dict[str, Rows]:
         return {table: sorted(rows, key=repr) for table, rows in self._seen.tables.items()}
+
+
+def _positions(manifest: Manifest, source: str) -> dict[str, int]:
+    splits = [state.inline.get(source, {}).get("splits", {}) for state in manifest.subtasks]
+    return {split: held["position"] for of_subtask in splits for split, held in of_subtask.items()}
 
 
 def _tuples(table: pa.Table) -> Rows:

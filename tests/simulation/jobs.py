@@ -16,13 +16,19 @@ import numpy as np
 import pyarrow as pa
 
 from engine.api import (
+    BroadcastContext,
     CheckpointConfig,
     CheckpointingMode,
     DataStream,
     ExponentialDelay,
+    FlatMapFunction,
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
+    ListStateDescriptor,
     MapFunction,
+    MapStateDescriptor,
     ProcessContext,
+    ReadOnlyBroadcastContext,
     RuntimeContext,
     StreamEnvironment,
     TumblingEventTimeWindows,
@@ -49,7 +55,8 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class JobSpec:
-    """`kind`: windows (nothing is late), late (some records are), process (two tables), reduce, copy (one vertex).
+    """`kind`: windows (nothing is late), late (some records are), process (two tables), reduce, copy (one vertex),
+    buffered (lists of operator state, split and union), rules (two inputs, broadcast and keyed state).
 
     `exchange`: the one behind the source, none if it is empty. `own_slots`: what is behind it is in a slot sharing
     group of its own.
@@ -74,6 +81,7 @@ class JobSpec:
         return self.parallelism if self.exchange == "broadcast" else 1
 
 
+OPERATOR_STATE = ("buffered", "rules")
 EXCHANGES = ("forward", "shuffle", "rebalance", "rescale", "broadcast", "global_", "partition_custom")
 
 
@@ -101,13 +109,13 @@ def stamp_of(spec: JobSpec, n: int) -> int:
     return stamp - LATE_MS if spec.kind == "late" and n % 5 == 4 else stamp
 
 
-def numbers(spec: JobSpec, positions: Mapping[str, int]) -> list[int]:
+def numbers(splits: int, positions: Mapping[str, int]) -> list[int]:
     """The records below these positions."""
-    return [int(split) + spec.splits * i for split, end in sorted(positions.items()) for i in range(end)]
+    return [int(split) + splits * i for split, end in sorted(positions.items()) for i in range(end)]
 
 
-def all_positions(spec: JobSpec) -> dict[str, int]:
-    return {str(s): (spec.rows - s + spec.splits - 1) // spec.splits for s in range(spec.splits)}
+def all_positions(splits: int, rows: int) -> dict[str, int]:
+    return {str(s): (rows - s + splits - 1) // splits for s in range(splits)}
 
 
 # --- the jobs ---
@@ -145,6 +153,57 @@ class CountPerKey(KeyedProcessFunction):
         return [{"n": value["n"], "key": value["key"], "seq": seen}]
 
 
+BUFFER = 4
+RULES, RULE_SPLITS = 9, 2
+RECORD = pa.struct([("n", pa.int64()), ("key", pa.string()), ("subtask", pa.int64()), ("seq", pa.int64())])
+RECORD_SCHEMA = "n long, key string, subtask long, seq long"
+RULE_STATE = MapStateDescriptor("rules", pa.int64(), pa.int64())
+
+
+class Buffer(FlatMapFunction):
+    """Holds records back until it has a few (a list that is split), and numbers them along a line. A restored subtask
+    goes on with the line of the next one, which it finds in a list that is united."""
+
+    def open(self, context: RuntimeContext) -> None:
+        store = context.get_operator_state_store()
+        self._held = store.get_list_state(ListStateDescriptor("held", RECORD))
+        self._lines = store.get_union_list_state(ListStateDescriptor("lines", pa.list_(pa.int64())))
+        self._records = self._held.get()
+        lines = {index: (line, seq) for index, line, seq in self._lines.get()}
+        self._index = context.subtask_index
+        self._line, self._seq = lines.get((self._index + 1) % context.parallelism, (self._index, 0))
+
+    def flat_map(self, value: Row) -> list[Row]:
+        self._seq += 1
+        self._records.append({"n": value["n"], "key": value["key"], "subtask": self._line, "seq": self._seq})
+        if len(self._records) < BUFFER:
+            return []
+        ready, self._records = self._records, []
+        return ready
+
+    def snapshot_state(self, checkpoint: int) -> None:
+        self._held.update(self._records)
+        self._lines.update([[self._index, self._line, self._seq]])
+
+
+class ApplyRules(KeyedBroadcastProcessFunction):
+    """Counts records per key, and in each subtask the rules that it knows."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self._index = context.subtask_index
+        self._seen = context.get_state(ValueStateDescriptor("seen", pa.int64()))
+
+    def process_element(self, value: Row, context: ReadOnlyBroadcastContext) -> list[Row]:
+        seen = (self._seen.value() or 0) + 1
+        self._seen.update(seen)
+        return [{"n": value["n"], "key": value["key"], "subtask": -1, "seq": seen}]
+
+    def process_broadcast_element(self, value: Row, context: BroadcastContext) -> list[Row]:
+        rules = context.get_broadcast_state(RULE_STATE)
+        rules.put(value["rule"], value["rule"] * 10)
+        return [{"n": value["rule"], "key": "", "subtask": self._index, "seq": len(rules)}]
+
+
 def _exchanged(spec: JobSpec, stream: DataStream) -> DataStream:
     if spec.exchange == "partition_custom":
         return stream.partition_custom(lambda key, partitions: int(key[1:]) % partitions, "key")
@@ -158,12 +217,22 @@ def _placed(spec: JobSpec, stream: DataStream) -> DataStream:
 def _define(spec: JobSpec, env: StreamEnvironment) -> None:
     source = GeneratorSource(lambda n: _columns(spec, n), splits=spec.splits, rows=spec.rows)
     stream = env.from_source(source, schema="n long, key string, v long, ts timestamp", uid="source")
-    if spec.kind in ("process", "reduce", "copy"):
+    if spec.kind in ("process", "reduce", "copy", *OPERATOR_STATE):
         tagged = _placed(spec, _exchanged(spec, stream).map(Tag(), schema="n long, key string, v long"))
     if spec.kind == "process":
         tagged.sink_to(TableSink("raw"), uid="raw")
         counted = tagged.key_by("key").process(CountPerKey(), uid="count", schema="n long, key string, seq long")
         counted.sink_to(TableSink("counts"), uid="counts")
+        return
+    if spec.kind == "buffered":
+        tagged.flat_map(Buffer(), RECORD_SCHEMA, uid="buffer").sink_to(TableSink("out"), uid="out")
+        return
+    if spec.kind == "rules":
+        rules = env.from_source(
+            GeneratorSource(lambda n: {"rule": n}, rows=RULES, splits=RULE_SPLITS), "rule long", uid="rules"
+        )
+        connected = tagged.key_by("key").connect(rules.broadcast(RULE_STATE))
+        connected.process(ApplyRules(), uid="apply", schema=RECORD_SCHEMA).sink_to(TableSink("out"), uid="out")
         return
     if spec.kind == "reduce":
         tagged.key_by("key").sum("v", uid="sum").sink_to(TableSink("out"), uid="out")
@@ -202,12 +271,15 @@ def graph_of(spec: JobSpec, process: int, checkpoints: CheckpointConfig) -> JobG
 
 @dataclass
 class Seen:
-    """What is published so far, and what the newest manifest holds: positions, rows in panes, late rows."""
+    """What is published so far, and what the newest manifest holds: positions, rows in panes, late rows, records that
+    an operator holds back."""
 
     tables: dict[str, Rows]
     positions: dict[str, int] = field(default_factory=dict)
     pane_rows: int = 0
     late_rows: int = 0
+    rules: dict[str, int] = field(default_factory=dict)
+    held: Rows = field(default_factory=list)
 
 
 class Oracle:
@@ -217,19 +289,26 @@ class Oracle:
 
     def check_cut(self, seen: Seen) -> None:
         """What is published is exactly what the records below the sources' positions give."""
-        due = numbers(self.spec, seen.positions) * self.spec.copies
+        due = numbers(self.spec.splits, seen.positions) * self.spec.copies
         if self.spec.kind in ("windows", "late"):
             self._windows_unique(seen.tables["out"])
             self._accounted(len(due), seen)
             return
+        if self.spec.kind == "rules":
+            self._rules(seen)
+        rows = {table: self._records(table, seen) for table in self.spec.tables}
         for table in self.spec.tables:
-            self._each_once(table, due, [row[0] for row in seen.tables[table]])
+            self._each_once(table, due, [row[0] for row in rows[table]])
         if self.exactly_once and self.spec.kind != "copy":
-            self._running(seen.tables)
+            self._running(rows)
 
     def check_final(self, seen: Seen) -> None:
-        if seen.positions != all_positions(self.spec):
-            raise Violation("no_loss", f"finished at {seen.positions} of {all_positions(self.spec)}")
+        everything = {"source": all_positions(self.spec.splits, self.spec.rows)}
+        if self.spec.kind == "rules":
+            everything["rules"] = all_positions(RULE_SPLITS, RULES)
+        for source, found in (("source", seen.positions), ("rules", seen.rules)):
+            if found != everything.get(source, {}):
+                raise Violation("no_loss", f"finished at {found} of {everything[source]} of {source}")
         self.check_cut(seen)
         if self.spec.kind in ("windows", "late"):
             self._final_windows(seen)
@@ -250,10 +329,31 @@ class Oracle:
         if more:
             raise Violation("no_phantom", f"table {table} has {more[:10]}, which lie behind the barrier ({len(more)})")
 
+    def _records(self, table: str, seen: Seen) -> Rows:
+        """Published, or in an operator's list; without what rules made."""
+        return [row for row in seen.tables[table] if self.spec.kind != "rules" or row[2] < 0] + seen.held
+
+    def _rules(self, seen: Seen) -> None:
+        """Each subtask has taken each rule, and found all of its earlier ones in its state."""
+        rules = sorted(numbers(RULE_SPLITS, seen.rules))
+        made = [row for row in seen.tables["out"] if row[2] >= 0]
+        for subtask in range(self.spec.parallelism):
+            taken = sorted(n for n, _, of, _ in made if of == subtask)
+            if taken != rules if self.exactly_once else set(taken) < set(rules):
+                raise Violation("no_loss", f"subtask {subtask} took the rules {taken} of {rules}")
+            known = sorted(seq for _, _, of, seq in made if of == subtask)
+            if self.exactly_once and known != list(range(1, len(rules) + 1)):
+                raise Violation("broadcast_state", f"subtask {subtask} knew {known} rules where it took {rules}")
+
     def _running(self, tables: Mapping[str, Rows]) -> None:
         """Running values per key grow by exactly each record's own part: state and output agree."""
         if self.spec.kind == "process":
             rows = [(n, key, seq, 1) for n, key, seq in tables["counts"]]
+        elif self.spec.kind == "rules":
+            rows = [(n, key, seq, 1) for n, key, _, seq in tables["out"]]
+        elif self.spec.kind == "buffered":
+            self._numbered(tables["out"])
+            return
         else:
             rows = [(n, key, v, value_of(n)) for n, key, v in tables["out"]]
         last: dict[str, int] = {}
@@ -265,6 +365,13 @@ class Oracle:
                     "state", f"key {key}: {running} follows {last.get(key, 0)} at record {n}, which adds {own}"
                 )
             last[key] = running
+
+    def _numbered(self, rows: Rows) -> None:
+        """The records of each line have the numbers from 1, each once."""
+        for line in {row[2] for row in rows}:
+            numbers = sorted(row[3] for row in rows if row[2] == line)
+            if numbers != list(range(1, len(numbers) + 1)):
+                raise Violation("operator_state", f"the records of line {line} are numbered {numbers}")
 
     # --- windows ---
 

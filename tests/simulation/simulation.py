@@ -53,6 +53,8 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     world = World(seed)
     world.calm_ms = plan.storm_ms
     world.hits.update(f"exchange: {name}" for name in (plan.spec.exchange, "own slots" * plan.spec.own_slots) if name)
+    if plan.spec.kind in jobs.OPERATOR_STATE:
+        world.hits.add(f"operator state: {plan.spec.kind}")
     world.pauses = plan.pauses
     jobs.USER_FAULT.calls_left = plan.user_fault
     store = SimStore(world, plan.store)

@@ -93,7 +93,11 @@ def test_a_running_jobmaster_is_fenced_by_going_back(log: EpochLog) -> None:
 
 def test_a_fork_has_its_own_files_and_begins_to_count_epochs_anew(log: EpochLog) -> None:
     damage(log, 3)
+    for path in ("sources/orders/part-0.parquet", "sources/orders/_SUCCESS", "static/prices/1/_SUCCESS"):
+        log.store.write(f"job/{path}", path.encode())
     assert fork(log, "copy", "cli") == 2
+    assert log.store.read("copy/sources/orders/part-0.parquet") == b"sources/orders/part-0.parquet"
+    assert log.store.list("copy/static") == ["copy/static/prices/1/_SUCCESS"]
     other = EpochLog(log.store, JobPaths("copy"))
     last = other.last()
     assert last is not None and last.newest is not None and last.newest.epoch == 0

@@ -132,11 +132,11 @@ def test_restore_reads_only_the_files_whose_key_groups_are_wanted() -> None:
         states.append(SubtaskState(SubtaskId("v", index), [file], {"pv": {"watermark": index}}))
     ref = log.write_manifest(Manifest("job", 1, 1, AttemptId(1, 1), 0, MAX, states, [], [], {}))
     store.delete("f1")  # not needed by the first subtask of two, but by both subtasks of three together
-    first = Wanted(SubtaskId("v", 0), "pv", range_of(0, 2, MAX))
-    restored = restore(log, ref, [first, Wanted(SubtaskId("v", 0), "other", ALL)])
+    first = Wanted(SubtaskId("v", 0), "pv", range_of(0, 2, MAX), 2)
+    restored = restore(log, ref, [first, Wanted(SubtaskId("v", 0), "other", ALL, 2)])
     assert restored.inline == {"pv": [{"watermark": 0}, {"watermark": 1}]}
     ((name, table),) = restored.tables[SubtaskId("v", 0), "pv"]
     assert name == "panes"
     assert table.num_rows == owned(TABLE, ["k"], first.groups).num_rows
     with pytest.raises(CorruptSnapshot, match="f1 is missing"):
-        restore(log, ref, [Wanted(SubtaskId("v", 1), "pv", range_of(1, 3, MAX))])
+        restore(log, ref, [Wanted(SubtaskId("v", 1), "pv", range_of(1, 3, MAX), 3)])

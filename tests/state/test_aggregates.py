@@ -71,11 +71,16 @@ def merged_somehow(plan: AggregatePlan, tables: list[pa.Table], random: Any) -> 
     return plan.merge(tables)
 
 
+def partial_of(plan: AggregatePlan, batch: pa.RecordBatch, random: Any) -> pa.Table:
+    """Grouped or not."""
+    return plan.partial(batch, 0) if random.random() < 0.5 else pa.Table.from_batches([plan.ungrouped(batch, 0)])
+
+
 @pytest.mark.promise("B5")
 @given(st.lists(st.lists(ROW, max_size=12), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_any_batching_and_any_grouping_of_merges_gives_what_plain_python_gives(batches, random) -> None:
     plan = AggregatePlan(["k", "g"], AGGREGATES, SCHEMA)
-    partials = [plan.partial(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), 0) for rows in batches]
+    partials = [partial_of(plan, pa.RecordBatch.from_pylist(rows, schema=SCHEMA), random) for rows in batches]
     assert all(partial.schema == plan.partial_schema for partial in partials)
     merged = merged_somehow(plan, partials, random)
     assert merged.schema == plan.partial_schema
@@ -185,8 +190,9 @@ def test_sums_are_wide_enough_for_narrow_columns(kind, values, sum_, low, high) 
     schema = pa.schema([("k", pa.int64()), ("x", kind)])
     plan = AggregatePlan(["k"], {"sum": total("x"), "low": minimum("x"), "high": maximum("x")}, schema)
     batch = pa.record_batch([pa.array([1] * len(values), pa.int64()), pa.array(values, kind)], schema=schema)
-    finished = plan.finish(plan.merge([plan.partial(batch, 0)]))
-    assert finished.to_pylist() == [{"k": 1, "sum": sum_, "low": low, "high": high}]
+    for partial in (plan.partial(batch, 0), pa.Table.from_batches([plan.ungrouped(batch, 0)])):
+        finished = plan.finish(plan.merge([partial]))
+        assert finished.to_pylist() == [{"k": 1, "sum": sum_, "low": low, "high": high}]
 
 
 def test_a_sum_of_64_bit_integers_wraps_round_as_in_java() -> None:

@@ -46,9 +46,13 @@ class FileSplit(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Location:
-    """A file, a folder or a glob; names that begin with `_` or `.` and `*.tmp` are not there yet."""
+    """A file, a folder or a glob; names that begin with `_` or `.` and `*.tmp` are not there yet.
+
+    `own`: in the job's own store, where nobody changes files; a fork has copies of them, made later.
+    """
 
     path: str
+    own: bool = False
 
     def __post_init__(self) -> None:
         if not Path(self.path).is_absolute():
@@ -98,7 +102,7 @@ class Location:
                 f"{path} can't be read any more ({error.strerror or error}), but was there when it was listed, "
                 "and not all of it has been read: put it back"
             ) from error
-        if (stat.st_size, stat.st_mtime_ns) != (split.size, split.mtime_ns):
+        if stat.st_size != split.size or (stat.st_mtime_ns != split.mtime_ns and not self.own):
             raise FileError(
                 f"{path} has changed since it was listed ({split.size} bytes then, {stat.st_size} now): files must "
                 "appear whole, by a rename, and stay as they are. Put the old one back, or start a job of another name"

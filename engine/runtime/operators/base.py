@@ -11,6 +11,7 @@ import pyarrow as pa
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.manifest import Committable
+from engine.protocol.redistribution import Distribution
 from engine.runtime.ports import Clock, Offload
 from engine.runtime.watermarks import EVENT_TIME as EVENT_TIME
 from engine.snapshot.paths import JobPaths
@@ -41,6 +42,8 @@ class OperatorContext:
     store: Store
     paths: JobPaths
     counters: Counters
+    named: bool = True
+    """Whether its uid is the author's own: state is found again by it."""
 
     @property
     def lane(self) -> str:
@@ -57,7 +60,8 @@ class StatePart:
 
     name: str
     table: Callable[[], pa.Table]
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    distribution: Distribution = Distribution.KEYED
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,12 @@ class OperatorSnapshot:
 
 @dataclass(frozen=True)
 class RestoredState:
-    """What a restored subtask finds: the inline parts of each subtask whose key groups meet its own, and its tables."""
+    """What a restored subtask finds: the inline parts of each subtask whose key groups meet its own, the tables of its
+    key groups, and its shares of operator state."""
 
     inline: list[dict[str, Any]]
     tables: list[tuple[str, pa.Table]]
+    operator: list[tuple[str, Distribution, pa.Table]] = field(default_factory=list)
 
 
 class Operator:
@@ -85,6 +91,10 @@ class Operator:
         self.context = context
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
+        raise NotImplementedError
+
+    def process_second(self, batch: pa.RecordBatch, out: Output) -> None:
+        """Of operators with two inputs: what came on the second."""
         raise NotImplementedError
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from engine.runtime.errors import SchemaMismatch
 from engine.runtime.functions import Row
 from engine.runtime.operators.base import EVENT_TIME
-from engine.state.heap import objects_of
+from engine.state.values import objects_of
 
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.protocol.signals import MIN_WATERMARK
 from engine.runtime.errors import SchemaMismatch, UserFunctionError
 from engine.runtime.functions import Function, KeyedProcessFunction, ProcessContext, Row, RuntimeContext
 from engine.runtime.operators.base import (
@@ -22,6 +21,9 @@ from engine.runtime.operators.base import (
 )
 from engine.runtime.operators.records import batch_of, columns_of, records_of, short
 from engine.state.heap import HeapBackend, Key, ValueStateDescriptor
+from engine.state.operator import OperatorBackend
+
+_Apply = Callable[[pa.RecordBatch, Sequence[Row], list[Any]], pa.RecordBatch | None]
 
 
 class RowOperator(Operator):
@@ -31,13 +33,26 @@ class RowOperator(Operator):
         self._lifecycle = function if isinstance(function, Function) else None
         self._schema = schema
         self._records = 0
+        self._operator_state = OperatorBackend()
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)
-        self._call_lifecycle("open", RuntimeContext(context, self._backend()))
+        for name, distribution, table in restored.operator if restored else []:
+            self._operator_state.restore(name, distribution, table)
+        self._call_lifecycle(
+            "open", RuntimeContext(context, self._backend(), self._operator_state, restored is not None)
+        )
 
     def _backend(self) -> HeapBackend | None:
         return None
+
+    def snapshot(self, checkpoint: int) -> OperatorSnapshot | None:
+        self._call_lifecycle("snapshot_state", checkpoint)
+        parts = [*self._keyed_parts(), *(StatePart(n, table, (), d) for n, d, table in self._operator_state.snapshot())]
+        return OperatorSnapshot(parts=tuple(parts)) if parts else None
+
+    def _keyed_parts(self) -> Iterable[StatePart]:
+        return ()
 
     def close(self) -> None:
         self._call_lifecycle("close")
@@ -51,10 +66,13 @@ class RowOperator(Operator):
             raise UserFunctionError(self.context.uid, self.context.subtask.index, f"{method}()", error) from error
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
+        self._run(self._apply, batch, out)
+
+    def _run(self, apply: _Apply, batch: pa.RecordBatch, out: Output) -> None:
         records = records_of(batch)
         done: list[Any] = []
         try:
-            result = self._apply(batch, records, done)
+            result = apply(batch, records, done)
         except SchemaMismatch:
             raise
         except Exception as error:
@@ -91,6 +109,11 @@ class RowOperator(Operator):
 
 def _times(batch: pa.RecordBatch) -> pa.Array | None:
     return batch.column(EVENT_TIME) if EVENT_TIME in batch.schema.names else None
+
+
+def stamps_of(batch: pa.RecordBatch) -> list[int | None]:
+    times = _times(batch)
+    return [None] * batch.num_rows if times is None else times.to_pylist()
 
 
 class RowMap(RowOperator):
@@ -141,8 +164,17 @@ class KeyedRowOperator(RowOperator):
     def _keys_of(self, batch: pa.RecordBatch) -> Iterator[Key]:
         return self._heap.canonical(zip(*columns_of(batch, self._keys), strict=True))
 
-    def snapshot(self, checkpoint: int) -> OperatorSnapshot:
-        return OperatorSnapshot(parts=tuple(StatePart(n, table, self._keys) for n, table in self._heap.snapshot()))
+    def _per_key(
+        self, batch: pa.RecordBatch, records: Sequence[Row], call: Callable[..., Iterable[Row]], context: ProcessContext
+    ) -> Iterator[Iterable[Row]]:
+        heap = self._heap
+        for key, record, stamp in zip(self._keys_of(batch), records, stamps_of(batch), strict=True):
+            heap.key = context.current_key = key
+            context.timestamp_ms = stamp
+            yield call(record, context) or ()
+
+    def _keyed_parts(self) -> Iterable[StatePart]:
+        return [StatePart(name, table, self._keys) for name, table in self._heap.snapshot()]
 
 
 class KeyedReduce(KeyedRowOperator):
@@ -178,20 +210,11 @@ class KeyedProcess(KeyedRowOperator):
         super().__init__(function, keys, input_schema, schema)
         self._function = function
         self._process_context = ProcessContext()
-        self._process_context.current_watermark_ms = MIN_WATERMARK
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
         self._process_context.current_watermark_ms = timestamp_ms
         out.watermark(timestamp_ms)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
-        return self._any_number(batch, self._processed(batch, records), done)
-
-    def _processed(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Row]]:
-        heap, context, call = self._heap, self._process_context, self._function.process_element
-        times = _times(batch)
-        stamps = [None] * len(records) if times is None else times.to_pylist()
-        for key, record, stamp in zip(self._keys_of(batch), records, stamps, strict=True):
-            heap.key = context.current_key = key
-            context.timestamp_ms = stamp
-            yield call(record, context) or ()
+        results = self._per_key(batch, records, self._function.process_element, self._process_context)
+        return self._any_number(batch, results, done)

@@ -1,0 +1,132 @@
+"""Polars expressions of one record, compiled to functions of a batch: what `select` and `where` run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from engine.api.errors import JobError
+from engine.api.schema import EVENT_TIME_FIELD, plain
+from engine.runtime.watermarks import EVENT_TIME
+
+_MASK = f"{EVENT_TIME}.mask"  # names that no column can have
+_LENGTH = f"{EVENT_TIME}.length"
+
+Apply = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def selection(
+    before: pa.Schema, columns: Sequence[str | pl.Expr], named: Mapping[str, pl.Expr]
+) -> tuple[Apply, pa.Schema]:
+    """What computes these columns of a batch, and their schema."""
+    if not columns and not named:
+        raise JobError("select needs at least one column or expression")
+    kept = [column for column in columns if isinstance(column, str)]
+    expressions = [pl.col(c) if isinstance(c, str) else c for c in columns]
+    expressions += [_expression("select", e).alias(name) for name, e in named.items()]
+    for expression in expressions:
+        _check_per_record("select", expression)
+    made = _try("select", before, expressions)
+    if EVENT_TIME in made.names:
+        raise JobError(f"select: the name {EVENT_TIME!r} is the engine's own; event time goes along by itself")
+    fields = [before.field(f.name) if f.name in kept else f for f in made]
+    if EVENT_TIME in before.names:
+        fields.append(EVENT_TIME_FIELD)
+    schema = pa.schema(fields)
+
+    def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
+        frame = _frame(batch).select(*expressions, _whole_length(batch))
+        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+        arrays = [
+            batch.column(field.name)
+            if field.name in kept or field.name == EVENT_TIME
+            else table.column(field.name).combine_chunks().cast(field.type)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return apply, schema
+
+
+def filtering(before: pa.Schema, condition: pl.Expr) -> Apply:
+    expression = _expression("where", condition)
+    _check_per_record("where", expression)
+    made = _try("where", before, [expression])
+    if len(made) != 1 or not pa.types.is_boolean(made.field(0).type):
+        raise JobError(f"where needs one condition that is true or false; this one gives ({plain(made)})")
+
+    def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
+        frame = _frame(batch).select(expression.alias(_MASK), _whole_length(batch))
+        return batch.filter(frame.get_column(_MASK).to_arrow())
+
+    return apply
+
+
+def _try(kind: str, before: pa.Schema, expressions: list[pl.Expr]) -> pa.Schema:
+    """What the expressions make of an empty batch."""
+    try:
+        made = _frame(before.empty_table()).select(expressions)
+    except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
+        raise JobError(f"{kind} on a stream of ({plain(before)}): {error}") from error
+    fields = made.to_arrow(compat_level=pl.CompatLevel.oldest()).schema
+    return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in fields])
+
+
+def _frame(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(data)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _whole_length(batch: pa.RecordBatch) -> pl.Expr:
+    """Beside a column of the batch's length a constant gets that length too, and any other length is an error."""
+    return pl.col(batch.schema.names[0]).alias(_LENGTH)
+
+
+def _expression(kind: str, given: Any) -> pl.Expr:
+    if not isinstance(given, pl.Expr):
+        raise JobError(f"{kind} takes polars expressions such as pl.col('a') > 1, not {given!r}")
+    return given
+
+
+def _check_per_record(kind: str, given: Any) -> None:
+    """Batches are as large as what has arrived, so an expression over all rows of one would give a different result
+    after each replay."""
+    todo = [_expression(kind, given)]
+    while todo:
+        expression = todo.pop()
+        if "element()" in str(expression):
+            continue  # of the elements of one list, such as list.reverse
+        try:
+            per_record = expression.meta.is_row_separable()
+            one_to_one = expression.meta.is_length_preserving() or expression.meta.is_scalar()
+        except pl.exceptions.PolarsError:  # selectors and Python functions: polars can't tell without the columns
+            per_record = one_to_one = True
+        if not per_record or not one_to_one:
+            raise JobError(
+                f"{kind}: {expression} is not an expression of one record, so its result would depend on how records "
+                "happen to be batched; use key_by(...) with window(...).aggregate(...), reduce or process"
+            )
+        todo += expression.meta.pop()
+
+
+def _spark_type(made: pa.DataType) -> pa.DataType:
+    """Strings stay strings, also inside lists and structs; polars makes the 64-bit variants."""
+    types = pa.types
+    if types.is_large_string(made) or types.is_string_view(made):
+        return pa.string()
+    if types.is_large_binary(made) or types.is_binary_view(made):
+        return pa.binary()
+    if types.is_dictionary(made):
+        return _spark_type(made.value_type)
+    if types.is_large_list(made) or types.is_list(made):
+        return pa.list_(pa.field("element", _spark_type(made.value_type)))
+    if types.is_map(made):
+        key = pa.field("key", _spark_type(made.key_type), nullable=False)
+        return pa.map_(key, pa.field("value", _spark_type(made.item_type)))
+    if types.is_struct(made):
+        return pa.struct([pa.field(field.name, _spark_type(field.type)) for field in made])
+    return made

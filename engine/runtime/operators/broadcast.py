@@ -1,0 +1,92 @@
+"""A stream connected with a broadcast one: two inputs, one function. The second input is the broadcast one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from engine.runtime.broadcast import (
+    BroadcastContext,
+    BroadcastProcessFunction,
+    BroadcastStates,
+    KeyedBroadcastProcessFunction,
+    ReadOnlyBroadcastContext,
+)
+from engine.runtime.errors import SchemaMismatch
+from engine.runtime.functions import Row
+from engine.runtime.operators.base import EVENT_TIME, OperatorContext, Output, RestoredState
+from engine.runtime.operators.rows import KeyedRowOperator, RowOperator, stamps_of
+from engine.state.heap import NO_KEY
+from engine.state.operator import MapStateDescriptor
+
+
+class BroadcastProcess(RowOperator):
+    def __init__(
+        self, function: BroadcastProcessFunction, descriptors: Sequence[MapStateDescriptor], schema: pa.Schema
+    ) -> None:
+        super().__init__(function, schema)
+        self._function = function
+        self._descriptors = descriptors
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        super().open(context, restored)
+        states = BroadcastStates(self._operator_state, self._descriptors)
+        self._reading = ReadOnlyBroadcastContext(states)
+        self._writing = BroadcastContext(states, self._backend())
+
+    def on_watermark(self, timestamp_ms: int, out: Output) -> None:
+        self._reading.current_watermark_ms = self._writing.current_watermark_ms = timestamp_ms
+        out.watermark(timestamp_ms)
+
+    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        return self._any_number(batch, self._processed(batch, records), done)
+
+    def _processed(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Row]]:
+        context, call = self._reading, self._function.process_element
+        for record, stamp in zip(records, stamps_of(batch), strict=True):
+            context.timestamp_ms = stamp
+            yield call(record, context) or ()
+
+    def process_second(self, batch: pa.RecordBatch, out: Output) -> None:
+        self._run(self._apply_second, batch, out)
+
+    def _apply_second(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        return self._any_number(batch, self._processed_second(batch, records), done)
+
+    def _processed_second(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Row]]:
+        context, call = self._writing, self._function.process_broadcast_element
+        timeless = EVENT_TIME in self._schema.names and EVENT_TIME not in batch.schema.names
+        for record, stamp in zip(records, stamps_of(batch), strict=True):
+            context.timestamp_ms = stamp
+            results = list(call(record, context) or ())
+            if results and timeless:
+                raise SchemaMismatch(
+                    f"process_broadcast_element of {self.context.uid!r} emits records, which need an event time like "
+                    "those of the other stream: call assign_timestamps_and_watermarks(...) on the broadcast stream too"
+                )
+            yield results
+
+
+class KeyedBroadcastProcess(BroadcastProcess, KeyedRowOperator):
+    """`process_element` has a current key; a broadcast record has none."""
+
+    def __init__(
+        self,
+        function: KeyedBroadcastProcessFunction,
+        descriptors: Sequence[MapStateDescriptor],
+        keys: Sequence[str],
+        input_schema: pa.Schema,
+        schema: pa.Schema,
+    ) -> None:
+        KeyedRowOperator.__init__(self, function, keys, input_schema, schema)
+        self._function = function
+        self._descriptors = descriptors
+
+    def _processed(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Row]]:
+        return self._per_key(batch, records, self._function.process_element, self._reading)
+
+    def _processed_second(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Row]]:
+        self._heap.key = NO_KEY
+        return super()._processed_second(batch, records)
