@@ -234,6 +234,15 @@ def test_a_map_column_looks_the_same_to_both_sides_of_a_reduce_also_after_a_rest
     assert seen[0] == seen[1]
 
 
+def test_a_map_is_a_dict_to_a_function_also_inside_other_types() -> None:
+    of = pa.map_(pa.string(), pa.int64())
+    schema = pa.schema([("m", of), ("l", pa.list_(of)), ("s", pa.struct([("deep", pa.list_(pa.struct([("m", of)])))]))])
+    seen: list[dict[str, Any]] = []
+    rows = [{"m": {"x": 1}, "l": [{"y": 2}, None], "s": {"deep": [{"m": {"z": 3}}]}}, {"m": None, "l": None, "s": None}]
+    run(RowMap(None, lambda r: seen.append(r) or r, schema), rows, schema=schema)
+    assert seen == rows
+
+
 class CountPerKey(KeyedProcessFunction):
     def open(self, context: RuntimeContext) -> None:
         self._count = context.get_state(ValueStateDescriptor("count", pa.int64()))

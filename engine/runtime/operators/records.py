@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 from engine.runtime.errors import SchemaMismatch
 from engine.runtime.functions import Row
 from engine.runtime.operators.base import EVENT_TIME
+from engine.state.values import objects_of
 
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,15 +32,15 @@ def records_of(batch: pa.RecordBatch) -> list[Row]:
 def batch_of(rows: Sequence[Row], schema: pa.Schema, uid: str, times: pa.Array | None) -> pa.RecordBatch:
     """Exactly these records, with their event times."""
     arrays = []
-    for field in schema:
-        if field.name == EVENT_TIME:
+    for name, field in zip(schema.names, schema, strict=True):
+        if name == EVENT_TIME:
             arrays.append(times)
             continue
         try:
-            arrays.append(_array([row[field.name] for row in rows], field))
+            arrays.append(_array(list(map(itemgetter(name), rows)), field))
         except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowNotImplementedError) as error:
             raise SchemaMismatch(
-                f"operator {uid!r} declares the field {field.name!r} as {field.type}, but its function "
+                f"operator {uid!r} declares the field {name!r} as {field.type}, but its function "
                 f"returned records such as {short(rows[0])}: {type(error).__name__}: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -61,14 +63,14 @@ def _maker(names: tuple[str, ...]) -> Callable[..., list[Row]]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """As `to_pylist`; timestamps, which take that ten times as long as numbers, by way of numpy."""
+    """As `objects_of`; timestamps, which take that ten times as long as numbers, by way of numpy."""
     kind = column.type
     if pa.types.is_timestamp(kind) and kind.unit in ("us", "ms", "s") and kind.tz in (None, "UTC"):
         stamps = column.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False)
         since = (stamps - np.datetime64(0, "us")).tolist()  # NaT becomes None
         epoch = _EPOCH if kind.tz is None else _EPOCH_UTC
         return [None if passed is None else epoch + passed for passed in since]
-    return column.to_pylist(maps_as_pydicts="lossy")  # type: ignore[no-any-return]
+    return objects_of(column)
 
 
 def _array(values: list[Any], field: pa.Field) -> pa.Array:
