@@ -189,11 +189,16 @@ def test_a_blocked_sink_whose_last_write_failed_is_not_blocked_for_good(monkeypa
     assert not sink.operator.blocked
 
 
-def test_rows_and_digest_are_counted_whatever_the_batching() -> None:
+@pytest.mark.parametrize("together", [1, 3, 4096])
+def test_rows_and_digest_are_counted_whatever_the_batching(monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+    """Up to the barrier: the snapshot's ledger has all that was written before it."""
     one, other = Harness(), Harness()
     one.write(1, 2, 3, 4)
+    one.barrier(1)
+    monkeypatch.setattr(sink_module, "DIGEST_ROWS", together)
     for n in (4, 3, 2, 1):
         other.write(n)
+    other.barrier(1)
     assert one.context.counters == other.context.counters
     assert one.context.counters["sink:out"] == 4
     assert one.context.counters["digest:out"] > 0

@@ -24,6 +24,10 @@ ROLL_BYTES = 32 << 20
 """Rows of an epoch that are written ahead of its barrier, so that memory does not grow with the interval."""
 
 
+DIGEST_ROWS = 4096
+"""Rows that are digested together: hashing a few at a time costs more than all else that a sink does with them."""
+
+
 class SinkOperator(Operator):
     def __init__(self, sink: Sink, schema: pa.Schema) -> None:
         self._sink = sink
@@ -35,6 +39,8 @@ class SinkOperator(Operator):
         self._behind = 0  # bytes handed to the upload and not persisted yet
         self._sequence = 0
         self._closed = False
+        self._undigested: list[pa.RecordBatch] = []
+        self._undigested_rows = 0
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)
@@ -49,12 +55,21 @@ class SinkOperator(Operator):
         rows = batch.select(self._schema.names)
         self._writer.write(rows)
         self.context.count(ledger.sink_rows(self.context.uid), rows.num_rows)
-        digest = int(np.add.reduce(hash_columns([rows.column(name) for name in self._hashed]))) if self._hashed else 0
-        counters = self.context.counters
-        ledger.add(counters, {ledger.sink_digest(self.context.uid): digest})
+        self._undigested.append(rows)
+        self._undigested_rows += rows.num_rows
+        if self._undigested_rows >= DIGEST_ROWS:
+            self._digest()
         if self._writer.buffered_bytes >= ROLL_BYTES:
             self._detach()
             self._write_ahead()
+
+    def _digest(self) -> None:
+        """Add to the digest what was written since: a sum over rows, so they can be taken in any grouping."""
+        rows, self._undigested, self._undigested_rows = self._undigested, [], 0
+        if rows and self._hashed:
+            whole = [pa.concat_arrays([batch.column(name) for batch in rows]) for name in self._hashed]
+            digest = int(np.add.reduce(hash_columns(whole)))
+            ledger.add(self.context.counters, {ledger.sink_digest(self.context.uid): digest})
 
     @property
     def blocked(self) -> bool:
@@ -81,6 +96,7 @@ class SinkOperator(Operator):
             self._queue.append(piece)
 
     def snapshot(self, checkpoint: int) -> OperatorSnapshot:
+        self._digest()
         self._detach()
         self._queue.append(checkpoint)
         return OperatorSnapshot(pre_commit=lambda: self._pre_commit(checkpoint))
