@@ -49,18 +49,13 @@ def run(launch: MasterLaunch) -> MasterExit:
     spec = JobSpec(launch.path, launch.name, launch.params, launch.parallelism)
     graph = load(spec)
     local = is_local(launch.master)
-    shipped = (
-        launch.py_files
-        if local or launch.py_files
-        else [str(package(launch.path, RunFolder(launch.store, launch.name).folder))]
-    )
     session = start_session(
         launch.name,
         launch.max_slots,
         ExecutionGraph(graph).slots,
         master=launch.master,
         conf=launch.conf,
-        py_files=shipped,
+        py_files=_shipped(launch),
     )
     log.info("Spark is up after %.1f s", time.monotonic() - started_s)
     process = MasterProcess(
