@@ -16,6 +16,7 @@ import pyspark
 from engine.cluster.java import prepare_environment
 from tests.cluster.harness import session_processes
 
+HOME = Path(pyspark.__file__).parent
 PATIENCE_S = 90
 _CLASSES = "org.apache.spark.deploy"
 
@@ -54,26 +55,32 @@ class StandaloneCluster:
         self._said(name, r"(Successfully registered with master)")
         return worker
 
-    def executor_of(self, slot: int) -> int:
-        """The executor JVM under which the slot with this pid runs: another one may be idle."""
-        pid = slot
-        while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        return pid
-
     def worker_of(self, slot: int) -> subprocess.Popen[bytes]:
         """The Spark worker under which the slot with this pid runs."""
         return next(worker for worker in self.workers if slot in _pids(worker))
 
-    def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
-        environment = {
+    def submit(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`spark-submit`, with the Python that can't see the checkout as its driver's too."""
+        return subprocess.run(
+            [str(HOME / "bin" / "spark-submit"), "--master", self.url, *arguments],
+            cwd=self._folder,
+            env={**self._environment(), "PYSPARK_DRIVER_PYTHON": self.python},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return {
             "PATH": os.environ["PATH"],
             "HOME": str(self._folder),
             "JAVA_HOME": prepare_environment()["JAVA_HOME"],
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "SPARK_HOME": str(HOME),
         }
+
+    def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+        launcher, environment = HOME / "bin" / "spark-class", self._environment()
         with self._log(name).open("wb") as log:
             daemon = subprocess.Popen(
                 [str(launcher), f"{_CLASSES}.{kind}", *arguments],
@@ -97,6 +104,14 @@ class StandaloneCluster:
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
+
+
+def executor_of(slot: int) -> int:
+    """The executor JVM under which the slot with this pid runs: another one may be idle."""
+    pid = slot
+    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return pid
 
 
 def _pids(worker: subprocess.Popen[bytes]) -> list[int]:

@@ -8,14 +8,18 @@ worker, of an executor's JVM, of a Spark worker daemon. Checks: results against 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from engine.cluster.cli import app
 from tests.cluster.harness import RunningJob
-from tests.cluster.standalone import StandaloneCluster
+from tests.cluster.standalone import StandaloneCluster, executor_of
+from tests.cluster.test_attached import SCRIPT, result
 from tests.cluster.test_recovery import expected_windows, got_windows
 
 RECORDS = 1_500_000
@@ -41,7 +45,7 @@ def test_a_standalone_cluster_may_lose_a_python_worker_an_executor_and_a_spark_w
         status = job.completed(4)
         done = status["checkpoints"]["completed"]
 
-        os.kill(cluster.executor_of(status["slots"][0]["pid"]), signal.SIGKILL)
+        os.kill(executor_of(status["slots"][0]["pid"]), signal.SIGKILL)
         again = job.wait_for("an attempt after the executor", lambda s: s["attempt"] > 2 and s["phase"] == "running")
         job.completed(done + 2)
 
@@ -55,10 +59,36 @@ def test_a_standalone_cluster_may_lose_a_python_worker_an_executor_and_a_spark_w
         assert job.client.folder.read_exit() is not None
 
 
+@pytest.mark.promise("F1")
+def test_spark_submit_runs_a_script_with_an_archive_where_nobody_sees_the_checkout(
+    tmp_path: Path, cluster: StandaloneCluster
+) -> None:
+    """Neither the driver nor the workers: all of Weir that they have is what `weir package` made."""
+    packaged = CliRunner().invoke(app, ["package", "tests.cluster.jobs:windows", "-o", str(tmp_path)])
+    assert packaged.exit_code == 0, packaged.output
+    script = shutil.copy(SCRIPT, tmp_path)
+    conf = {
+        "spark.pyspark.python": cluster.python,
+        "spark.executor.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    done = cluster.submit(
+        *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
+        *("--py-files", str(tmp_path / "weir-job.zip")),
+        *(str(script), cluster.url, str(tmp_path / "store"), "kill"),
+    )
+    found = result(done)
+    assert sum(rows for _, _, rows, _ in found["rows"]) == 60_000
+    assert found["outcome"] == "finished" and found["restarts"] >= 1
+
+
 @pytest.mark.promise("F1", "D1")
-def test_a_local_cluster_loses_nothing_with_a_python_worker(tmp_path: Path) -> None:
+def test_a_local_cluster_loses_nothing_with_a_python_worker_and_an_executor(tmp_path: Path) -> None:
     with RunningJob(tmp_path, "windows", master="local-cluster[2,1,1024]", rows=RECORDS) as job:
         os.kill(job.completed(2)["slots"][1]["pid"], signal.SIGKILL)
         job.wait_for("the second attempt", lambda s: s["attempt"] == 2 and s["phase"] == "running")
+        os.kill(executor_of(job.completed(4)["slots"][0]["pid"]), signal.SIGKILL)
+        job.wait_for("an attempt after the executor", lambda s: s["attempt"] > 2 and s["phase"] == "running")
         assert job.wait_until_ended().outcome == "finished"
         assert got_windows(job.table("sums")) == expected_windows(RECORDS)
