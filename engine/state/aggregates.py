@@ -60,7 +60,7 @@ class AggregatePlan:
     """How the named aggregates of one window operator are computed from an input schema.
 
     Kernels run over columns that are named by position, so no name of a user's column can be mistaken for a result of
-    theirs. Dictionaries are decoded first: two batches with different ones could not be grouped together.
+    theirs. Partials have no dictionaries: those of two batches could differ.
     """
 
     def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> None:
@@ -78,14 +78,16 @@ class AggregatePlan:
 
     def partial(self, rows: pa.RecordBatch | pa.Table, windows: pa.Array | int) -> pa.Table:
         """Group rows by key and window; `windows` is one start for all rows, or one per row."""
-        keys = [_canonical(_plain(rows.column(key))) for key in self.keys]
+        keys = [rows.column(key) for key in self.keys]
+        codes = [_coded(key) for key in keys]
         per_row = not isinstance(windows, int)
         if per_row:
-            keys.append(windows)
+            codes.append(windows)
         values = [(_plain(rows.column(column)), part) for column, part in self._partial_of]
-        grouped, (counts, *partials) = _group(keys, [(None, "count_all"), *values])
+        grouped, (counts, *partials) = _group(codes, [(None, "count_all"), *values])
         starts = grouped.pop() if per_row else _repeat(windows, len(counts))
-        return pa.table([*grouped, starts, counts, *partials], names=self._names)
+        distinct = [_decoded(code, key) for code, key in zip(grouped, keys, strict=True)]
+        return pa.table([*distinct, starts, counts, *partials], names=self._names)
 
     def ungrouped(self, rows: pa.RecordBatch, windows: pa.Array | int) -> pa.RecordBatch:
         """Each row as a partial of its own."""
@@ -142,6 +144,16 @@ def _group(
 def _of_one(column: pa.Array, kernel: str) -> pa.Array:
     """What the kernel makes of each value alone, up to its type."""
     return column.is_valid() if kernel == "count" else column
+
+
+def _coded(key: Column) -> Column:
+    """What to group by: of a dictionary the indices, so that its values are looked at once and not per row."""
+    return key.indices if isinstance(key, pa.DictionaryArray) else _canonical(_plain(key))
+
+
+def _decoded(code: pa.ChunkedArray, key: Column) -> pa.ChunkedArray:
+    """The keys that were grouped by `_coded`. A dictionary may hold a value twice: then so does a partial."""
+    return _canonical(_plain(key.dictionary)).take(code) if isinstance(key, pa.DictionaryArray) else code
 
 
 def _plain(column: Column) -> Column:

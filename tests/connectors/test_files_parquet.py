@@ -79,6 +79,8 @@ def test_a_file_without_rows_has_none(tmp_path: Path) -> None:
         (pa.int32(), pa.float64()),
         (pa.float32(), pa.float64()),
         (pa.dictionary(pa.int32(), pa.string()), pa.string()),
+        (pa.string(), pa.dictionary(pa.int8(), pa.string())),
+        (pa.large_binary(), pa.dictionary(pa.int32(), pa.binary())),
         (pa.timestamp("ms", tz="UTC"), pa.timestamp("us", tz="UTC")),
         (pa.decimal128(5, 2), pa.decimal128(10, 3)),
         (pa.list_(pa.int32()), pa.list_(pa.field("element", pa.int64()))),
@@ -101,6 +103,8 @@ def test_a_column_of_a_narrower_type_is_widened(tmp_path: Path, found: pa.DataTy
         (pa.decimal128(5, 2), pa.decimal128(5, 3)),
         (pa.struct([("x", pa.int8())]), pa.struct([("y", pa.int8())])),
         (pa.list_(pa.string()), pa.list_(pa.int64())),
+        (pa.int64(), pa.dictionary(pa.int32(), pa.int64())),
+        (pa.int64(), pa.dictionary(pa.int32(), pa.string())),
     ],
 )
 def test_a_column_of_another_type_is_told_with_file_and_both_types(
@@ -112,6 +116,25 @@ def test_a_column_of_another_type_is_told_with_file_and_both_types(
         reading.all(reading.splits[0])
     in_file = pq.read_schema(tmp_path / "a.parquet").field("c").type
     assert str(error.value) == f"{tmp_path}/a.parquet: column 'c' is {in_file}, but the job declares {declared}"
+
+
+@given(cuts=st.lists(st.integers(1, 30), max_size=8), chunk=st.integers(1, 20))
+def test_text_declared_as_a_dictionary_is_read_as_one_from_any_position(
+    folder: Path, cuts: list[int], chunk: int
+) -> None:
+    declared = SCHEMA.set(1, pa.field("name", pa.dictionary(pa.int32(), pa.string())))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "CHUNK_ROWS", chunk)
+        reading = Reading(ParquetSource(str(folder)), declared)
+        (split,) = reading.splits
+        assert reading.in_pieces(split, cuts) == table(100).to_pylist()
+
+
+def test_more_values_than_a_dictionary_can_number_are_told(tmp_path: Path) -> None:
+    pq.write_table(table(200), tmp_path / "a.parquet")
+    reading = Reading(ParquetSource(str(tmp_path)), pa.schema([("name", pa.dictionary(pa.int8(), pa.string()))]))
+    with pytest.raises(FileError, match=r"a.parquet, row group 0: .*Integer value 128 not in range"):
+        reading.all(reading.splits[0])
 
 
 def test_a_missing_column_is_told_with_those_there_are(folder: Path) -> None:

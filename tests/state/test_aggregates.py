@@ -160,6 +160,27 @@ def test_batches_with_different_dictionaries_are_grouped_by_value() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "dictionary",
+    [
+        pa.array(["a", "b", "a", None]),
+        pa.array([b"a", b"b", b"a", None]),
+        pa.array([0.0, float("nan"), -0.0, None]),
+    ],
+)
+def test_a_dictionary_that_holds_a_value_twice_or_a_null_is_one_group_per_value(dictionary: pa.Array) -> None:
+    keys = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3, None, 2], pa.int8()), dictionary)
+    batch = pa.record_batch({"k": keys})
+    plan = AggregatePlan(["k"], {"n": count()}, batch.schema)
+    starts = pa.array([0] * len(keys))
+    merged = [
+        plan.merge([plan.partial(rows, at)]) for rows in (batch, pa.Table.from_batches([batch])) for at in (0, starts)
+    ]
+    for result in merged:
+        assert plan.finish(result).column("n").to_pylist() == [3, 1, 2]
+        assert plan.finish(result).schema == plan.result_schema
+
+
 @pytest.mark.promise("A3")
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_float_keys_that_hash_alike_are_one_key(kind: pa.DataType) -> None:

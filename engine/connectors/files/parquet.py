@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -42,7 +42,7 @@ class _RowGroups(ChunkReader):
     def __init__(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> None:
         self._path = path
         self._schema = schema
-        self._file = _opened(path)
+        self._file = _opened(path, [field.name for field in schema if pa.types.is_dictionary(field.type)])
         _check(path, self._file.schema_arrow, schema)
         self._group = start[0] if start else split.start
         self._end = self._file.num_row_groups if split.end is None else split.end
@@ -85,9 +85,9 @@ class _RowGroups(ChunkReader):
         self._file.close()
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+def _opened(path: Path, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(path, read_dictionary=list(as_dictionaries))
     except (pa.ArrowException, OSError) as error:
         raise FileError(f"{path} is not a Parquet file that can be read: {error}") from error
 
@@ -108,6 +108,9 @@ def _fits(found: pa.DataType, declared: pa.DataType) -> bool:
     types = pa.types
     if types.is_dictionary(found):
         return _fits(found.value_type, declared)
+    if types.is_dictionary(declared):  # Arrow reads no other values as dictionaries
+        values = declared.value_type
+        return bool((types.is_string(values) or types.is_binary(values)) and _fits(found, values))
     if types.is_signed_integer(found) and types.is_signed_integer(declared):
         return bool(found.bit_width <= declared.bit_width)
     if types.is_floating(declared):
