@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.cluster.harness import RunningJob
@@ -44,6 +45,7 @@ def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters
         job.wait_for("the second attempt", lambda s: s["attempt"] == 2 and s["phase"] == "running")
         before = job.completed(4)
         _ask_spark(before)
+        assert {address for address, _ in listening(job)} == {"127.0.0.1"}, "somebody else could reach it"
         assert job.supervisor.master_pid is not None
         os.kill(job.supervisor.master_pid, signal.SIGKILL)
         job.wait_for("generation 2", lambda s: s["generation"] == 2 and s["phase"] == "running")
@@ -68,6 +70,17 @@ def _ask_spark(status: dict[str, Any]) -> None:
     tasks = spark.get(f"{application['id']}/stages/{stage['stageId']}/0/taskList").raise_for_status().json()
     running = {task["taskId"]: task["index"] for task in tasks if task["status"] == "RUNNING"}
     assert running == {slot["task"]: slot["slot"] for slot in status["slots"]}, "Index is the slot"
+    settings = dict(spark.get(f"{application['id']}/environment").raise_for_status().json()["sparkProperties"])
+    assert settings["spark.authenticate"] == "true"
+
+
+def listening(job: RunningJob) -> list[tuple[str, int]]:
+    """The addresses and ports at which the processes of a job listen: JobMaster, JVM, slots."""
+    processes = [psutil.Process(int(line.split(" ", 1)[0])) for line in job.processes()]
+    sockets = [socket for process in processes for socket in process.net_connections("tcp")]
+    found = [(s.laddr.ip.removeprefix("::ffff:"), s.laddr.port) for s in sockets if s.status == psutil.CONN_LISTEN]
+    assert len(found) >= 5, "the JobMaster, its HTTP, Spark, and two slots"
+    return found
 
 
 def _ask_over_http(job: RunningJob, before: dict[str, Any]) -> None:
