@@ -156,9 +156,10 @@ class MasterProcess:
 
     def _loop(self) -> None:
         while self._end is None:
-            self._mailbox.wait(self._patience_s())
-            while (work := self._mailbox.take()) is not None and self._end is None:
+            work = self._mailbox.take(self._patience_s())
+            while work is not None and self._end is None:
                 work()
+                work = self._mailbox.take()
             if self._end is None:
                 self._carry_out(self.master.on_tick(self._clock.now_ms()))
             self._beat()

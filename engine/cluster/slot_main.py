@@ -113,14 +113,14 @@ class _Slot:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         runtime, mailbox = self._runtime, self._mailbox
         try:
+            idle = False
             while runtime.shutdown is None:
-                for _ in range(MESSAGES_PER_STEP):
-                    work = mailbox.take()
-                    if work is None:
-                        break
+                work, done = mailbox.take(self._patience_s() if idle else 0.0), 0
+                while work is not None:
                     work()
-                if not runtime.step():
-                    mailbox.wait(self._patience_s())
+                    done += 1
+                    work = mailbox.take() if done < MESSAGES_PER_STEP else None
+                idle = not runtime.step()
         finally:
             self._ended.set()
             self._control.close()

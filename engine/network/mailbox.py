@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
+    """A queue in C: waking its thread costs half of what an Event does, and records wait for that."""
+
     def __init__(self) -> None:
-        self._items: deque[T] = deque()  # append and popleft are atomic
-        self._wake = threading.Event()
+        self._items: SimpleQueue[T] = SimpleQueue()
+        self.put = self._items.put
 
-    def put(self, item: T) -> None:
-        self._items.append(item)
-        if not self._wake.is_set():
-            self._wake.set()
-
-    def take(self) -> T | None:
+    def take(self, patience_s: float = 0.0) -> T | None:
+        """The next item, waiting this long for it; None: there is none."""
         try:
-            return self._items.popleft()
-        except IndexError:
+            return self._items.get(patience_s > 0, patience_s)
+        except Empty:
             return None
-
-    def wait(self, timeout_s: float) -> None:
-        """Until something was put since the last wait, or the time is over."""
-        if not self._items:
-            self._wake.wait(timeout_s)
-        self._wake.clear()
