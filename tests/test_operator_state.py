@@ -227,6 +227,20 @@ def test_every_subtask_of_another_parallelism_has_the_whole_broadcast_state(befo
     assert found == {app: number for number, app in enumerate(apps)}
 
 
+class SameName(ApplyRules):
+    """A keyed state and a broadcast state of one name: two states."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self._seen = context.get_state(ValueStateDescriptor("rules", pa.int64()))
+
+
+@pytest.mark.promise("C1")
+def test_keyed_and_broadcast_state_of_one_name_are_two_states() -> None:
+    events = ListSource([Checkpoint(), event("a"), Checkpoint(), Crash(), event("a"), event("a")])
+    found = shown(run(ruled(events, ListSource([rule("a", 7)]), SameName())))
+    assert found == {("rule", 1, 7): 1, ("a", 1, 7): 1, ("a", 2, 7): 1, ("a", 3, 7): 1}
+
+
 class Forget(ApplyRules):
     """A rule sets the count of every key back."""
 

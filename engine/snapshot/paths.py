@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.redistribution import Distribution
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,18 @@ class JobPaths:
     def attempt(self, attempt: AttemptId, checkpoint: int) -> str:
         return f"{self.checkpoint(attempt.generation, checkpoint)}/{attempt.attempt}"
 
-    def state_file(self, attempt: AttemptId, checkpoint: int, uid: str, subtask: SubtaskId, name: str) -> str:
-        return f"{self.attempt(attempt, checkpoint)}/{_safe(uid)}.{subtask.index}.{_safe(name)}.arrow"
+    def state_file(
+        self,
+        attempt: AttemptId,
+        checkpoint: int,
+        uid: str,
+        subtask: SubtaskId,
+        name: str,
+        distribution: Distribution = Distribution.KEYED,
+    ) -> str:
+        """Keyed state and operator state may have the same name."""
+        kind = "" if distribution is Distribution.KEYED else f".{distribution.value}"
+        return f"{self.attempt(attempt, checkpoint)}/{_safe(uid)}.{subtask.index}.{_safe(name)}{kind}.arrow"
 
     def manifest(self, attempt: AttemptId, checkpoint: int) -> str:
         return f"{self.attempt(attempt, checkpoint)}/manifest.json"

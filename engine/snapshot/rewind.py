@@ -119,7 +119,9 @@ def _copied(store: Store, paths: JobPaths, manifest: Manifest) -> Manifest:
     for state in manifest.subtasks:
         files = []
         for file in state.files:
-            path = paths.state_file(manifest.attempt, manifest.checkpoint, file.uid, state.subtask, file.name)
+            path = paths.state_file(
+                manifest.attempt, manifest.checkpoint, file.uid, state.subtask, file.name, file.distribution
+            )
             store.write(path, read_checked(store, file.path, file.checksum))
             files.append(msgspec.structs.replace(file, path=path))
         subtasks.append(msgspec.structs.replace(state, files=files))

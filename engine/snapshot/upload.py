@@ -74,7 +74,7 @@ def upload(
                 continue
             keyed = part.distribution is Distribution.KEYED
             data = encode(table, part.keys, groups, max_parallelism) if keyed else encode_plain(table)
-            path = paths.state_file(attempt, checkpoint, uid, subtask, part.name)
+            path = paths.state_file(attempt, checkpoint, uid, subtask, part.name, part.distribution)
             store.write(path, data)
             start, end = (groups.start, groups.end) if keyed else (0, 0)
             size, rows = len(data), table.num_rows
