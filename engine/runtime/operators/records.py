@@ -66,7 +66,8 @@ def _values(column: pa.Array) -> list[Any]:
     """As `objects_of`; timestamps, which take that ten times as long as numbers, by way of numpy."""
     kind = column.type
     if pa.types.is_timestamp(kind) and kind.unit in ("us", "ms", "s") and kind.tz in (None, "UTC"):
-        stamps = column.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False)
+        micros = column if kind.unit == "us" else column.cast(pa.timestamp("us", kind.tz))
+        stamps = micros.to_numpy(zero_copy_only=False)
         since = (stamps - np.datetime64(0, "us")).tolist()  # NaT becomes None
         epoch = _EPOCH if kind.tz is None else _EPOCH_UTC
         return [None if passed is None else epoch + passed for passed in since]
