@@ -1,11 +1,12 @@
 """Columnar window state: per pane a log of partial tables, merged by levels; a snapshot is a list of references.
 
-Arrow tables never change, so what a snapshot refers to stays as it was while processing goes on (C3).
+Arrow tables never change, so what a snapshot refers to stays as it was while processing goes on (C3). The upload merges
+those runs into one table for its file, off the task thread; the pane takes that table in their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -15,13 +16,35 @@ FANOUT = 8
 Merge = Callable[[Sequence[pa.Table]], pa.Table]
 
 
-class Pane:
-    """The partials of one window, as levels of runs."""
+class FrozenPane:
+    """The runs of a pane at a barrier."""
 
-    __slots__ = ("_levels", "_merge")
+    __slots__ = ("_compacted", "_merge", "runs")
+
+    def __init__(self, runs: list[pa.Table], merge: Merge) -> None:
+        self.runs = runs
+        self._merge = merge
+        self._compacted: pa.Table | None = None
+
+    def compact(self) -> pa.Table:
+        """All of them in one table; for the upload, in a thread of its own."""
+        self._compacted = self._merge(self.runs) if len(self.runs) > 1 else self.runs[0]
+        return self._compacted
+
+    @property
+    def compacted(self) -> list[pa.Table]:
+        """What stands for its runs now: one table, once the upload has made it."""
+        return self.runs if self._compacted is None else [self._compacted]
+
+
+class Pane:
+    """The partials of one window: those of the last barrier, and behind it levels of runs."""
+
+    __slots__ = ("_frozen", "_levels", "_merge")
 
     def __init__(self, merge: Merge) -> None:
         self._merge = merge
+        self._frozen = FrozenPane([], merge)
         self._levels: list[list[pa.Table]] = []
 
     def append(self, run: pa.Table, level: int = 0) -> None:
@@ -35,7 +58,11 @@ class Pane:
 
     @property
     def runs(self) -> list[pa.Table]:
-        return [run for level in self._levels for run in level]
+        return [*self._frozen.compacted, *(run for level in self._levels for run in level)]
+
+    def freeze(self) -> FrozenPane:
+        self._frozen, self._levels = FrozenPane(self.runs, self._merge), []
+        return self._frozen
 
     def merged(self) -> pa.Table:
         return self._merge(self.runs)
@@ -61,13 +88,9 @@ class Panes:
     def pop(self, start_ms: int) -> pa.Table:
         return self._panes.pop(start_ms).merged()
 
-    def references(self) -> list[list[pa.Table]]:
-        return [pane.runs for _, pane in sorted(self._panes.items())]
+    def freeze(self) -> list[FrozenPane]:
+        """At a barrier: what each of them holds, oldest first."""
+        return [pane.freeze() for _, pane in sorted(self._panes.items())]
 
     def __len__(self) -> int:
         return len(self._panes)
-
-    @staticmethod
-    def compact(references: Iterable[Sequence[pa.Table]], merge: Merge) -> list[pa.Table]:
-        """For the upload: one table per pane."""
-        return [merge(runs) if len(runs) > 1 else runs[0] for runs in references]

@@ -42,7 +42,6 @@ from engine.runtime.slot import SlotRuntime
 from engine.runtime.source import SourceHead
 from engine.runtime.subtask import Subtask
 from engine.snapshot.log import EpochLog
-from engine.state.columnar import Panes
 from engine.state.heap import HeapBackend
 from engine.state.operator import OperatorBackend
 from tests.simulation.faults import draw_plan
@@ -149,8 +148,9 @@ def _snapshot_not_copied() -> Patches:
 
     def snapshot(self: WindowMerge, checkpoint: int) -> OperatorSnapshot:
         def panes() -> pa.Table:
-            compact = Panes.compact(self._panes.references(), self._plan.merge)
-            return pa.concat_tables(compact) if compact else self._plan.partial_schema.empty_table()
+            return pa.concat_tables(
+                [self._plan.partial_schema.empty_table(), *(p.compact() for p in self._panes.freeze())]
+            )
 
         part = StatePart("panes", panes, tuple(self._plan.keys))
         return OperatorSnapshot(inline={"watermark": self._watermark}, parts=(part,))

@@ -43,23 +43,51 @@ def test_what_a_snapshot_refers_to_is_not_changed_by_later_appends(before, after
     panes = Panes(PLAN.merge)
     for n in range(before):
         panes.append(n % 3 * 10, partial(n % 3 * 10, (n % 5, n)))
-    references = panes.references()
-    then = [[run.to_pylist() for run in runs] for runs in references]
+    frozen = panes.freeze()
+    then = [[run.to_pylist() for run in pane.runs] for pane in frozen]
     for n in range(after):
         panes.append(n % 3 * 10, partial(n % 3 * 10, (n % 5, 1000)))
     for start in panes.due(10**9):
         panes.pop(start)
-    assert [[run.to_pylist() for run in runs] for runs in references] == then
-    compact = Panes.compact(references, PLAN.merge)
-    assert sum(sum(table.column(ROWS).to_pylist()) for table in compact) == before
+    assert [[run.to_pylist() for run in pane.runs] for pane in frozen] == then
+    assert sum(sum(pane.compact().column(ROWS).to_pylist()) for pane in frozen) == before
 
 
 def test_runs_stay_few_however_many_are_appended() -> None:
     panes = Panes(PLAN.merge)
     for n in range(1000):
         panes.append(0, partial(0, (n % 7, 1)))
-    (runs,) = panes.references()
-    assert len(runs) < FANOUT * 4
+    (pane,) = panes.freeze()
+    assert len(pane.runs) < FANOUT * 4
+
+
+def test_what_an_upload_has_compacted_stands_for_its_runs_from_then_on() -> None:
+    panes = Panes(PLAN.merge)
+    for n in range(FANOUT - 1):
+        panes.append(0, partial(0, (n, 1)))
+    (first,) = panes.freeze()
+    panes.append(0, partial(0, (0, 1)))  # while the upload runs
+    first.compact()
+    (second,) = panes.freeze()
+    assert [run.num_rows for run in second.runs] == [FANOUT - 1, 1]
+    (third,) = panes.freeze()  # nothing new, and the second upload failed
+    assert third.runs == second.runs
+    assert results(panes.pop(0)) == {0: (2, 2), **{n: (1, 1) for n in range(1, FANOUT - 1)}}
+
+
+@given(st.lists(st.sampled_from(["row", "barrier", "upload"]), max_size=60))
+def test_every_row_is_there_once_whenever_barriers_come_and_uploads_run(steps) -> None:
+    panes, frozen, rows = Panes(PLAN.merge), [], 0
+    for step in [*steps, "row"]:
+        if step == "row":
+            panes.append(0, partial(0, (rows % 5, 1)))
+            rows += 1
+        elif step == "barrier":
+            frozen += [(pane, rows) for pane in panes.freeze()]
+        elif frozen:
+            pane, before = frozen.pop(0)
+            assert sum(pane.compact().column(ROWS).to_pylist()) == before
+    assert sum(n for n, _ in results(panes.pop(0)).values()) == rows
 
 
 def test_due_windows_come_oldest_first_and_only_up_to_the_bound() -> None:
@@ -75,7 +103,7 @@ def test_the_upload_writes_one_table_per_pane_with_a_row_per_key() -> None:
     for start in (10, 0):
         for n in range(11):
             panes.append(start, partial(start, (n % 2, n)))
-    compact = Panes.compact(panes.references(), PLAN.merge)
+    compact = [pane.compact() for pane in panes.freeze()]
     assert [table.column(WINDOW)[0].as_py() for table in compact] == [0, 10]
     assert [table.num_rows for table in compact] == [2, 2]
-    assert Panes.compact([], PLAN.merge) == []
+    assert Panes(PLAN.merge).freeze() == []

@@ -125,11 +125,10 @@ class WindowMerge(Operator):
             out.emit(piece)
 
     def snapshot(self, checkpoint: int) -> OperatorSnapshot:
-        references, plan = self._panes.references(), self._plan
+        frozen, empty = self._panes.freeze(), self._plan.partial_schema.empty_table()
 
         def panes() -> pa.Table:
-            compact = Panes.compact(references, plan.merge)
-            return pa.concat_tables(compact) if compact else plan.partial_schema.empty_table()
+            return pa.concat_tables([empty, *(pane.compact() for pane in frozen)])
 
         part = StatePart("panes", panes, tuple(self._plan.keys))
         return OperatorSnapshot(inline={"watermark": self._watermark}, parts=(part,))
