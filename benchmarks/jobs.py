@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.rows import BOUND_S, KEYS, SCHEMA, START_US, STEP_US, WINDOW_S, keys_of, mix, window_rows
+from benchmarks.rows import BOUND_S, KEYS, SCHEMA, START_US, STEP_US, WINDOW_S, keys_of, many_keys_of, mix, window_rows
 from benchmarks.sinks import DiscardSink, LatencySink, StuckSink
 from engine.api import (
     DataStream,
@@ -64,7 +64,7 @@ def growth(env: StreamEnvironment) -> None:
     def make(n: np.ndarray) -> Columns:
         mixed = mix(n)
         values = dict.fromkeys(names, mixed & 1023)
-        return {"key": (mixed >> 7) * keys >> 24, **values, "ts": n * STEP_US + START_US}
+        return {"key": many_keys_of(mixed, keys), **values, "ts": n * STEP_US + START_US}
 
     schema = ", ".join(["key long", *(f"{name} long" for name in names), "ts timestamp"])
     rows = env.from_source(SmallBatches(make, env.parallelism, batch), schema=schema, uid="rows")

@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -174,22 +175,38 @@ def between_markers(page: Path, rows: list[str]) -> None:
 
 # --- the plot ---
 
-_WEIR, _PEER, _TARGET, _INK, _FAINT = "#2a6f97", "#c9ccd1", "#b23a48", "#22252a", "#8a8f98"
+WEIR, PEER, TARGET, INK, FAINT = "#2a6f97", "#c9ccd1", "#b23a48", "#22252a", "#8a8f98"
+PANELS_IN_A_ROW = 5
 
 
 def plot(lines: list[dict[str, Any]], path: Path) -> None:
     """A panel per bench, each in its own unit: Weir beside its peers, above each peer's bar Weir's ratio to it."""
+    benches = list(dict.fromkeys(line["bench"] for line in lines))
+    with canvas(len(benches), _where(lines), path) as panels:
+        for panel, bench in zip(panels, benches, strict=True):
+            _panel(panel, [line for line in lines if line["bench"] == bench])
+
+
+@contextmanager
+def canvas(panels: int, caption: str, path: Path) -> Iterator[list[Any]]:
+    """Panels to be drawn on, five in a row; then the file."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    benches = list(dict.fromkeys(line["bench"] for line in lines))
-    figure, panels = pyplot.subplots(1, len(benches), figsize=(2.9 * len(benches), 4.2), squeeze=False)
-    for panel, bench in zip(panels[0], benches, strict=True):
-        _panel(panel, [line for line in lines if line["bench"] == bench])
-    figure.text(0.01, 0.02, _where(lines), fontsize=7, color=_FAINT)
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    columns, rows = min(panels, PANELS_IN_A_ROW), -(-panels // PANELS_IN_A_ROW)
+    figure, grid = pyplot.subplots(rows, columns, figsize=(2.9 * columns, 4.0 * rows), squeeze=False)
+    made = list(grid.flat)
+    for unused in made[panels:]:
+        unused.set_visible(False)
+    for panel in made:
+        panel.tick_params(colors=FAINT, labelsize=8, length=0)
+        for side in ("top", "right", "left"):
+            panel.spines[side].set_visible(False)
+    yield made[:panels]
+    figure.text(0.01, 0.02 / rows, caption, fontsize=7, color=FAINT)
+    figure.tight_layout(rect=(0, 0.05 / rows, 1, 1))
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
@@ -204,23 +221,26 @@ def _panel(panel: Any, lines: list[dict[str, Any]]) -> None:
         if line["peer_value"] is not None
     ]
     names, values, ratios = zip(*bars, strict=True)
-    drawn = panel.bar(range(len(bars)), values, width=0.62, color=[_WEIR] + [_PEER] * (len(bars) - 1))
+    drawn = panel.bar(range(len(bars)), values, width=0.62, color=[WEIR] + [PEER] * (len(bars) - 1))
     for bar, value, ratio in zip(drawn, values, ratios, strict=True):
-        text = f"{value:.3g}" + (f"\n(ratio {ratio:.2f})" if ratio is not None else "")
+        text = (f"{value:,.0f}" if value >= 1000 else f"{value:.3g}") + (
+            f"\n(ratio {ratio:.2f})" if ratio is not None else ""
+        )
         at = (bar.get_x() + bar.get_width() / 2, value)
         panel.annotate(
-            text, at, ha="center", va="bottom", fontsize=8, color=_INK, xytext=(0, 2), textcoords="offset points"
+            text, at, ha="center", va="bottom", fontsize=8, color=INK, xytext=(0, 2), textcoords="offset points"
         )
     limits = {line["target"]: line["runs"]["limit"] / scale for line in lines if "limit" in line["runs"]}
     for target, limit in limits.items():
-        panel.axhline(limit, color=_TARGET, linewidth=1, linestyle="--", label=f"target: {target}")
-        panel.legend(loc="upper right", fontsize=7, frameon=False, labelcolor=_TARGET)
+        panel.axhline(limit, color=TARGET, linewidth=1, linestyle="--", label=f"target: {target}")
+        panel.legend(loc="upper right", fontsize=7, frameon=False, labelcolor=TARGET)
     top = max([*values, *limits.values()]) * 1.35
     panel.set_ylim(0, top or 1)
-    panel.set_xticks(range(len(bars)), names, fontsize=8, color=_INK)
+    if unit == "ms" and max(values) > 20 * min(values):  # or the shorter bars could not be seen
+        panel.set_yscale("log")
+        panel.minorticks_off()
+        panel.set_ylim(min(values) / 3, 2 * top)
+    panel.set_xticks(range(len(bars)), names, fontsize=8, color=INK)
     panel.set_xlim(-0.6, max(len(bars) - 0.4, 1.4))
-    panel.set_title(first["bench"], fontsize=10, color=_INK, loc="left")
-    panel.set_ylabel("million rows/s" if unit == "rows/s" else unit, fontsize=8, color=_FAINT)
-    panel.tick_params(colors=_FAINT, labelsize=8, length=0)
-    for side in ("top", "right", "left"):
-        panel.spines[side].set_visible(False)
+    panel.set_title(first["bench"], fontsize=10, color=INK, loc="left")
+    panel.set_ylabel("million rows/s" if unit == "rows/s" else unit, fontsize=8, color=FAINT)

@@ -43,11 +43,17 @@ def keys_of(mixed: np.ndarray) -> np.ndarray:
     return key
 
 
-def spark_columns(n: str = "n") -> list[str]:
-    """The same rows as Spark SQL expressions over a column of row numbers."""
+def many_keys_of(mixed: np.ndarray, keys: int) -> np.ndarray:
+    """The upper 24 bits: enough for a million keys."""
+    return (mixed >> 7) * keys >> 24
+
+
+def spark_columns(n: str = "n", keys: int | None = None) -> list[str]:
+    """The same rows as Spark SQL expressions over a column of row numbers; `keys`: as `many_keys_of`."""
     mixed = f"(({n} * {_MULTIPLIER}L) & {_MASK}L)"
+    upper, scale, lower = (11, KEYS, 20) if keys is None else (7, keys, 24)
     return [
-        f"shiftright(shiftright({mixed}, 11) * {KEYS}L, 20) AS key",
+        f"shiftright(shiftright({mixed}, {upper}) * {scale}L, {lower}) AS key",
         f"{mixed} & 1023L AS value",
         f"timestamp_micros({n} * {STEP_US}L + {START_US}L) AS ts",
     ]

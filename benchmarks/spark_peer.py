@@ -51,7 +51,7 @@ PROVIDERS = {
     },
     "heap": {f"{_STORE}.providerClass": f"{_STATE}.HDFSBackedStateStoreProvider"},
 }
-"""In the order in which they are measured: the later one finds the warmer JVM."""
+"""`Order` says in which order they are measured: the later one finds the warmer JVM."""
 
 BLOCK = 250_000
 """Rows that Spark's `range` makes for each row of the streaming source."""
@@ -66,6 +66,8 @@ class Order:
     settle_s: float = 4
     seconds: float = 10
     rate: int = 10_000
+    keys: int | None = None
+    providers: tuple[str, ...] = ("rocksdb", "heap")
 
 
 def main() -> None:
@@ -91,26 +93,27 @@ _WINDOW_START = f"timestamp_micros(unix_micros(ts) div {WINDOW_S}000000 * {WINDO
 
 def _window(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
     """Both state stores, one after the other, in one warm JVM (its compiler needs about 25 s on two cores)."""
-    with _Windows(spark, folder / "warmup", 6_000_000 // BLOCK) as query:
+    with _Windows(spark, folder / "warmup", 6_000_000 // BLOCK, order.keys) as query:
         query.run(order.warmup_s, at_least=3)
         blocks = query.blocks_per_s()
     results = {}
-    for provider, settings in PROVIDERS.items():
-        for name, value in settings.items():
+    for provider in order.providers:
+        for name, value in PROVIDERS[provider].items():
             spark.conf.set(name, value)
-        with _Windows(spark, folder / f"{provider}-settle", blocks) as query:
+        with _Windows(spark, folder / f"{provider}-settle", blocks, order.keys) as query:
             query.run(order.settle_s, at_least=2)
             blocks = query.blocks_per_s()
-        with _Windows(spark, folder / provider, blocks) as query:
+        with _Windows(spark, folder / provider, blocks, order.keys) as query:
             results[provider] = query.measure(order.seconds)
     return results
 
 
 class _Windows:
-    def __init__(self, spark: SparkSession, folder: Path, blocks: int) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, blocks: int, keys: int | None) -> None:
         self._rows_per_batch = blocks * BLOCK
         self._table = folder / "table"
-        rows = _numbers(spark, blocks).selectExpr(*spark_columns()).selectExpr("key", "value", _WINDOW_START)
+        columns = spark_columns(keys=keys)
+        rows = _numbers(spark, blocks).selectExpr(*columns).selectExpr("key", "value", _WINDOW_START)
         # A window's start is up to a window's length behind its newest row.
         windows = rows.withWatermark("window_start", f"{WINDOW_S + BOUND_S} seconds").groupBy("window_start", "key")
         counted = windows.agg(F.count("*").alias("count"), F.sum("value").alias("total"))
