@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-FANOUT = 8
-"""Runs of one level that are merged into one of the next: bounds both the work per row and the runs per pane."""
+FANOUT = (32, 8)
+"""Runs of the first and of each later level that are merged into one of the next: bounds the work per row, and what a
+pane holds unmerged. Most of it happens in uploads; so the first level, whose runs are the smallest, waits for more."""
 
 Merge = Callable[[Sequence[pa.Table]], pa.Table]
 
@@ -52,7 +53,7 @@ class Pane:
             self._levels.append([])
         runs = self._levels[level]
         runs.append(run)
-        if len(runs) == FANOUT:
+        if len(runs) == FANOUT[level > 0]:
             self._levels[level] = []
             self.append(self._merge(runs), level + 1)
 
