@@ -24,8 +24,9 @@ ROLL_BYTES = 32 << 20
 """Rows of an epoch that are written ahead of its barrier, so that memory does not grow with the interval."""
 
 
-DIGEST_ROWS = 4096
-"""Rows that are digested together: hashing a few at a time costs more than all else that a sink does with them."""
+DIGEST_ROWS = 512
+"""Rows that are digested together: hashing a few at a time costs more than all else that a sink does with them. More at
+a time would hold up those behind them (at 4096, for five milliseconds)."""
 
 
 class SinkOperator(Operator):
