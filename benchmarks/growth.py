@@ -68,7 +68,7 @@ def _weir(**setting: int) -> float:
 
 
 def _spark(keys: int) -> float:
-    found = run_spark("window", warmup_s=18, settle_s=3, seconds=SECONDS, keys=keys, providers=["heap"])
+    found = run_spark("window", warmup_s=18, settle_s=3, seconds=SECONDS, keys=keys, providers=["heap"], windows=0)
     return float(found["heap"]["rows_per_s"])
 
 

@@ -68,6 +68,8 @@ class Order:
     rate: int = 10_000
     keys: int | None = None
     providers: tuple[str, ...] = ("rocksdb", "heap")
+    windows: float = 2.5
+    """How many windows to finish at least, for comparison."""
 
 
 def main() -> None:
@@ -104,7 +106,7 @@ def _window(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
             query.run(order.settle_s, at_least=2)
             blocks = query.blocks_per_s()
         with _Windows(spark, folder / provider, blocks, order.keys) as query:
-            results[provider] = query.measure(order.seconds)
+            results[provider] = query.measure(order.seconds, order.windows)
     return results
 
 
@@ -135,10 +137,10 @@ class _Windows:
     def run(self, seconds: float, at_least: int) -> None:
         _run(self._query, seconds, at_least)
 
-    def measure(self, seconds: float) -> dict[str, Any]:
+    def measure(self, seconds: float, windows: float) -> dict[str, Any]:
         self.run(0, at_least=2)
         cpu, skipped = cpu_s(tree(os.getpid())), len(self._batches())
-        self.run(seconds, at_least=math.ceil(2.5 * ROWS_PER_WINDOW / self._rows_per_batch))  # some windows to compare
+        self.run(seconds, at_least=max(2, math.ceil(windows * ROWS_PER_WINDOW / self._rows_per_batch)))
         cpu, batches = cpu_s(tree(os.getpid())) - cpu, self._batches()[skipped:]
         return {
             "rows_per_s": self._rows_per_s(batches),
