@@ -127,7 +127,7 @@ def _cells(line: dict[str, Any]) -> list[str]:
 
 def quantity(value: float, unit: str) -> str:
     if unit == "rows/s":
-        return f"{value / 1e6:.2f} M/s"
+        return f"{value / 1e6:.2f} M/s" if value >= 100_000 else f"{value / 1e3:.1f} k/s"
     return f"{value:.1f} {unit}" if unit in ("ms", "MB") else f"{value:.2f} {unit}"
 
 
