@@ -239,7 +239,7 @@ def _panel(panel: Any, lines: list[dict[str, Any]]) -> None:
     if unit == "ms" and max(values) > 20 * min(values):  # or the shorter bars could not be seen
         panel.set_yscale("log")
         panel.minorticks_off()
-        panel.set_ylim(min(values) / 3, 2 * top)
+        panel.set_ylim(min(values) / 3, 6 * top)
     panel.set_xticks(range(len(bars)), names, fontsize=8, color=INK)
     panel.set_xlim(-0.6, max(len(bars) - 0.4, 1.4))
     panel.set_title(first["bench"], fontsize=10, color=INK, loc="left")
