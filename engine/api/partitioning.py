@@ -55,7 +55,7 @@ class Partitioned(Placed):
     def broadcast(self, *states: MapStateDescriptor) -> Self | BroadcastStream:
         """Each record to every subtask. With broadcast states, which it changes there: `other.connect(this)`."""
         through = self._through(Exchange(ExchangeKind.BROADCAST))
-        return BroadcastStream(through._input, states) if states else through
+        return BroadcastStream(self._env, through._input, states) if states else through
 
     def global_(self) -> Self:
         """Every record to subtask 0."""
@@ -117,5 +117,17 @@ class Partitioned(Placed):
 class BroadcastStream:
     """What goes to every subtask, and the states that it may change there: for `connect`."""
 
+    env: StreamEnvironment
     input: StreamInput
     descriptors: tuple[MapStateDescriptor, ...]
+
+
+def checked_broadcast(given: Any, env: StreamEnvironment) -> BroadcastStream:
+    if not isinstance(given, BroadcastStream):
+        raise JobError(
+            "connect takes a broadcast stream, with the state that its records change: "
+            'stream.connect(rules.broadcast(MapStateDescriptor("rules", pa.string(), pa.int64())))'
+        )
+    if given.env is not env:
+        raise JobError("connect: the two streams are of different environments, which are different jobs")
+    return given

@@ -17,7 +17,7 @@ import pyarrow as pa
 from engine.api.dataframes import joined_schema, static_table
 from engine.api.errors import JobError
 from engine.api.expressions import filtering, selection
-from engine.api.partitioning import BroadcastStream, Partitioned
+from engine.api.partitioning import BroadcastStream, Partitioned, checked_broadcast
 from engine.api.placement import DataStreamSink
 from engine.api.schema import EVENT_TIME_FIELD, out_schema, plain
 from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
@@ -146,7 +146,7 @@ class DataStream(Partitioned):
 
     def connect(self, broadcast: BroadcastStream) -> BroadcastConnectedStream:
         """With a stream of which every subtask gets every record: rules, prices, settings that change."""
-        return BroadcastConnectedStream(self, broadcast)
+        return BroadcastConnectedStream(self, checked_broadcast(broadcast, self._env))
 
     def sink_to(self, sink: Sink, uid: str) -> DataStreamSink:
         schema = self.schema
@@ -205,9 +205,8 @@ class DataStream(Partitioned):
         uid: str | None = None,
         row_lane: bool = False,
     ) -> DataStream:
-        named = uid is not None
-        spec = OperatorSpec(uid or self._env.graph.next_uid(kind), kind, build, named=named, row_lane=row_lane)
-        return self._follow(spec, schema)
+        name = self._env.graph.next_uid(kind) if uid is None else uid
+        return self._follow(OperatorSpec(name, kind, build, named=uid is not None, row_lane=row_lane), schema)
 
     def _follow(self, spec: OperatorSpec, schema: pa.Schema, *more: StreamInput) -> DataStream:
         node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._input, *more)
@@ -258,7 +257,7 @@ class KeyedStream:
 
     def connect(self, broadcast: BroadcastStream) -> KeyedBroadcastConnectedStream:
         """With a stream of which every subtask gets every record: rules, prices, settings that change."""
-        return KeyedBroadcastConnectedStream(self, broadcast)
+        return KeyedBroadcastConnectedStream(self, checked_broadcast(broadcast, self._env))
 
     def _add(self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema) -> DataStream:
         return self._follow(OperatorSpec(uid, kind, build, row_lane=True), schema)
