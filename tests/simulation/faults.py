@@ -147,7 +147,7 @@ class Storm:
                 slot.send(OverBudget(2, 1))
                 world.after(world.delay(1.0), slot, "ends itself", slot.ends)
             case "slot sleeps" if slot is not None:
-                slot.paused_until_ms = world.now_ms + random.choice((20, 100, 200))
+                slot.sleep(random.choice((20, 100, 200)))
             case "slot is cut off" if slot is not None:
                 slot.link.held_until_ms = world.now_ms + random.choice((20, 100, 200))
             case "a trigger is lost" if slot is not None:
@@ -157,12 +157,12 @@ class Storm:
             case "master dies in a step":
                 self._light(master)
             case "master sleeps, another starts":
-                master.paused_until_ms = world.now_ms + random.choice((30, 60, 120))
+                master.sleep(random.choice((30, 60, 120)))
                 world.after(world.delay(10), None, "another master starts", self._cluster.start)
             case "another master starts":
                 self._cluster.start()
             case "master sleeps":
-                master.paused_until_ms = world.now_ms + random.choice((20, 60, 120))
+                master.sleep(random.choice((20, 60, 120)))
             case "checkpoint by hand":
                 world.after(0.0, master, "checkpoint by hand", master.trigger)
             case "cancel":

@@ -47,6 +47,11 @@ def test_every_transition_of_the_protocol_is_taken_by_some_seed() -> None:
     assert not coverage.unexpected(counts)
 
 
+def test_a_process_that_is_put_to_sleep_twice_gets_what_came_meanwhile_in_order() -> None:
+    """The second sleep was shorter, and woke it before the frames that had come during the first."""
+    assert run(5603).violation is None
+
+
 @pytest.mark.parametrize("seed", [3, 7, 11])
 def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
     first, second = run(seed), run(seed)

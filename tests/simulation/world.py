@@ -57,6 +57,10 @@ class Process:
     def wall_ms(self) -> int:
         return WALL_START_MS + int(self.world.now_ms) + self.wall_skew_ms
 
+    def sleep(self, duration_ms: float) -> None:
+        """A second, shorter one does not wake it: what came during the first would come after what comes now."""
+        self.paused_until_ms = max(self.paused_until_ms, self.world.now_ms + duration_ms)
+
     def crashed(self) -> None:
         """Called once, after the process died."""
 
