@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peer import run_spark
-from benchmarks.report import FAINT, INK, PAGE, PEER, RESULTS, WEIR, canvas, stamp, where
+from benchmarks.report import FAINT, INK, PAGE, PEER, RESULTS, WEIR, between_markers, canvas, stamp, where
 from benchmarks.weir import WeirJob, rate_between
 
 SECONDS = 6.0
@@ -75,9 +75,7 @@ def _spark(keys: int) -> float:
 def _into_page(points: list[Point]) -> None:
     rows = ["| what grows | | Weir, rows/s | Spark, rows/s | ratio |", "|---|---:|---:|---:|---:|"]
     rows += [f"| {' | '.join(point.cells)} |" for point in points]
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text("\n".join([before + BEGIN, "", *rows, "", END]) + after)
+    between_markers(PAGE, rows, BEGIN, END)
 
 
 def plot(points: list[Point], caption: str, path: Path) -> None:

@@ -166,11 +166,11 @@ def _into_page(lines: list[dict[str, Any]]) -> None:
     between_markers(PAGE, rows)
 
 
-def between_markers(page: Path, rows: list[str]) -> None:
-    """What `make bench` writes into a page that people write; the rest of it stays."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text("\n".join([before + BEGIN, "", *rows, "", END]) + after)
+def between_markers(page: Path, rows: list[str], begin: str = BEGIN, end: str = END) -> None:
+    """What benchmarks write into a page that people write; the rest of it stays."""
+    before, _, rest = page.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text("\n".join([before + begin, "", *rows, "", end]) + after)
 
 
 # --- the plot ---

@@ -113,7 +113,7 @@ def run(
     )
     launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
     folder = RunFolder(launch.store, launch.name)
-    graph = load(JobSpec(launch.path, launch.name, launch.params, launch.parallelism))
+    graph = load(JobSpec.of(launch))
     printed = Printed(folder.logs, graph)
     supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
     supervisor.start()

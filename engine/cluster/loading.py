@@ -11,12 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.api.environment import StreamEnvironment
 from engine.api.errors import JobError
 from engine.api.params import Param
 from engine.graph.job_graph import JobGraph
 from engine.graph.stream_graph import StreamGraph
+
+if TYPE_CHECKING:
+    from engine.cluster.launch import MasterLaunch
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,10 @@ class JobSpec:
     name: str
     params: dict[str, str]
     parallelism: int | None
+
+    @classmethod
+    def of(cls, launch: MasterLaunch) -> JobSpec:
+        return cls(launch.path, launch.name, launch.params, launch.parallelism)
 
 
 def default_name(path: str) -> str:

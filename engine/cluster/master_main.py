@@ -46,7 +46,7 @@ def main() -> None:
 
 def run(launch: MasterLaunch) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
-    spec = JobSpec(launch.path, launch.name, launch.params, launch.parallelism)
+    spec = JobSpec.of(launch)
     graph = load(spec)
     local = is_local(launch.master)
     session = start_session(

@@ -91,7 +91,7 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     if choice is FromSnapshot.LAST:
         return ""
     hide = choice is FromSnapshot.REWIND
-    graph = load(JobSpec(launch.path, launch.name, launch.params, launch.parallelism))
+    graph = load(JobSpec.of(launch))
     fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
     if hide and fixed:
         raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")

@@ -19,22 +19,26 @@ class BroadcastStates:
     """The broadcast states of an operator: those that its stream was broadcast with."""
 
     def __init__(self, backend: OperatorBackend, descriptors: Sequence[MapStateDescriptor]) -> None:
-        self._states = {
-            descriptor.name: (descriptor, backend.broadcast_state(descriptor)) for descriptor in descriptors
-        }
+        self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
+        self._states = {descriptor.name: backend.broadcast_state(descriptor) for descriptor in descriptors}
+        self._read_only = {name: state.read_only for name, state in self._states.items()}
 
     def of(self, descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
-        known, state = self._states.get(descriptor.name, (None, None))
-        if known != descriptor or state is None:
-            declared = ", ".join(repr(name) for name in self._states)
+        return self._states[self._declared(descriptor)]
+
+    def read_only(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
+        return self._read_only[self._declared(descriptor)]
+
+    def _declared(self, descriptor: MapStateDescriptor) -> str:
+        """Its name. Asked for each record, mostly with the very object that was declared."""
+        known = self._descriptors.get(descriptor.name)
+        if known is not descriptor and known != descriptor:
+            declared = ", ".join(repr(name) for name in self._descriptors)
             raise ValueError(
                 f"the broadcast state {descriptor.name!r} ({descriptor.key_type} to {descriptor.value_type}) is not "
                 f"one that its stream was broadcast with: broadcast(...) names {declared}"
             )
-        return state
-
-    def read_only(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
-        return self.of(descriptor).read_only
+        return descriptor.name
 
 
 class ReadOnlyBroadcastContext(ProcessContext):

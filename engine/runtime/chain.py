@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from engine.protocol.signals import Signal, Watermark
 from engine.runtime.channels import OutputPort
-from engine.runtime.operators.base import Operator, OperatorContext, Output
+from engine.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Output
 from engine.runtime.running import RUNNING
 from engine.runtime.tags import OutputTag
+
+T = TypeVar("T")
 
 
 class PortsOutput:
@@ -44,24 +47,25 @@ class _Link:
         self._after = after
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        before = RUNNING.set(self._context)
-        self._operator.process(batch, self._after)
-        RUNNING.reset(before)
+        self._call(self._operator.process, batch, self._after)
 
     def emit_second(self, batch: pa.RecordBatch) -> None:
-        before = RUNNING.set(self._context)
-        self._operator.process_second(batch, self._after)
-        RUNNING.reset(before)
+        self._call(self._operator.process_second, batch, self._after)
 
     def watermark(self, timestamp_ms: int) -> None:
-        before = RUNNING.set(self._context)
-        self._operator.on_watermark(timestamp_ms, self._after)
-        RUNNING.reset(before)
+        self._call(self._operator.on_watermark, timestamp_ms, self._after)
 
     def end(self) -> None:
+        self._call(self._operator.on_end, self._after)
+
+    def snapshot(self, checkpoint: int) -> OperatorSnapshot | None:
+        return self._call(self._operator.snapshot, checkpoint)
+
+    def _call(self, method: Callable[..., T], *arguments: Any) -> T:
         before = RUNNING.set(self._context)
-        self._operator.on_end(self._after)
+        result = method(*arguments)
         RUNNING.reset(before)
+        return result
 
 
 class OperatorChain:
@@ -84,6 +88,10 @@ class OperatorChain:
     def end(self) -> None:
         for link in self._links:
             link.end()
+
+    def snapshots(self, checkpoint: int) -> Iterator[OperatorSnapshot | None]:
+        """Of each operator, first to last."""
+        return (link.snapshot(checkpoint) for link in self._links)
 
     @property
     def blocked(self) -> bool:

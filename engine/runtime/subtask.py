@@ -25,7 +25,6 @@ from engine.runtime.closing import close_all
 from engine.runtime.gate import Ended, InputGate, Second
 from engine.runtime.operators.base import OperatorSnapshot
 from engine.runtime.ports import Clock
-from engine.runtime.running import RUNNING
 from engine.runtime.source import SourceHead
 
 BATCH_ROWS = 262_144
@@ -223,11 +222,7 @@ class Subtask:
     def _snapshots(self, checkpoint: int) -> Iterator[tuple[str, OperatorSnapshot | None]]:
         if isinstance(self._head, SourceHead):
             yield self._head_uid, self._head.snapshot()
-        for uid, operator in zip(self._uids, self._chain.operators, strict=True):
-            before = RUNNING.set(operator.context)  # a user's function may have a say in it
-            taken = operator.snapshot(checkpoint)
-            RUNNING.reset(before)
-            yield uid, taken
+        yield from zip(self._uids, self._chain.snapshots(checkpoint), strict=True)
 
     def _ledger(self) -> Counters:
         counters = dict(self._counters)

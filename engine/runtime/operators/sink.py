@@ -68,7 +68,7 @@ class SinkOperator(Operator):
         """Add to the digest what was written since: a sum over rows, so they can be taken in any grouping."""
         rows, self._undigested, self._undigested_rows = self._undigested, [], 0
         if rows and self._hashed:
-            whole = [pa.concat_arrays([batch.column(name) for batch in rows]) for name in self._hashed]
+            whole = [_concatenated([batch.column(name) for batch in rows]) for name in self._hashed]
             digest = int(np.add.reduce(hash_columns(whole)))
             ledger.add(self.context.counters, {ledger.sink_digest(self.context.uid): digest})
 
@@ -134,3 +134,8 @@ class SinkOperator(Operator):
         self._sequence += 1
         context = self.context
         return Committable(context.uid, context.subtask.index, context.attempt, checkpoint, self._sequence, payload)
+
+
+def _concatenated(columns: list[pa.Array]) -> pa.Array:
+    """A large batch is mostly alone; Arrow would copy it."""
+    return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
