@@ -18,11 +18,11 @@ from typing import Any
 
 from benchmarks.jobs import window
 from engine.api.environment import StreamEnvironment
-from engine.cluster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
-from engine.cluster.jobmaster import JobMaster
-from engine.cluster.master import TICK_S
-from engine.cluster.slot_main import HEARTBEAT_S
+from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
+from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.master import JobMaster
+from engine.process.master_process import TICK_S
 from engine.protocol import ledger
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, OperatorTimings, StateFile, SubtaskState, Timings
@@ -39,8 +39,8 @@ from engine.protocol.messages import (
     decode_slot_message,
     encode,
 )
-from engine.snapshot.log import EpochLog
-from engine.snapshot.paths import JobPaths
+from engine.snapshot.epoch_log import EpochLog
+from engine.spark.slot_process import HEARTBEAT_S
 from engine.testing import MemoryStore
 
 NETWORK_MS = 0.5

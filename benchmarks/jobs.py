@@ -27,11 +27,11 @@ from engine.api import (
     count,
     total,
 )
-from engine.connectors.base import SourceContext, SplitReader
 from engine.connectors.files import ParquetSource
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
-from engine.runtime.functions import Row
+from engine.core.connectors import SourceContext, SplitReader
+from engine.core.functions import Row
 
 SPLITS = 2
 

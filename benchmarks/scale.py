@@ -17,12 +17,12 @@ from rich.console import Console
 from benchmarks import report, streams
 from benchmarks.controlplane import SOURCE, WINDOWS, ControlPlane, Meter
 from benchmarks.report import Result, Say
-from engine.protocol.aligner import AlignedBarriers
+from engine.core.ports import Frame
+from engine.protocol.alignment.aligner import AlignedBarriers
 from engine.protocol.credits import GateCredit
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.signals import Watermark
-from engine.runtime.gate import InputGate
-from engine.runtime.ports import Frame
+from engine.runtime.exchange.gate import InputGate
 
 SIZES = (10, 100, 1_000)
 CHECKPOINTS = 20

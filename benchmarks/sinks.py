@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.connectors.base import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import Store
+from engine.store.directory import Store
 
 
 class BenchSink(Sink):

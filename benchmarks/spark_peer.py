@@ -26,7 +26,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.processes import cpu_s, tree
 from benchmarks.rows import BOUND_S, ROWS_PER_WINDOW, WINDOW_S, keys_of, mix, spark_columns
-from engine.cluster.java import prepare_environment
+from engine.spark.java import prepare_environment
 
 CORES = 2
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from engine.core.ports import Frame
 from engine.network.control import ControlClient, ControlServer
 from engine.network.transport import FlightTransport
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.messages import Heartbeat
 from engine.protocol.signals import Watermark
-from engine.runtime.ports import Frame
 
 HOST, TOKEN, PATIENCE_S = "127.0.0.1", "token", 20.0
 ATTEMPT = AttemptId(1, 1)

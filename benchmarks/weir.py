@@ -18,8 +18,8 @@ from typing import Any, Self
 import httpx
 
 from benchmarks.processes import alive, tree
-from engine.cluster.history import History
-from engine.cluster.launch import MasterLaunch, RunFolder
+from engine.host.run_folder import MasterLaunch, RunFolder
+from engine.observe.history import History
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "benchmarks" / "work" / str(os.getpid())
@@ -57,7 +57,7 @@ class WeirJob:
             store=str(self.store),
             max_slots=self._parallelism,
         )
-        command = [sys.executable, "-m", "engine.cluster.master_main", str(self._run.write_launch(launch))]
+        command = [sys.executable, "-m", "engine.process.master_main", str(self._run.write_launch(launch))]
         with self._run.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT

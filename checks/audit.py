@@ -26,9 +26,9 @@ from checks.plan import AGGREGATES, HISTORY, Planned, plan
 from checks.results import AuditResult, CheckResult, Verdict
 from checks.spec import AUDIT_CHECKS, LEDGER, AuditedTable, DrillSpec
 from checks.tablelog import epoch_files
+from engine.core.errors import WeirError
+from engine.core.paths import JobPaths
 from engine.protocol import ledger
-from engine.runtime.errors import WeirError
-from engine.snapshot.paths import JobPaths
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,8 +22,8 @@ from checks.docs import serve
 from checks.drill import DrillFailed, Say, Share, drills, run_drill
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import DrillSpec, load_spec
-from engine.cluster.cli_shared import Store
-from engine.runtime.errors import WeirError
+from engine.cli.shared import Store
+from engine.core.errors import WeirError
 
 console = Console()
 

@@ -27,11 +27,11 @@ from checks.processes import end_sessions
 from checks.reader import Read, WatchedTable, judge_reads
 from checks.results import DrillResult
 from checks.spec import DrillSpec
-from engine.cluster.client import JobClient
-from engine.cluster.launch import MasterExit, MasterLaunch
-from engine.cluster.supervisor import Supervisor
-from engine.runtime.errors import WeirError
-from engine.snapshot.paths import JobPaths
+from engine.core.errors import WeirError
+from engine.core.paths import JobPaths
+from engine.host.run_folder import MasterExit, MasterLaunch
+from engine.observe.client import JobClient
+from engine.process.supervisor import Supervisor
 
 RECORDS_PER_KILL = 100_000
 CHECKPOINTS_FIRST = 2

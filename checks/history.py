@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from checks.spec import DrillSpec
-from engine.cluster.history import History
+from engine.core.errors import WeirError
+from engine.core.paths import JobPaths
+from engine.observe.history import History
 from engine.protocol import ledger
-from engine.runtime.errors import WeirError
-from engine.snapshot.log import EpochLog
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore
+from engine.snapshot.epoch_log import EpochLog
+from engine.store.directory import DirectoryStore
 
 
 class HistoryIncomplete(WeirError):

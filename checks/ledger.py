@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from checks.spec import DrillSpec
-from engine.runtime.errors import WeirError
+from engine.core.errors import WeirError
 
 RECORDS_PER_FILE = 250_000
 _SEAL = "_seal.json"  # Spark reads no file of such a name as data

@@ -23,7 +23,7 @@ import pyarrow as pa
 from checks.history import EpochTotals
 from checks.spec import AuditedTable
 from engine.protocol import ledger
-from engine.state.keyhash import hash_columns
+from engine.state.key_hash import hash_columns
 
 _PAUSE_S = 0.05
 _WARM_READS = 3

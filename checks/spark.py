@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.cluster.java import prepare_environment
+from engine.spark.java import prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from engine.api.schema import parse_schema
-from engine.cluster.loading import default_name
-from engine.runtime.errors import WeirError
+from engine.core.errors import WeirError
+from engine.process.loading import default_name
 
 LEDGER = "weir_ledger"
 """The temporary view that a recomputation reads: the expected records, one row each."""

@@ -19,17 +19,17 @@ from typing import Any
 import pyarrow as pa
 
 from engine.api.environment import StreamEnvironment
-from engine.cluster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
-from engine.cluster.jobmaster import JobMaster
-from engine.connectors.base import FixedSource, SourceContext, SplitReader
 from engine.connectors.table import read_table
+from engine.core.connectors import FixedSource, SourceContext, SplitReader
+from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
-from engine.protocol.epochlog import Created
+from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.master import JobMaster
+from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.messages import Register, SlotMessage
 from engine.runtime.slot import SlotRuntime
-from engine.snapshot.log import EpochLog
-from engine.snapshot.paths import JobPaths
+from engine.snapshot.epoch_log import EpochLog
 
 STEPS = 200_000
 """A run that takes more is stuck, or too large for a test."""

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import AUDIT_CHECKS
-from engine.runtime.errors import WeirError
+from engine.core.errors import WeirError
 from orchestration.resources import WeirStore, metadata_of, readable_errors
 from orchestration.spec import StreamSpec
 from orchestration.ui import DATA_DOCS_URL

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from engine.runtime.errors import WeirError
-from engine.snapshot.paths import JobPaths
+from engine.core.errors import WeirError
+from engine.core.paths import JobPaths
 from orchestration.resources import WeirStore, readable_errors, session_of
 from orchestration.spec import GoldSpec, StreamSpec
 

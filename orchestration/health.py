@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from engine.cluster.launch import Desired, LastHeartbeat, MasterExit, RunFolder
+from engine.host.run_folder import Desired, LastHeartbeat, MasterExit, RunFolder
 
 
 class State(Enum):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
-from engine.cluster.client import JobClient
-from engine.cluster.java import prepare_environment
-from engine.cluster.settings import read_settings
-from engine.runtime.errors import WeirError
+from engine.core.errors import WeirError
+from engine.observe.client import JobClient
+from engine.process.settings import read_settings
+from engine.spark.java import prepare_environment
 from orchestration.spec import StreamSpec
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Any
 import dagster as dg
 import msgspec
 
-from engine.cluster.client import JobClient
-from engine.cluster.history import History
-from engine.cluster.rotated import BEGIN, Position
-from engine.runtime.errors import WeirError
+from engine.core.errors import WeirError
+from engine.host.rotated import BEGIN, Position
+from engine.observe.client import JobClient
+from engine.observe.history import History
 from orchestration.health import Health, State, look
 from orchestration.resources import WeirStore, metadata_of
 from orchestration.spec import StreamSpec

@@ -1,4 +1,4 @@
-"""The ports of `engine/runtime/ports.py`, for one test at a time: a clock set by hand, work done on demand."""
+"""The ports of `engine/core/ports.py`, for one test at a time: a clock set by hand, work done on demand."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.connectors.base import SourceContext
-from engine.protocol.epochlog import Created
+from engine.core.connectors import SourceContext
+from engine.core.paths import JobPaths
+from engine.core.ports import Frame
+from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.runtime.operators.base import OperatorContext
-from engine.runtime.ports import Frame
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore, Store, StoreError
-from engine.state.keygroups import range_of
+from engine.state.key_groups import range_of
+from engine.store.directory import DirectoryStore, Store, StoreError
 
 ATTEMPT = AttemptId(1, 1)
 

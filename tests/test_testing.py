@@ -22,8 +22,8 @@ from engine.api import (
     count,
 )
 from engine.connectors.table import TableSink
-from engine.runtime.errors import WeirError
-from engine.runtime.functions import own
+from engine.core.errors import WeirError
+from engine.core.functions import own
 from engine.testing import Checkpoint, Crash, Item, JobFailed, ListSource, run
 
 

@@ -17,14 +17,14 @@ from rich.table import Table
 
 from assets.pageviews.demo_jobs import EVENT_RATE
 from assets.pageviews.truth import Verdict, compare, counted, expected
-from engine.cluster.client import JobClient
-from engine.cluster.launch import MasterLaunch
-from engine.cluster.liveview import plain_line, render
-from engine.cluster.supervisor import Supervisor
+from engine.cli.liveview import plain_line, render
 from engine.connectors.table import read_table
-from engine.runtime.errors import WeirError
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore
+from engine.core.errors import WeirError
+from engine.core.paths import JobPaths
+from engine.host.run_folder import MasterLaunch
+from engine.observe.client import JobClient
+from engine.process.supervisor import Supervisor
+from engine.store.directory import DirectoryStore
 
 STORE = Path(".weir/demo")
 ROWS = 1_500_000

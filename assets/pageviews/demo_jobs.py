@@ -19,9 +19,9 @@ from engine.api import (
     count,
     total,
 )
-from engine.connectors.base import SourceContext, SplitReader
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
+from engine.core.connectors import SourceContext, SplitReader
 
 SCHEMA = "app_id string, user_id long, bytes long, ts timestamp"
 EVENT_RATE = 20_000

@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks.peer import ended
 from benchmarks.report import Say
-from engine.cluster.java import prepare_environment
+from engine.spark.java import prepare_environment
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "weir" / "peers"

@@ -4,17 +4,15 @@ from engine.api.environment import StreamEnvironment
 from engine.api.errors import JobError
 from engine.api.partitioning import BroadcastStream
 from engine.api.placement import DataStreamSink
-from engine.api.stream import DataStream, KeyedStream, WindowedStream
+from engine.api.streams.data import DataStream, KeyedStream, WindowedStream
 from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
-from engine.protocol.config import CheckpointConfig, CheckpointingMode
-from engine.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
-from engine.runtime.broadcast import (
+from engine.core.broadcast_functions import (
     BroadcastContext,
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
     ReadOnlyBroadcastContext,
 )
-from engine.runtime.functions import (
+from engine.core.functions import (
     FilterFunction,
     FlatMapFunction,
     Function,
@@ -25,9 +23,10 @@ from engine.runtime.functions import (
     ReduceFunction,
     RuntimeContext,
 )
-from engine.runtime.tags import OutputTag
-from engine.state.aggregates import Aggregate, count, maximum, mean, minimum, total
-from engine.state.heap import ValueState, ValueStateDescriptor
+from engine.core.tags import OutputTag
+from engine.protocol.config import CheckpointConfig, CheckpointingMode
+from engine.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from engine.state.keyed.heap import ValueState, ValueStateDescriptor
 from engine.state.operator import (
     BroadcastState,
     ListStateDescriptor,
@@ -35,6 +34,7 @@ from engine.state.operator import (
     OperatorListState,
     ReadOnlyBroadcastState,
 )
+from engine.state.windows.aggregates import Aggregate, count, maximum, mean, minimum, total
 
 __all__ = [
     "Aggregate",

@@ -10,12 +10,12 @@ import pyarrow as pa
 from engine.api.errors import JobError
 from engine.api.schema import parse_schema
 from engine.connectors.dataframe import Frame, StaticTable
-from engine.graph.durations import Duration, to_ms
-from engine.runtime.watermarks import EVENT_TIME
-from engine.state.keyhash import hash_columns
+from engine.core.durations import Duration, to_ms
+from engine.core.event_time import EVENT_TIME
+from engine.state.key_hash import hash_columns
 
 if TYPE_CHECKING:
-    from engine.api.stream import DataStream
+    from engine.api.streams.data import DataStream
 
 
 def schema_of(frame: Frame, declared: pa.Schema | str | None, what: str) -> pa.Schema:

@@ -17,22 +17,22 @@ from engine.api.errors import JobError
 from engine.api.params import Params
 from engine.api.placement import checked_parallelism
 from engine.api.schema import parse_schema
-from engine.api.stream import DataStream
-from engine.connectors.base import Source
+from engine.api.streams.data import DataStream
 from engine.connectors.dataframe import DataFrameSource, Frame
 from engine.connectors.elements import ElementsSource
-from engine.graph.durations import Duration, to_ms
+from engine.core.connectors import Source
+from engine.core.durations import Duration, to_ms
+from engine.core.errors import WeirError
 from engine.graph.job_graph import JobGraph, SourceSpec
 from engine.graph.stream_graph import StreamGraph
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.restart import ExponentialDelay, NoRestart, RestartStrategy
-from engine.runtime.errors import WeirError
-from engine.state.keygroups import DEFAULT_MAX_PARALLELISM
+from engine.state.key_groups import DEFAULT_MAX_PARALLELISM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from engine.cluster.attached import AttachedJob
+    from engine.process.attached import AttachedJob
 
 
 class StreamEnvironment:
@@ -141,7 +141,7 @@ class StreamEnvironment:
 
     def execute_async(self, name: str) -> AttachedJob:
         """Start the job on the attached session and go on; for notebooks."""
-        from engine.cluster.attached import AttachedJob
+        from engine.process.attached import AttachedJob
 
         if self._spark is None:
             raise JobError("there is no session to execute on: write StreamEnvironment(spark), or use `weir run`")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from engine.api.errors import JobError
 from engine.api.schema import EVENT_TIME_FIELD, plain
-from engine.runtime.watermarks import EVENT_TIME
+from engine.core.event_time import EVENT_TIME
 
 _MASK = f"{EVENT_TIME}.mask"  # names that no column can have
 _LENGTH = f"{EVENT_TIME}.length"

@@ -16,10 +16,10 @@ import pyarrow as pa
 from engine.api.errors import JobError
 from engine.api.placement import Placed
 from engine.api.schema import plain
+from engine.core.event_time import EVENT_TIME
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.stream_graph import StreamInput, StreamNode
-from engine.runtime.watermarks import EVENT_TIME
-from engine.state.keyhash import hash_columns
+from engine.state.key_hash import hash_columns
 from engine.state.operator import MapStateDescriptor
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from engine.api.errors import JobError
-from engine.runtime.watermarks import EVENT_TIME
+from engine.core.event_time import EVENT_TIME
 
 EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.api.errors import JobError
-from engine.graph.durations import Duration, to_ms
-from engine.runtime import watermarks
+from engine.core import event_time as watermarks
+from engine.core.durations import Duration, to_ms
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.connectors.base import Discovery, Source, SourceContext, SplitReader
 from engine.connectors.files.parquet import ParquetSource
-from engine.runtime.errors import WeirError
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import Store, StoreError
+from engine.core.connectors import Discovery, Source, SourceContext, SplitReader
+from engine.core.errors import WeirError
+from engine.core.paths import JobPaths
+from engine.store.directory import Store, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.connectors.base import FixedSource, SourceContext, SplitReader
-from engine.runtime.errors import SchemaMismatch
+from engine.core.connectors import FixedSource, SourceContext, SplitReader
+from engine.core.errors import SchemaMismatch
 
 
 class ElementsSource(FixedSource):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.connectors.base import FixedSource, SourceContext, SplitReader
-from engine.runtime.errors import SchemaMismatch
-from engine.runtime.ports import Clock
+from engine.core.connectors import FixedSource, SourceContext, SplitReader
+from engine.core.errors import SchemaMismatch
+from engine.core.ports import Clock
 
 BUFFER_TIMEOUT_MS = 5.0
 

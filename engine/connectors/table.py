@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.connectors.base import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
-from engine.protocol.epochlog import Created
+from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore, Store, StoreError
+from engine.store.directory import DirectoryStore, Store, StoreError
 
 COMPACT_EVERY = 10
 """Spark's own default: every tenth record repeats all before it, and readers begin at the last of these."""

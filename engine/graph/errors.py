@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.runtime.errors import WeirError
+from engine.core.errors import WeirError
 
 
 class JobError(WeirError):

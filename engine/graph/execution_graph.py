@@ -12,7 +12,7 @@ from functools import cached_property
 from engine.graph.exchange import ExchangeKind
 from engine.graph.job_graph import JobEdge, JobGraph
 from engine.protocol.ids import ChannelId, SubtaskId
-from engine.runtime.partitioners import (
+from engine.runtime.exchange.partitioners import (
     BroadcastPartitioner,
     CustomPartitioner,
     FirstPartitioner,
@@ -21,7 +21,7 @@ from engine.runtime.partitioners import (
     RebalancePartitioner,
     ShufflePartitioner,
 )
-from engine.state.keygroups import KeyGroupRange, range_of
+from engine.state.key_groups import KeyGroupRange, range_of
 
 
 @dataclass(frozen=True)

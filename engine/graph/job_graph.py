@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from engine.connectors.base import Sink, Source
 from engine.connectors.dataframe import StaticTable
+from engine.core.connectors import Sink, Source
+from engine.core.event_time import WatermarkStrategy
 from engine.graph.exchange import Exchange
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
 from engine.runtime.operators.base import Operator
-from engine.runtime.watermarks import WatermarkStrategy
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from engine.core.tags import OutputTag
 from engine.graph.errors import JobError
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec, SourceSpec
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
-from engine.runtime.tags import OutputTag
-from engine.state.keygroups import check_parallelism
+from engine.state.key_groups import check_parallelism
 
 DEFAULT_GROUP = "default"
 

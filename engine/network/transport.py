@@ -14,10 +14,10 @@ from queue import SimpleQueue
 import pyarrow as pa
 from pyarrow import flight
 
+from engine.core.ports import Frame
 from engine.network.auth import RequireToken, call_options
 from engine.network.wire import ChannelStream, descriptor, parse_descriptor, read_frame, write_frame
 from engine.protocol.ids import AttemptId, ChannelId
-from engine.runtime.ports import Frame
 
 OnFrame = Callable[[AttemptId, ChannelId, Frame], None]
 OnGrant = Callable[[AttemptId, ChannelId, int], None]

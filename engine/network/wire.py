@@ -6,9 +6,9 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
+from engine.core.ports import Frame
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.signals import Signal
-from engine.runtime.ports import Frame
 
 
 class ChannelStream(msgspec.Struct, frozen=True, tag="channel"):

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from engine.core.tags import OutputTag
 from engine.protocol.signals import Signal, Watermark
-from engine.runtime.channels import OutputPort
+from engine.runtime.exchange.channels import OutputPort
 from engine.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Output
 from engine.runtime.running import RUNNING
-from engine.runtime.tags import OutputTag
 
 T = TypeVar("T")
 

@@ -6,26 +6,26 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from engine.core.closing import close_all
+from engine.core.paths import JobPaths
+from engine.core.ports import Clock, Offload, Transport
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobVertex
-from engine.protocol.aligner import AlignedBarriers, BarrierAligner, TrackedBarriers
+from engine.protocol.alignment.aligner import AlignedBarriers, BarrierAligner, TrackedBarriers
 from engine.protocol.config import CheckpointingMode
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.messages import SlotMessage
 from engine.runtime.chain import OperatorChain, PortsOutput
-from engine.runtime.channels import OutputChannel, OutputPort
-from engine.runtime.closing import close_all
-from engine.runtime.gate import InputGate
+from engine.runtime.exchange.channels import OutputChannel, OutputPort
+from engine.runtime.exchange.gate import InputGate
 from engine.runtime.operators.base import EVENT_TIME, OperatorContext, RestoredState
-from engine.runtime.ports import Clock, Offload, Transport
 from engine.runtime.running import RUNNING
-from engine.runtime.source import SourceHead
+from engine.runtime.source_head import SourceHead
 from engine.runtime.subtask import BATCH_ROWS, Subtask, TakenSnapshot
-from engine.snapshot.paths import JobPaths
 from engine.snapshot.restore import Restored
-from engine.snapshot.store import Store
+from engine.store.directory import Store
 
 
 @dataclass

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from engine.core.errors import UserFunctionError, WeirError
+from engine.core.paths import JobPaths
+from engine.core.ports import Clock, Control, Frame, Offload, Transport
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
@@ -33,16 +36,13 @@ from engine.protocol.messages import (
     Welcome,
 )
 from engine.runtime.deployment import Deployer, Deployment
-from engine.runtime.errors import UserFunctionError, WeirError
-from engine.runtime.ports import Clock, Control, Frame, Offload, Transport
 from engine.runtime.running import RUNNING
 from engine.runtime.subtask import BATCH_ROWS, Activity, Subtask, TakenSnapshot
-from engine.snapshot.log import EpochLog
-from engine.snapshot.paths import JobPaths
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.restore import Restored, Wanted, restore
 from engine.snapshot.statefile import CorruptSnapshot
-from engine.snapshot.store import Store, SyncFailed
 from engine.snapshot.upload import Uploaded, upload
+from engine.store.directory import Store, SyncFailed
 
 VISIT_ELEMENTS = 256
 VISIT_MS = 10.0

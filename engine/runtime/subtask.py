@@ -13,19 +13,19 @@ from enum import Enum
 
 import pyarrow as pa
 
+from engine.core.closing import close_all
+from engine.core.ports import Clock
 from engine.protocol import ledger
-from engine.protocol.aligner import Aligned, Superseded
+from engine.protocol.alignment.aligner import Aligned, Superseded
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.messages import Decline, SlotMessage, SubtaskFinished
 from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
 from engine.runtime.chain import OperatorChain
-from engine.runtime.channels import OutputPort
-from engine.runtime.closing import close_all
-from engine.runtime.gate import Ended, InputGate, Second
+from engine.runtime.exchange.channels import OutputPort
+from engine.runtime.exchange.gate import Ended, InputGate, Second
 from engine.runtime.operators.base import OperatorSnapshot
-from engine.runtime.ports import Clock
-from engine.runtime.source import SourceHead
+from engine.runtime.source_head import SourceHead
 
 BATCH_ROWS = 262_144
 """What a source makes at once when it can: large enough that most of a batch is grouped away before the exchange."""

@@ -12,9 +12,9 @@ import pyarrow as pa
 from engine.protocol.ids import SubtaskId
 from engine.protocol.manifest import Manifest, ManifestRef, StateFile
 from engine.protocol.redistribution import Distribution, shares
-from engine.snapshot.log import EpochLog, read_checked
+from engine.snapshot.epoch_log import EpochLog, read_checked
 from engine.snapshot.statefile import decode, decode_plain
-from engine.state.keygroups import KeyGroupRange, range_of
+from engine.state.key_groups import KeyGroupRange, range_of
 
 
 @dataclass

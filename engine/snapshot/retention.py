@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from engine.core.paths import JobPaths
 from engine.protocol.manifest import ManifestRef
-from engine.snapshot.paths import JobPaths
 
 
 def keep(retained: Sequence[ManifestRef], newest: ManifestRef, count: int) -> list[ManifestRef]:

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from engine.state.keygroups import KeyGroupRange, key_groups
-from engine.state.keyhash import KEY_HASH_VERSION, hash_columns
+from engine.state.key_groups import KeyGroupRange, key_groups
+from engine.state.key_hash import KEY_HASH_VERSION, hash_columns
 
 _INDEX = b"weir.key_groups"
 

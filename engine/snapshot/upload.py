@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from engine.core.paths import JobPaths
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, StateFile, SubtaskState
 from engine.protocol.redistribution import Distribution
-from engine.snapshot.paths import JobPaths
 from engine.snapshot.statefile import checksum, encode, encode_plain
-from engine.snapshot.store import Store
-from engine.state.keygroups import KeyGroupRange
+from engine.state.key_groups import KeyGroupRange
+from engine.store.directory import Store
 
 
 class Part(Protocol):

@@ -7,7 +7,7 @@ import pytest
 from engine.api import CheckpointingMode, ExponentialDelay, FixedDelay, JobError, NoRestart, StreamEnvironment
 from engine.api.params import Params
 from engine.connectors.generator import GeneratorSource
-from engine.graph.durations import to_ms
+from engine.core.durations import to_ms
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from engine.api import (
     minimum,
     total,
 )
-from engine.runtime.errors import SchemaMismatch, UserFunctionError
+from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.runtime.operators.base import Operator
 from tests.fakes import Collected, context
 

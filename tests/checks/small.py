@@ -20,15 +20,15 @@ from checks.ledger import expected_records, write_ledger
 from checks.reader import digest_of
 from checks.spec import AuditedTable
 from checks.tablelog import epoch_files
-from engine.connectors.base import WriterContext
 from engine.connectors.table import TableCommitter, TableSink
+from engine.core.connectors import WriterContext
+from engine.core.paths import JobPaths
 from engine.protocol import ledger
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, Manifest
-from engine.snapshot.log import EpochLog
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore
+from engine.snapshot.epoch_log import EpochLog
+from engine.store.directory import DirectoryStore
 
 SPEC = replace(DRILL, make=lambda n: page_views(n, 100))
 """A hundred views per second of event time, so that a few thousand make some windows."""

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from checks import cli
 from checks.drill import DrillFailed
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
-from engine.cluster.cli import add_commands
-from engine.runtime.errors import WeirError
+from engine.cli.main import add_commands
+from engine.core.errors import WeirError
 
 
 def drilled(store: Path, name: str = "1", violations: list[str] | None = None) -> DrillResult:

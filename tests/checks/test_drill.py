@@ -22,7 +22,7 @@ from checks.reader import Read
 from checks.results import AuditResult, Verdict
 from checks.spec import AUDIT_CHECKS
 
-WEIR = [sys.executable, "-c", "from engine.cluster.cli import main; main()"]
+WEIR = [sys.executable, "-c", "from engine.cli.main import main; main()"]
 
 
 def mentions(text: str) -> list[str]:

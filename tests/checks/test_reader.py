@@ -11,9 +11,9 @@ from checks.history import EpochTotals
 from checks.reader import Read, digest_of, judge_reads, visible_states
 from checks.spark import read_published
 from checks.spec import AuditedTable
-from engine.connectors.base import WriterContext
 from engine.connectors.table import TableCommitter, TableSink
-from engine.snapshot.store import DirectoryStore
+from engine.core.connectors import WriterContext
+from engine.store.directory import DirectoryStore
 from tests.checks.small import ATTEMPT, PATHS, SPEC, windowed
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from engine.api import FixedDelay, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
-from engine.cluster.actions import Action, Note
-from engine.cluster.history import History
-from engine.cluster.launch import MasterLaunch, RunFolder
-from engine.cluster.status import describe, describe_vertex
-from engine.cluster.timeline import Timeline
 from engine.connectors.table import TableSink
+from engine.host.run_folder import MasterLaunch, RunFolder
+from engine.jobmaster.actions import Action, Note
+from engine.jobmaster.status import describe, describe_vertex
+from engine.observe.history import History
+from engine.observe.timeline import Timeline
 from engine.protocol.messages import Heartbeat
 from engine.testing import Checkpoint, Crash, Item, ListSource, LocalRun
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from engine.api import FixedDelay, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, total
-from engine.runtime.errors import WeirError
+from engine.core.errors import WeirError
 
 ROWS = 60_000
 DOUBLED = 2

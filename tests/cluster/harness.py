@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.cluster.client import JobClient
-from engine.cluster.launch import MasterExit, MasterLaunch, RunFolder
-from engine.cluster.supervisor import Supervisor
 from engine.connectors.table import read_table
-from engine.runtime.errors import WeirError
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore
+from engine.core.errors import WeirError
+from engine.core.paths import JobPaths
+from engine.host.run_folder import MasterExit, MasterLaunch, RunFolder
+from engine.observe.client import JobClient
+from engine.process.supervisor import Supervisor
+from engine.store.directory import DirectoryStore
 
 PATIENCE_S = 90
 _OPTIONS = ("slots_timeout_s", "heartbeat_timeout_s", "master", "conf", "py_files", "slot_memory_mb")

@@ -31,14 +31,14 @@ from engine.api import (
     count,
     total,
 )
-from engine.connectors.base import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
+from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import Store
+from engine.store.directory import Store
 
 KEYS = 100
 EVENT_RATE = 10_000

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow
 import pyspark
 
-from engine.cluster.java import prepare_environment
+from engine.spark.java import prepare_environment
 from tests.cluster.harness import session_processes
 
 HOME = Path(pyspark.__file__).parent

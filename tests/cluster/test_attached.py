@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from engine.cluster.java import prepare_environment
+from engine.spark.java import prepare_environment
 
 SCRIPT = Path(__file__).with_name("attached_script.py")
 ROOT = SCRIPT.parents[2]

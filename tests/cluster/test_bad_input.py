@@ -16,7 +16,7 @@ from tests.cluster.harness import RunningJob, session_processes
 from tests.cluster.jobs import make
 from tests.cluster.test_recovery import expected_windows, got_windows, spark_read
 
-WEIR = [sys.executable, "-c", "from engine.cluster.cli import main; main()"]
+WEIR = [sys.executable, "-c", "from engine.cli.main import main; main()"]
 
 
 def weir(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from pyarrow import flight
 
-from engine.cluster.client import JobClient
 from engine.network.control import ControlClient, ControlServer
+from engine.observe.client import JobClient
 from engine.protocol.messages import Heartbeat
 from tests.cluster.test_bad_input import weir
 

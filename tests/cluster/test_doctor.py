@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.cluster import doctor
-from engine.cluster.doctor import Check, check_java, check_machine, check_python, check_store, render, run_doctor
-from engine.cluster.java import JavaHome, JavaNotFound
+from engine.cli import doctor
+from engine.cli.doctor import Check, check_java, check_machine, check_python, check_store, render, run_doctor
+from engine.spark.java import JavaHome, JavaNotFound
 
 
 def refuse(*_: object) -> None:

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 
 from engine.api import StreamEnvironment
-from engine.cluster.foreground import Printed, watch
-from engine.cluster.launch import MasterExit
-from engine.cluster.logs import LogWriter
-from engine.runtime.errors import WeirError
+from engine.cli.foreground import Printed, watch
+from engine.core.errors import WeirError
+from engine.host.run_folder import MasterExit
+from engine.observe.logs import LogWriter
 from engine.runtime.running import RUNNING
 from tests.graph.test_graph import source, translate
 

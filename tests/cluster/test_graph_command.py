@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner, Result
 
-from engine.cluster.cli import app
-from engine.cluster.submit import plan_launch
-from engine.runtime.errors import WeirError
+from engine.cli.main import app
+from engine.core.errors import WeirError
+from engine.process.submit import plan_launch
 
 JOB = "tests.cluster.jobs:windows"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from engine.cluster.cli import app
-from engine.cluster.launch import MasterExit, RunFolder
-from engine.cluster.logs import LogWriter
-from engine.runtime.errors import WeirError
+from engine.cli.main import app
+from engine.core.errors import WeirError
+from engine.host.run_folder import MasterExit, RunFolder
+from engine.observe.logs import LogWriter
 from tests.cluster.answering import NAME, AnsweringRun
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.cluster.doctor import check_spark
-from engine.cluster.java import JavaHome, JavaNotFound, find_java, prepare_environment
+from engine.cli.doctor import check_spark
+from engine.spark.java import JavaHome, JavaNotFound, find_java, prepare_environment
 
 
 def fake_java(home: Path, version: str, *, has_vector_module: bool = True) -> Path:
@@ -126,8 +126,8 @@ def test_workers_are_told_to_run_this_very_python(tmp_path: Path) -> None:
 def test_spark_runs_python_workers_on_a_machine_without_java(no_java: dict[str, str]) -> None:
     program = (
         "import json, shutil\n"
-        "from engine.cluster.doctor import check_spark\n"
-        "from engine.cluster.java import find_java\n"
+        "from engine.cli.doctor import check_spark\n"
+        "from engine.spark.java import find_java\n"
         "java = find_java(usual_folders=()); check = check_spark(java)\n"
         "print(json.dumps([shutil.which('java'), java.bundled, check.ok, check.detail]))"
     )

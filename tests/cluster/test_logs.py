@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from engine.api import StreamEnvironment
-from engine.cluster import logs
-from engine.cluster.logs import LogReader, LogWriter, capturing
-from engine.cluster.system import LaneOffload
 from engine.connectors.table import TableSink
+from engine.host.system import LaneOffload
+from engine.observe import logs
+from engine.observe.logs import LogReader, LogWriter, capturing
 from engine.runtime.running import RUNNING
 from engine.testing import ListSource, run
 

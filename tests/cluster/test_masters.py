@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from engine.cluster.cli import app
+from engine.cli.main import app
 from tests.cluster.harness import RunningJob
 from tests.cluster.standalone import StandaloneCluster, executor_of
 from tests.cluster.test_attached import SCRIPT, result

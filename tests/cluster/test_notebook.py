@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from engine.cluster.java import prepare_environment
+from engine.spark.java import prepare_environment
 
 ROOT = Path(__file__).parents[2]
 

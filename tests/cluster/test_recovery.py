@@ -23,7 +23,7 @@ from tests.cluster.jobs import make
 
 READ_WITH_SPARK = """
 import sys
-from engine.cluster.spark import start_session
+from engine.spark.session import start_session
 spark = start_session("reader", 1, 1)
 spark.read.parquet(sys.argv[1]).toPandas().to_parquet(sys.argv[2])
 """

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.cluster.metrics import CONTENT_TYPE, exposition
-from engine.cluster.rest import ROUTES, make_app
+from engine.observe.http import ROUTES, make_app
+from engine.observe.metrics import CONTENT_TYPE, exposition
 from tests.cluster.answering import AnsweringRun
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "rest.md"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from engine.cluster import supervisor
-from engine.cluster.history import History
-from engine.cluster.launch import MasterLaunch
-from engine.cluster.rotated import BEGIN, Position, RotatedFile, rotate_open
-from engine.cluster.supervisor import Supervisor
+from engine.host.rotated import BEGIN, Position, RotatedFile, rotate_open
+from engine.host.run_folder import MasterLaunch
+from engine.observe.history import History
+from engine.process import supervisor
+from engine.process.supervisor import Supervisor
 
 
 def lines(file: RotatedFile, position: Position = BEGIN) -> list[bytes]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.cluster.client import JobClient, NotRunning
-from engine.cluster.launch import FENCED, LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
+from engine.host.run_folder import FENCED, LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
+from engine.observe.client import JobClient, NotRunning
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 import engine
 from benchmarks.controlplane import ControlPlane, Meter
-from engine.protocol.aligner import AlignedBarriers
+from engine.core.ports import Frame
+from engine.protocol.alignment.aligner import AlignedBarriers
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.signals import Watermark
-from engine.runtime.gate import InputGate
-from engine.runtime.ports import Frame
+from engine.runtime.exchange.gate import InputGate
 from tests.fakes import FakeTransport
 
 ENGINE = next(iter(engine.__path__))

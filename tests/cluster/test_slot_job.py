@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from engine.api import StreamEnvironment
-from engine.cluster.slot_job import in_slots
-from engine.cluster.slots import SlotInfo, SlotPool
 from engine.graph.execution_graph import ExecutionGraph
+from engine.jobmaster.slot_pool import SlotInfo, SlotPool
+from engine.spark.slot_tasks import in_slots
 from tests.graph.test_graph import source, translate
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.cluster.figures import Rates
-from engine.cluster.history import History
-from engine.cluster.timeline import JOBMASTER_LOST, CheckpointStatus, Timeline
+from engine.jobmaster.figures import Rates
+from engine.observe.history import History
+from engine.observe.timeline import JOBMASTER_LOST, CheckpointStatus, Timeline
 from tests.cluster.answering import NAME, AnsweringRun
 
 

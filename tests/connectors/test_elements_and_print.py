@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from engine.connectors.base import Guarantee, WriterContext
 from engine.connectors.elements import ElementsSource
 from engine.connectors.printing import PrintSink
+from engine.core.connectors import Guarantee, WriterContext
+from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.manifest import ManifestRef
-from engine.snapshot.paths import JobPaths
 from tests.fakes import ATTEMPT, MemoryStore, source_context
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])

@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from engine.connectors.base import Discovery, Source
 from engine.connectors.files import CsvSource, JsonSource, ParquetSource
 from engine.connectors.files.discovery import owner
 from engine.connectors.files.listing import FileError, FileSplit, Location
 from engine.connectors.table import TableCommitter
-from engine.protocol.epochlog import Created
+from engine.core.connectors import Discovery, Source
+from engine.protocol.epoch_records import Created
 from engine.protocol.manifest import Committable
-from engine.snapshot.store import DirectoryStore, StoreError
+from engine.store.directory import DirectoryStore, StoreError
 from tests.connectors.reading import Reading
 from tests.connectors.test_table import permit
 from tests.fakes import ATTEMPT, FakeClock, FakeOffload, MemoryStore, source_context

@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.api import FixedDelay, JobError, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
-from engine.connectors.base import Source
 from engine.connectors.files import MALFORMED, CsvSource, JsonSource, ParquetSource, parquet, text
 from engine.connectors.table import TableSink
+from engine.core.connectors import Source
+from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol import ledger
 from engine.protocol.messages import Acknowledge, Deploy, SlotMessage, Start, Trigger
 from engine.runtime.slot import SlotRuntime
-from engine.snapshot.paths import JobPaths
 from engine.testing import JobFailed, LocalRun, _Killed, run
 from tests.fakes import ATTEMPT, FakeClock, FakeOffload, FakeTransport, MemoryStore
 

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.connectors.base import SinkWriter, WriterContext
 from engine.connectors.table import TableCommitter, TableSink, read_table
+from engine.core.connectors import SinkWriter, WriterContext
+from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
-from engine.protocol.epochlog import Created
+from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, ManifestRef
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore, StoreError
+from engine.store.directory import DirectoryStore, StoreError
 from tests.fakes import ATTEMPT, MemoryStore
 
 SCHEMA = pa.schema([("a", pa.int64())])

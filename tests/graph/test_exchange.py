@@ -10,7 +10,7 @@ from engine.connectors.table import TableSink
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol.ids import SubtaskId
-from engine.runtime.partitioners import (
+from engine.runtime.exchange.partitioners import (
     BroadcastPartitioner,
     CustomPartitioner,
     FirstPartitioner,

@@ -13,7 +13,7 @@ from engine.connectors.table import TableSink
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import ChannelId, SubtaskId
-from engine.runtime.partitioners import FirstPartitioner, HashPartitioner
+from engine.runtime.exchange.partitioners import FirstPartitioner, HashPartitioner
 
 SCHEMA = "app_id string, bytes long, ts timestamp"
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("1 s").with_timestamps("ts")

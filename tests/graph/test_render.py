@@ -14,9 +14,9 @@ import pytest
 from assets.pageviews.job import job as page_views
 from engine.api import BroadcastProcessFunction, MapStateDescriptor, StreamEnvironment
 from engine.connectors.table import TableSink
-from engine.graph.diagram import Diagram, Level, diagrams
-from engine.graph.render import mermaid, text
-from engine.graph.render_svg import svg
+from engine.graph.drawing.diagram import Diagram, Level, diagrams
+from engine.graph.drawing.render import mermaid, text
+from engine.graph.drawing.svg import svg
 from tests.graph.test_graph import source, translate
 from tests.graph.test_slot_sharing import seeds_example
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from engine.cluster.launch import LastHeartbeat, MasterLaunch, RunFolder
+from engine.host.run_folder import LastHeartbeat, MasterLaunch, RunFolder
 from orchestration.factory import build_stream_definitions
 from orchestration.resources import WeirStore, batch_spark
 from orchestration.spec import StreamSpec

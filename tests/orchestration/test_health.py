@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.cluster.launch import Desired, LastHeartbeat, MasterExit, MasterLaunch
+from engine.host.run_folder import Desired, LastHeartbeat, MasterExit, MasterLaunch
 from orchestration.health import State, judge
 
 LAUNCH = MasterLaunch("a:b", "numbers", {}, 2, "/store", 4)

@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from engine.cluster.client import JobClient
-from engine.cluster.launch import MasterLaunch
+from engine.host.run_folder import MasterLaunch
+from engine.observe.client import JobClient
 from orchestration import streams
 from orchestration.resources import WeirStore
 from orchestration.streams import StreamConfig

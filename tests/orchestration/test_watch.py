@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from engine.cluster.client import JobClient
-from engine.cluster.launch import MasterExit
+from engine.host.run_folder import MasterExit
+from engine.observe.client import JobClient
 from orchestration import watch
 from orchestration.resources import WeirStore
 from tests.orchestration.jobs import NUMBERS, FakeJob, definitions

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.protocol.aligner import Aligned, AlignedBarriers, Superseded, TrackedBarriers
+from engine.protocol.alignment.aligner import Aligned, AlignedBarriers, Superseded, TrackedBarriers
 
 
 @pytest.mark.promise("D2")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.protocol.epochlog import Claimed, RecordKind, epoch_after, fence_after
+from engine.protocol.epoch_records import Claimed, RecordKind, epoch_after, fence_after
 from engine.protocol.manifest import ManifestRef
 
 

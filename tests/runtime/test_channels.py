@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.errors import ChannelError
+from engine.core.ports import Frame
 from engine.protocol.credits import MAX_FRAME_BYTES
 from engine.protocol.ids import ChannelId
 from engine.protocol.signals import Barrier, EndOfData, Watermark
-from engine.runtime.channels import InputChannel, OutputChannel, OutputPort, sliced
-from engine.runtime.errors import ChannelError
-from engine.runtime.partitioners import HashPartitioner
-from engine.runtime.ports import Frame
+from engine.runtime.exchange.channels import InputChannel, OutputChannel, OutputPort, sliced
+from engine.runtime.exchange.partitioners import HashPartitioner
 from tests.fakes import ATTEMPT, FakeTransport
 
 CHANNEL = ChannelId("a->b", 0, 0)

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.protocol.aligner import Aligned, AlignedBarriers, TrackedBarriers
+from engine.core.ports import Element, Frame
+from engine.protocol.alignment.aligner import Aligned, AlignedBarriers, TrackedBarriers
 from engine.protocol.credits import CHANNEL_BYTES
 from engine.protocol.ids import ChannelId
 from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
-from engine.runtime.gate import Ended, InputGate
-from engine.runtime.ports import Element, Frame
+from engine.runtime.exchange.gate import Ended, InputGate
 from tests.fakes import ATTEMPT, FakeTransport
 
 

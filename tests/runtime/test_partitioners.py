@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.runtime.errors import UserFunctionError
-from engine.runtime.partitioners import (
+from engine.core.errors import UserFunctionError
+from engine.runtime.exchange.partitioners import (
     BroadcastPartitioner,
     CustomPartitioner,
     FirstPartitioner,
@@ -19,8 +19,8 @@ from engine.runtime.partitioners import (
     RebalancePartitioner,
     ShufflePartitioner,
 )
-from engine.state.keygroups import range_of, subtask_of
-from engine.state.keyhash import hash_key
+from engine.state.key_groups import range_of, subtask_of
+from engine.state.key_hash import hash_key
 
 KEYS = st.tuples(st.none() | st.text(max_size=3), st.none() | st.integers(-3, 3))
 

@@ -16,11 +16,11 @@ from engine.api import (
     RuntimeContext,
     ValueStateDescriptor,
 )
-from engine.runtime.errors import SchemaMismatch, UserFunctionError
+from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.runtime.operators.base import Operator, RestoredState
 from engine.runtime.operators.rows import KeyedProcess, KeyedReduce, RowFilter, RowFlatMap, RowMap
 from engine.snapshot.statefile import decode, encode
-from engine.state.keygroups import KeyGroupRange
+from engine.state.key_groups import KeyGroupRange
 from tests.fakes import Collected, context
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64())])

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.connectors.base import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.paths import JobPaths
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
 from engine.runtime.operators import sink as sink_module
 from engine.runtime.operators.sink import SinkOperator
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import Store, StoreError
+from engine.store.directory import Store, StoreError
 from tests.fakes import Collected, FakeOffload, context
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_event_time", pa.int64())])

@@ -9,6 +9,8 @@ import pytest
 
 from engine.api import MapFunction, RuntimeContext, StreamEnvironment
 from engine.connectors.table import TableSink
+from engine.core.paths import JobPaths
+from engine.core.ports import Frame
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol import ledger
 from engine.protocol.config import CheckpointingMode
@@ -26,10 +28,8 @@ from engine.protocol.messages import (
     TaskFailed,
     Trigger,
 )
-from engine.runtime.ports import Frame
 from engine.runtime.slot import SlotRuntime
-from engine.snapshot.log import EpochLog
-from engine.snapshot.paths import JobPaths
+from engine.snapshot.epoch_log import EpochLog
 from tests.fakes import ATTEMPT, FakeClock, FakeOffload, FakeTransport, MemoryStore
 
 

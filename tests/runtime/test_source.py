@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.connectors.base import Discovery, FixedSource, SourceContext, SplitReader, assigned
+from engine.core.connectors import Discovery, FixedSource, SourceContext, SplitReader, assigned
+from engine.core.errors import SchemaMismatch
+from engine.core.event_time import WatermarkStrategy, event_times, with_event_times
 from engine.protocol.signals import MAX_WATERMARK
-from engine.runtime.errors import SchemaMismatch
 from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.columnar import AssignTimestamps
-from engine.runtime.source import SourceHead
-from engine.runtime.watermarks import WatermarkStrategy, event_times, with_event_times
+from engine.runtime.source_head import SourceHead
 from tests.fakes import Collected, context
 
 SCHEMA = pa.schema([("ts", pa.int64())])

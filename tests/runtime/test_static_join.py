@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from engine.api import StreamEnvironment
 from engine.api.errors import JobError
 from engine.connectors.dataframe import StaticTable
+from engine.core.paths import JobPaths
 from engine.runtime.operators.static_join import JoinIndex
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore
+from engine.store.directory import DirectoryStore
 
 KEYS = st.one_of(st.none(), st.integers(0, 6))
 

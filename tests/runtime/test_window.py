@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, total
+from engine.core.errors import SchemaMismatch
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
-from engine.runtime.errors import SchemaMismatch
 from engine.runtime.operators import window as window_module
 from engine.runtime.operators.base import OperatorContext, RestoredState
 from engine.runtime.operators.window import WindowCombine, WindowMerge

@@ -14,19 +14,19 @@ import pyarrow as pa
 import pytest
 
 from engine.api import CheckpointingMode, StreamEnvironment
-from engine.connectors.base import FixedSource, SourceContext, SplitReader
 from engine.connectors.printing import PrintSink
+from engine.core.connectors import FixedSource, SourceContext, SplitReader
+from engine.core.paths import JobPaths
+from engine.core.ports import Frame
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.runtime.deployment import Deployer, Deployment
-from engine.runtime.gate import InputGate
-from engine.runtime.ports import Frame
+from engine.runtime.exchange.gate import InputGate
 from engine.runtime.subtask import Activity, Subtask, TakenSnapshot
-from engine.snapshot.paths import JobPaths
 from engine.snapshot.restore import Restored
-from engine.state.keygroups import key_groups, subtask_of
-from engine.state.keyhash import hash_columns
+from engine.state.key_groups import key_groups, subtask_of
+from engine.state.key_hash import hash_columns
 from tests.fakes import FakeClock, FakeOffload, MemoryStore
 
 END = 10_400

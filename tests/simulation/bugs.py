@@ -16,33 +16,33 @@ from unittest.mock import patch
 import msgspec
 import pyarrow as pa
 
-import engine.cluster.jobmaster as jobmaster_module
+import engine.jobmaster.master as jobmaster_module
 import engine.runtime.slot as slot_module
-import engine.snapshot.log as log_module
+import engine.snapshot.epoch_log as log_module
 import engine.snapshot.restore as restore_module
-from engine.cluster.actions import RunOffLoop
-from engine.cluster.jobmaster import JobMaster
 from engine.connectors import table as table_module
 from engine.connectors.table import TableCommitter
+from engine.jobmaster.actions import RunOffLoop
+from engine.jobmaster.master import JobMaster
 from engine.protocol import ledger
-from engine.protocol.aligner import AlignedBarriers, TrackedBarriers
+from engine.protocol.alignment.aligner import AlignedBarriers, TrackedBarriers
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.coordinator import CheckpointCoordinator, DiscardLateAck
-from engine.protocol.epochlog import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
+from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
 from engine.protocol.failures import AckOutcome
 from engine.protocol.redistribution import Distribution
 from engine.protocol.signals import MIN_WATERMARK, Barrier
-from engine.runtime.channels import InputChannel
 from engine.runtime.deployment import Deployer
+from engine.runtime.exchange.channels import InputChannel
+from engine.runtime.exchange.partitioners import RebalancePartitioner
 from engine.runtime.operators.base import OperatorSnapshot, RestoredState, StatePart
 from engine.runtime.operators.sink import SinkOperator
 from engine.runtime.operators.window import WindowMerge
-from engine.runtime.partitioners import RebalancePartitioner
 from engine.runtime.slot import SlotRuntime
-from engine.runtime.source import SourceHead
+from engine.runtime.source_head import SourceHead
 from engine.runtime.subtask import Subtask
-from engine.snapshot.log import EpochLog
-from engine.state.heap import HeapBackend
+from engine.snapshot.epoch_log import EpochLog
+from engine.state.keyed.heap import HeapBackend
 from engine.state.operator import OperatorBackend
 from tests.simulation.faults import draw_plan
 from tests.simulation.simulation import clean_state, run

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from engine.cluster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
-from engine.cluster.jobmaster import JobMaster, MasterConfig, Phase
+from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
+from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.failures import CheckpointFailure
@@ -27,10 +28,9 @@ from engine.protocol.messages import (
     encode,
 )
 from engine.runtime.slot import SlotRuntime
-from engine.snapshot.log import EpochLog, Fenced
-from engine.snapshot.paths import JobPaths
+from engine.snapshot.epoch_log import EpochLog, Fenced
 from engine.snapshot.statefile import CorruptSnapshot
-from engine.snapshot.store import StoreError
+from engine.store.directory import StoreError
 from tests.simulation.invariants import Checker
 from tests.simulation.jobs import JobSpec, graph_of
 from tests.simulation.ports import FRAME_LOST, FRAME_TWICE, Link, Network, SimOffload, SimTransport, attempt_work

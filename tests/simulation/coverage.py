@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.protocol.aligner import BarrierAligner, Outcome, Superseded, TrackedBarriers
+from engine.protocol.alignment.aligner import BarrierAligner, Outcome, Superseded, TrackedBarriers
 from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
 from tests.simulation.cluster import CREDIT
 from tests.simulation.faults import BLOWS, OVER_BUDGET

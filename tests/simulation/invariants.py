@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.protocol.config import CheckpointingMode
-from engine.protocol.epochlog import LogRecord, RecordKind
+from engine.protocol.epoch_records import LogRecord, RecordKind
 from engine.protocol.manifest import Manifest
 from engine.snapshot.statefile import checksum
-from engine.state.keyhash import hash_columns
+from engine.state.key_hash import hash_columns
 from tests.simulation.folder import file_of
 from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen, all_positions
 from tests.simulation.store import SimStore

@@ -39,8 +39,8 @@ from engine.api import (
 )
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
+from engine.core.functions import Row
 from engine.graph.job_graph import JobGraph
-from engine.runtime.functions import Row
 from tests.simulation.folder import Folder
 from tests.simulation.world import Violation
 

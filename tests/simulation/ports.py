@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from engine.core.ports import Frame
 from engine.protocol.ids import AttemptId, ChannelId
-from engine.runtime.ports import Frame
 from engine.snapshot.statefile import CorruptSnapshot
-from engine.snapshot.store import StoreError, SyncFailed
+from engine.store.directory import StoreError, SyncFailed
 from tests.simulation.world import Process, Violation, World
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.protocol.epochlog import Created, RecordKind
+from engine.core.paths import JobPaths
+from engine.protocol.epoch_records import Created, RecordKind
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
-from engine.snapshot.log import EpochLog, Fenced, read_checked
-from engine.snapshot.paths import JobPaths
+from engine.snapshot.epoch_log import EpochLog, Fenced, read_checked
 from engine.snapshot.statefile import CorruptSnapshot, checksum
-from engine.snapshot.store import StoreError
+from engine.store.directory import StoreError
 from tests.fakes import MemoryStore, directory_store
 
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.paths import JobPaths
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import ManifestRef
-from engine.snapshot.paths import JobPaths
 from engine.snapshot.retention import disposable, keep
 
 PATHS = JobPaths("job")

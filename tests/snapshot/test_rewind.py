@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from engine.connectors.table import TableCommitter
+from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskState
-from engine.snapshot.log import EpochLog
-from engine.snapshot.paths import JobPaths
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import NothingIntact, fork, go_back, newest_intact
 from engine.snapshot.statefile import checksum
-from engine.snapshot.store import DirectoryStore, StoreError
+from engine.store.directory import DirectoryStore, StoreError
 
 ATTEMPT = AttemptId(1, 1)
 SUBTASK = SubtaskId("v", 0)

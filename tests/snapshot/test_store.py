@@ -10,8 +10,8 @@ from threading import Barrier
 
 import pytest
 
-from engine.protocol.epochlog import Created
-from engine.snapshot.store import DirectoryStore, StoreError, SyncFailed
+from engine.protocol.epoch_records import Created
+from engine.store.directory import DirectoryStore, StoreError, SyncFailed
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_of_eight_racing_processes_exactly_one_creates(store: DirectoryStore) ->
     program = textwrap.dedent(
         """
         import sys
-        from engine.snapshot.store import DirectoryStore
+        from engine.store.directory import DirectoryStore
         store, writer = DirectoryStore(sys.argv[1]), sys.argv[2]
         print("ready", flush=True)
         sys.stdin.readline()

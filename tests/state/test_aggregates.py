@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.state.aggregates import ROWS, WINDOW, AggregatePlan, count, maximum, mean, minimum, total
+from engine.state.windows.aggregates import ROWS, WINDOW, AggregatePlan, count, maximum, mean, minimum, total
 
 SCHEMA = pa.schema([("k", pa.string()), ("g", pa.int32()), ("x", pa.int64()), ("f", pa.float64()), ("s", pa.string())])
 AGGREGATES = {

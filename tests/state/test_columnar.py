@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.state.aggregates import ROWS, WINDOW, AggregatePlan, count, total
-from engine.state.columnar import FANOUT, Panes
+from engine.state.windows.aggregates import ROWS, WINDOW, AggregatePlan, count, total
+from engine.state.windows.panes import FANOUT, Panes
 
 SCHEMA = pa.schema([("k", pa.int64()), ("x", pa.int64())])
 PLAN = AggregatePlan(["k"], {"n": count(), "sum": total("x")}, SCHEMA)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.snapshot.statefile import decode, encode
-from engine.state.heap import HeapBackend, ValueStateDescriptor
-from engine.state.keygroups import KeyGroupRange
+from engine.state.key_groups import KeyGroupRange
+from engine.state.keyed.heap import HeapBackend, ValueStateDescriptor
 
 COUNT = ValueStateDescriptor("count", pa.int64())
 KEYS = [pa.field("k", pa.string()), pa.field("g", pa.int64())]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.state.keygroups import (
+from engine.state.key_groups import (
     DEFAULT_MAX_PARALLELISM,
     MAX_PARALLELISM_LIMIT,
     KeyGroupRange,

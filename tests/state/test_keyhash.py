@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.state.keygroups import key_groups, subtask_of
-from engine.state.keyhash import KEY_HASH_VERSION, NULL_HASH, hash_columns, hash_key
+from engine.state.key_groups import key_groups, subtask_of
+from engine.state.key_hash import KEY_HASH_VERSION, NULL_HASH, hash_columns, hash_key
 
 INT_TYPES = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import dagster as dg
 
-from engine.cluster.client import JobClient
-from engine.runtime.errors import WeirError
+from engine.core.errors import WeirError
+from engine.observe.client import JobClient
 from orchestration.ui import Services, free_port, launch_job, prepare_home
 from tests.cluster.harness import session_processes
 

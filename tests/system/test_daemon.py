@@ -18,8 +18,8 @@ import dagster as dg
 import pytest
 
 from engine.connectors.table import read_table
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import DirectoryStore
+from engine.core.paths import JobPaths
+from engine.store.directory import DirectoryStore
 from tests.cluster.harness import session_processes
 from tests.system.harness import System, alive, eventually
 

@@ -22,7 +22,7 @@ import dagster as dg
 import httpx
 import pytest
 
-from engine.cluster.client import JobClient
+from engine.observe.client import JobClient
 from orchestration.drills import CHECKS
 from orchestration.ui import ROOT, free_port, launch_job
 from tests.cluster.harness import session_processes

@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from engine.connectors.files.listing import FileError
 from engine.connectors.files.text import BOM, LineFormat, Policy, TextSource, conform, newlines
-from engine.graph.durations import Duration
+from engine.core.durations import Duration
 
 _ZONED = r":\d\d(\.\d+)?\s?(Z|[+-]\d\d(:?\d\d)?)$"
 

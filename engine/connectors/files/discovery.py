@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from engine.connectors.base import Discovery, SourceContext, assigned
 from engine.connectors.files.listing import FileSplit
-from engine.protocol.epochlog import Created
-from engine.snapshot.store import StoreError
+from engine.core.connectors import Discovery, SourceContext, assigned
+from engine.protocol.epoch_records import Created
+from engine.store.directory import StoreError
 
 
 class Frozen(Discovery):

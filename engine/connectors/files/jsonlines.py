@@ -11,7 +11,7 @@ import pyarrow.json
 
 from engine.connectors.files.listing import FileError
 from engine.connectors.files.text import BOM, LineFormat, Policy, TextSource, conform, newlines
-from engine.graph.durations import Duration
+from engine.core.durations import Duration
 
 
 class JsonSource(TextSource):

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from engine.connectors.table import published
-from engine.runtime.errors import WeirError
-from engine.snapshot.store import DirectoryStore
+from engine.core.errors import WeirError
+from engine.store.directory import DirectoryStore
 
 
 class FileError(WeirError):

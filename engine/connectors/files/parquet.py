@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from engine.connectors.files.listing import FileError, FileSplit
 from engine.connectors.files.readahead import Chunk, ChunkReader, Position
 from engine.connectors.files.source import FileSource
-from engine.graph.durations import Duration
+from engine.core.durations import Duration
 
 SPLIT_BYTES = 64 << 20
 CHUNK_BYTES = 16 << 20

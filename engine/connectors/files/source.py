@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.connectors.base import Discovery, Source, SourceContext, SplitReader
 from engine.connectors.files.discovery import Frozen, Watched
 from engine.connectors.files.listing import FileError, FileSplit, Location
 from engine.connectors.files.readahead import ChunkReader, Position, ReadAhead
-from engine.graph.durations import Duration, to_ms
+from engine.core.connectors import Discovery, Source, SourceContext, SplitReader
+from engine.core.durations import Duration, to_ms
 
 
 class FileSource(Source):

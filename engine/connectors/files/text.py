@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from engine.connectors.base import MALFORMED
 from engine.connectors.files.listing import FileError, FileSplit
 from engine.connectors.files.readahead import BadRecord, Chunk, ChunkReader, Position
 from engine.connectors.files.source import FileSource
-from engine.graph.durations import Duration
+from engine.core.connectors import MALFORMED
+from engine.core.durations import Duration
 
 SPLIT_BYTES = 32 << 20
 CHUNK_BYTES = 4 << 20

@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from engine.core.event_time import EVENT_TIME as EVENT_TIME
+from engine.core.paths import JobPaths
+from engine.core.ports import Clock, Offload
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.manifest import Committable
 from engine.protocol.redistribution import Distribution
-from engine.runtime.ports import Clock, Offload
-from engine.runtime.watermarks import EVENT_TIME as EVENT_TIME
-from engine.snapshot.paths import JobPaths
-from engine.snapshot.store import Store
-from engine.state.keygroups import KeyGroupRange
+from engine.state.key_groups import KeyGroupRange
+from engine.store.directory import Store
 
 
 class Output(Protocol):

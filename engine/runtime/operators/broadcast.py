@@ -7,18 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.runtime.broadcast import (
+from engine.core.broadcast_functions import (
     BroadcastContext,
     BroadcastProcessFunction,
     BroadcastStates,
     KeyedBroadcastProcessFunction,
     ReadOnlyBroadcastContext,
 )
-from engine.runtime.errors import SchemaMismatch
-from engine.runtime.functions import Row
+from engine.core.errors import SchemaMismatch
+from engine.core.functions import Row
 from engine.runtime.operators.base import EVENT_TIME, OperatorContext, Output, RestoredState
 from engine.runtime.operators.rows import KeyedRowOperator, RowOperator, stamps_of
-from engine.state.heap import NO_KEY
+from engine.state.keyed.heap import NO_KEY
 from engine.state.operator import MapStateDescriptor
 
 

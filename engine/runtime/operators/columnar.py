@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from engine.core.errors import SchemaMismatch, UserFunctionError
+from engine.core.event_time import WatermarkStrategy, event_times, with_event_times
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
-from engine.runtime.errors import SchemaMismatch, UserFunctionError
 from engine.runtime.operators.base import EVENT_TIME, Operator, Output
-from engine.runtime.watermarks import WatermarkStrategy, event_times, with_event_times
 
 
 class MapBatches(Operator):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.runtime.errors import SchemaMismatch
-from engine.runtime.functions import Row
+from engine.core.errors import SchemaMismatch
+from engine.core.functions import Row
 from engine.runtime.operators.base import EVENT_TIME
 from engine.state.values import objects_of
 

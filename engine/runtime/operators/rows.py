@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.runtime.errors import SchemaMismatch, UserFunctionError
-from engine.runtime.functions import Function, KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from engine.core.errors import SchemaMismatch, UserFunctionError
+from engine.core.functions import Function, KeyedProcessFunction, ProcessContext, Row, RuntimeContext
 from engine.runtime.operators.base import (
     EVENT_TIME,
     Operator,
@@ -20,7 +20,7 @@ from engine.runtime.operators.base import (
     StatePart,
 )
 from engine.runtime.operators.records import batch_of, columns_of, records_of, short
-from engine.state.heap import HeapBackend, Key, ValueStateDescriptor
+from engine.state.keyed.heap import HeapBackend, Key, ValueStateDescriptor
 from engine.state.operator import OperatorBackend
 
 _Apply = Callable[[pa.RecordBatch, Sequence[Row], list[Any]], pa.RecordBatch | None]

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.connectors.dataframe import StaticTable
-from engine.runtime.errors import WeirError
+from engine.core.errors import WeirError
 from engine.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from engine.state.keyhash import hash_columns
+from engine.state.key_hash import hash_columns
 
 
 class JoinIndex:

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engine.core.errors import SchemaMismatch
 from engine.protocol import ledger
 from engine.protocol.signals import MIN_WATERMARK
-from engine.runtime.errors import SchemaMismatch
 from engine.runtime.operators.base import (
     EVENT_TIME,
     Operator,
@@ -23,8 +23,8 @@ from engine.runtime.operators.base import (
     RestoredState,
     StatePart,
 )
-from engine.state.aggregates import ROWS, WINDOW, AggregatePlan
-from engine.state.columnar import Panes
+from engine.state.windows.aggregates import ROWS, WINDOW, AggregatePlan
+from engine.state.windows.panes import Panes
 
 FIRE_ROWS = 65_536
 """Rows of one emitted batch: a large window leaves in bounded pieces."""

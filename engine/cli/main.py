@@ -1,0 +1,319 @@
+"""`weir`: start, watch and manage jobs from a terminal. What changes a running job goes through HTTP."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from engine.cli import inspecting as cli_inspect
+from engine.cli.doctor import render as render_doctor
+from engine.cli.doctor import run_doctor
+from engine.cli.foreground import Printed, watch
+from engine.cli.shared import JobName, Store, console, errors, examples, job_name
+from engine.core.errors import WeirError
+from engine.graph.drawing.diagram import Level, diagrams
+from engine.graph.drawing.render import Format
+from engine.graph.drawing.render import render as render_graph
+from engine.graph.execution_graph import ExecutionGraph
+from engine.host.run_folder import MasterExit, MasterLaunch, RunFolder
+from engine.observe.client import JobClient
+from engine.process.loading import JobSpec, as_pairs, as_params, default_name, load, load_job
+from engine.process.settings import read_settings
+from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch, start_detached
+from engine.process.supervisor import Supervisor
+from engine.spark.packaging import package
+
+app = typer.Typer(
+    help="Exactly-once streaming jobs on Spark. A JOB is an import path such as assets.pageviews.job:job.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
+Param = Annotated[list[str] | None, typer.Option(help="a parameter of the job, NAME=VALUE (see weir describe)")]
+Parallelism = Annotated[int | None, typer.Option(min=1, help="of operators that set none themselves (default 2)")]
+Name = Annotated[str | None, typer.Option(help="name of the job (default: from its import path)")]
+MaxSlots = Annotated[int | None, typer.Option(min=1, help="task slots Spark is given (default: the cores, at least 4)")]
+Rewind = Annotated[bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide later ones")]
+Fork = Annotated[
+    str | None, typer.Option("--fork", metavar="NAME", help="a job of this name goes on from the newest intact epoch")
+]
+AllowReplay = Annotated[
+    bool, typer.Option("--allow-replay", help="go back to the newest intact epoch; later output stays and comes again")
+]
+SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
+Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
+Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
+SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
+PyFiles = Annotated[
+    list[str] | None, typer.Option(help="archive of code for workers elsewhere (default: what weir package makes)")
+]
+
+
+def main() -> None:
+    add_commands(app)
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except typer.Abort:
+        sys.exit(130)
+    except WeirError as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(1)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a wrong option or argument
+            errors.print(f"[bold red]error:[/] {escape(error.format_message())}")
+            sys.exit(2)
+        raise
+
+
+def add_commands(to: typer.Typer) -> None:
+    """What other packages add, by the entry points `weir.commands`: the engine knows none of them by name."""
+    for entry in sorted(entry_points(group="weir.commands"), key=lambda entry: entry.name):
+        try:
+            to.command(entry.name)(entry.load())
+        except ImportError as error:
+            errors.print(f"[yellow]weir {entry.name} is missing: {escape(str(error))}[/]")
+
+
+@app.command(
+    epilog=examples(
+        "weir run assets.pageviews.job:job",
+        "weir run assets.pageviews.job:job --param rate=50000 --parallelism 4 --name fast",
+    )
+)
+def run(
+    job: JobPath,
+    store: Store = ".weir",
+    param: Param = None,
+    parallelism: Parallelism = None,
+    name: Name = None,
+    max_slots: MaxSlots = None,
+    slots_timeout: SlotsTimeout = 60.0,
+    master: Master = "",
+    conf: Conf = None,
+    py_files: PyFiles = None,
+    slot_memory: SlotMemory = None,
+    rewind: Rewind = False,
+    fork_name: Fork = None,
+    allow_replay: AllowReplay = False,
+) -> None:
+    """Run a job in the foreground, with a live view and the records that its print sinks print.
+
+    Ctrl-C cancels it; the next run goes on from its last epoch.
+    """
+    launch = _launch(
+        job, store, param, parallelism, name, max_slots, slots_timeout, master, conf, py_files, slot_memory
+    )
+    launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
+    folder = RunFolder(launch.store, launch.name)
+    graph = load(JobSpec.of(launch))
+    printed = Printed(folder.logs, graph)
+    supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
+    supervisor.start()
+    folder.want_running(launch, "cli")
+    try:
+        ended = watch(console, JobClient(launch.store, launch.name), supervisor.poll, printed)
+    except KeyboardInterrupt:
+        console.print("cancelling …")
+        folder.want_stopped("cli")
+        supervisor.stop()
+        ended = folder.read_exit() or MasterExit("cancelled", "cancelled")
+    finally:
+        supervisor.stop()
+    _finish(ended, launch)
+
+
+@app.command(
+    epilog=examples(
+        "weir submit assets.pageviews.job:job; weir status pageviews; weir logs pageviews -f",
+        "weir submit assets.pageviews.job:job --master spark://host:7077",
+    )
+)
+def submit(
+    job: JobPath,
+    store: Store = ".weir",
+    param: Param = None,
+    parallelism: Parallelism = None,
+    name: Name = None,
+    max_slots: MaxSlots = None,
+    slots_timeout: SlotsTimeout = 60.0,
+    master: Master = "",
+    conf: Conf = None,
+    py_files: PyFiles = None,
+    slot_memory: SlotMemory = None,
+    rewind: Rewind = False,
+    fork_name: Fork = None,
+    allow_replay: AllowReplay = False,
+) -> None:
+    """Start a job in the background and return when it runs. It outlives this terminal; `weir cancel` ends it.
+
+    What it prints is in `weir logs`.
+    """
+    launch = _launch(
+        job, store, param, parallelism, name, max_slots, slots_timeout, master, conf, py_files, slot_memory
+    )
+    launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
+    client = start_detached(launch, "cli")
+    with console.status(f"starting {launch.name}: Spark, then its slots …"):
+        ended = client.wait_until_running()
+    if ended is not None:
+        _finish(ended, launch)
+        return
+    console.print(f"[green]{launch.name} is running.[/] Watch it with: weir status {launch.name}{_store_hint(store)}")
+
+
+cli_inspect.add_to(app)
+
+
+@app.command(epilog=examples("weir checkpoint pageviews; weir checkpoints pageviews"))
+def checkpoint(
+    job: JobName, store: Store = ".weir", timeout: Annotated[float, typer.Option(help="seconds to wait")] = 60.0
+) -> None:
+    """Trigger a checkpoint now and wait until it is published and committed."""
+    client = JobClient(store, job_name(job))
+    made = client.wait_for_checkpoint(client.trigger_checkpoint(), timeout)
+    console.print(f"[green]checkpoint {made['checkpoint']} is epoch {made['epoch']}[/], {made['duration_ms']:.0f} ms")
+
+
+@app.command()
+def cancel(job: JobName, store: Store = ".weir") -> None:
+    """End a job. Its last epoch stays; the next start goes on from there."""
+    client = JobClient(store, job_name(job))
+    client.cancel()
+    with console.status("cancelling …"):
+        client.wait_until_ended()
+    console.print(f"{job_name(job)} is cancelled")
+
+
+@app.command()
+def describe(job: JobPath, param: Param = None, parallelism: Parallelism = None) -> None:
+    """Show a job's parameters and its graph, without running it."""
+    loaded = load_job(_spec(job, param, parallelism))
+    table = Table("parameter", "default", "meaning", box=None, pad_edge=False)
+    for declared in loaded.params:
+        table.add_row(declared.name, repr(declared.default), declared.help)
+    if loaded.params:
+        console.print(table, "")
+    print(render_graph(diagrams(loaded.stream_graph, loaded.graph, Level.JOB), Format.TEXT), end="")
+    execution = ExecutionGraph(loaded.graph)
+    print(f"{len(execution.subtasks)} subtasks in {execution.slots} slots")
+
+
+@app.command(
+    epilog=examples(
+        "weir graph assets.pageviews.job:job", "weir graph assets.pageviews.job:job --format svg -o pageviews.svg"
+    )
+)
+def graph(
+    job: JobPath,
+    level: Annotated[Level | None, typer.Option(help="which of its graphs (default: all three)")] = None,
+    form: Annotated[Format, typer.Option("--format", help="how it is drawn")] = Format.TEXT,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="file to write")] = None,
+    param: Param = None,
+    parallelism: Parallelism = None,
+) -> None:
+    """Draw a job without running it: its operators, how they are chained, and their subtasks in slots."""
+    loaded = load_job(_spec(job, param, parallelism))
+    drawn = render_graph(diagrams(loaded.stream_graph, loaded.graph, level), form)
+    if output is None:
+        print(drawn, end="")
+        return
+    try:
+        output.write_text(drawn)
+    except OSError as error:
+        raise WeirError(f"can't write {output}: {error.strerror}; choose another file with -o") from error
+    console.print(f"{output} is written", highlight=False)
+
+
+@app.command("package")
+def package_job(
+    job: JobPath, folder: Annotated[Path, typer.Option("-o", "--output", help="folder for weir-job.zip")] = Path()
+) -> None:
+    """Make the archive that ships a job to a cluster: the engine and the job's package, for --py-files of any kind.
+
+    With spark-submit: spark-submit --master spark://host:7077 --py-files weir-job.zip script.py
+    """
+    console.print(str(package(job, folder)), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def doctor(
+    store: Store = ".weir", deep: Annotated[bool, typer.Option(help="also start Spark and run a task on it")] = False
+) -> None:
+    """Check this machine, and say what to do where something is missing."""
+    checks = run_doctor(store, deep=deep)
+    print(render_doctor(checks))
+    if not all(check.ok for check in checks):
+        raise typer.Exit(1)
+
+
+def _spec(job: str, param: list[str] | None, parallelism: int | None) -> JobSpec:
+    """As the job would be started now."""
+    parallelism = parallelism or read_settings().parallelism
+    return JobSpec(job, default_name(job), dict(as_params(param or [])), parallelism)
+
+
+def _launch(
+    job: str,
+    store: str,
+    param: list[str] | None,
+    parallelism: int | None,
+    name: str | None,
+    max_slots: int | None,
+    slots_timeout: float,
+    master: str,
+    conf: list[str] | None,
+    py_files: list[str] | None,
+    slot_memory: int | None,
+) -> MasterLaunch:
+    """What `run` and `submit` were given."""
+    return plan_launch(
+        job,
+        store,
+        params=as_params(param or []),
+        parallelism=parallelism,
+        name=name,
+        max_slots=max_slots,
+        slots_timeout_s=slots_timeout,
+        master=master,
+        conf=as_pairs("--conf", conf or []),
+        py_files=py_files or [],
+        slot_memory_mb=slot_memory,
+    )
+
+
+def _go_back(launch: MasterLaunch, *, rewind: bool, fork_name: str | None, allow_replay: bool) -> MasterLaunch:
+    """Restoring behind committed output is never automatic: only by one of these options."""
+    if sum([rewind, fork_name is not None, allow_replay]) > 1:
+        raise WeirError("choose one of --rewind, --fork and --allow-replay")
+    if fork_name is not None:
+        launch, said = fork_launch(launch, fork_name)
+    elif rewind or allow_replay:
+        said = choose_snapshot(launch, FromSnapshot.REWIND if rewind else FromSnapshot.ALLOW_REPLAY)
+    else:
+        return launch
+    console.print(said, highlight=False)
+    return launch
+
+
+def _finish(ended: MasterExit, launch: MasterLaunch) -> None:
+    folder = RunFolder(launch.store, launch.name)
+    if ended.outcome == "failed" or ended.outcome == "fenced":
+        errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {escape(ended.reason)}")
+        errors.print(f"log: {folder.log}", highlight=False)
+        raise typer.Exit(1)
+    console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)
+    tables = sorted(Path(launch.store, launch.name, "tables").glob("*/_spark_metadata"))
+    for table in tables:
+        console.print(f"  spark.read.parquet({str(table.parent)!r})", highlight=False, soft_wrap=True)
+
+
+def _store_hint(store: str) -> str:
+    return "" if store in (".weir", read_settings().store) else f" --store {store}"

@@ -1,0 +1,37 @@
+"""What all commands of `weir` share: how a job and a store are named, where is printed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from engine.process.loading import default_name
+from engine.process.settings import read_settings
+
+console = Console()
+errors = Console(stderr=True, soft_wrap=True)
+
+JobName = Annotated[str, typer.Argument(help="name of the job (weir jobs), or its import path", metavar="JOB")]
+
+
+def _configured(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
+    """The configuration file's store, where neither the command line nor WEIR_STORE names one."""
+    source = context.get_parameter_source(str(option.name))
+    return (source and source.name == "DEFAULT" and read_settings().store) or value
+
+
+Store = Annotated[
+    str, typer.Option(help="directory for snapshots and tables", envvar="WEIR_STORE", callback=_configured)
+]
+
+
+def job_name(job: str) -> str:
+    return default_name(job) if ":" in job else job
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's --help."""
+    return "Examples:\n\n" + "\n\n".join(escape(line) for line in lines)

@@ -1,1 +1,0 @@
-"""Spark slots, the JobMaster process, its supervisor, REST and CLI."""

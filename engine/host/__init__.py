@@ -1,0 +1,1 @@
+"""This machine: clock, threads, the run folder, files that rotate."""

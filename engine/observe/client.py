@@ -1,0 +1,130 @@
+"""Talks to a running JobMaster over HTTP; finds it by its folder in the store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from engine.core.errors import WeirError
+from engine.host.run_folder import MasterExit, RunFolder
+from engine.observe.history import History
+from engine.observe.timeline import Timeline
+
+
+class NotRunning(WeirError):
+    """No JobMaster answers for this job."""
+
+
+class Ending(NotRunning):
+    """It answers, but only that it can't any more: it is about to leave its `MasterExit`."""
+
+
+@dataclass(frozen=True)
+class JobClient:
+    store: str
+    name: str
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.store, self.name)
+
+    def status(self) -> dict[str, Any]:
+        result = self._call("GET", "/job").json()
+        assert isinstance(result, dict)
+        return result
+
+    def timeline(self) -> Timeline:
+        """Its checkpoints and restarts, from the store: also of a job that has ended."""
+        if self.name not in known_jobs(self.store):
+            raise NotRunning(self._why_not())
+        return Timeline(History(self.store, self.name).events())
+
+    def trigger_checkpoint(self) -> int:
+        return int(self._call("POST", "/checkpoints").json()["checkpoint"])
+
+    def wait_for_checkpoint(self, checkpoint: int, timeout_s: float) -> dict[str, Any]:
+        """Until it is completed, or an error that says why it was not."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            result = self._call("GET", f"/checkpoints/{checkpoint}").json()
+            assert isinstance(result, dict)
+            if result["status"] == "completed":
+                return result
+            if result["status"] == "aborted":
+                raise WeirError(f"checkpoint {checkpoint} was aborted: {result['why']}: {result['detail']}")
+            time.sleep(0.1)
+        raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still be")
+
+    def cancel(self, by: str = "cli") -> None:
+        """Also of a job that is not running, so that nobody starts it again; then raises `NotRunning`."""
+        self.folder.want_stopped(by)
+        self._call("POST", "/cancel")
+
+    def wait_until_running(self, timeout_s: float | None = None) -> MasterExit | None:
+        """Until records can flow; or how the job ended before."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while deadline is None or time.monotonic() < deadline:
+            ended = self.ended()
+            if ended is not None:
+                return ended
+            try:
+                if self.status()["phase"] == "running":
+                    return None
+            except NotRunning:
+                pass
+            time.sleep(0.2)
+        raise WeirError(f"job {self.name!r} does not run after {timeout_s:.0f} s; its log is {self.folder.log}")
+
+    def wait_until_ended(self, timeout_s: float | None = None) -> MasterExit | None:
+        """Until the job has ended on purpose; None: nobody answers for it any more."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while deadline is None or time.monotonic() < deadline:
+            ended = self.ended()
+            if ended is not None or not self.alive():
+                return ended
+            time.sleep(0.1)
+        raise WeirError(f"job {self.name!r} has not ended after {timeout_s:.0f} s; its log is {self.folder.log}")
+
+    def alive(self) -> bool:
+        try:
+            self.status()
+        except Ending:
+            return True
+        except NotRunning:
+            return False
+        return True
+
+    def ended(self) -> MasterExit | None:
+        return self.folder.read_exit()
+
+    def _call(self, method: str, path: str) -> httpx.Response:
+        address = self.folder.read_address()
+        if address is None:
+            raise NotRunning(self._why_not())
+        headers = {"authorization": f"Bearer {self.folder.token()}"}
+        try:
+            response = httpx.request(method, address.url + path, headers=headers, timeout=15)
+        except httpx.TransportError as error:
+            raise NotRunning(self._why_not()) from error
+        if response.status_code == 503:
+            raise Ending(response.json()["error"])
+        if response.status_code >= 400:
+            raise WeirError(response.json().get("error", f"HTTP {response.status_code}"))
+        return response
+
+    def _why_not(self) -> str:
+        ended = self.folder.read_exit()
+        if ended is not None:
+            return f"job {self.name!r} is not running: it is {ended.outcome} ({ended.reason})"
+        known = known_jobs(self.store)
+        if self.name not in known:
+            return f"there is no job {self.name!r} in the store {self.store}; it has: {', '.join(known) or 'none'}"
+        return f"job {self.name!r} is not running; its last log is {self.folder.log}"
+
+
+def known_jobs(store: str) -> list[str]:
+    return sorted(path.parent.parent.name for path in Path(store).glob("*/run/launch.json"))

@@ -1,0 +1,191 @@
+"""The logs of a job, `<store>/<job>/run/logs/`: one of each slot and one of the JobMaster, rotated.
+
+A line is: when (UTC), who, in which operator and subtask if that is known, text; with tabs between. Invariant: a log
+that can't be written loses lines, and disturbs nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import io
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from engine.host.rotated import BEGIN, Position, RotatedFile
+from engine.runtime.running import RUNNING
+
+FILE_BYTES = 10 << 20
+FILES = 3
+WAITING_LINES = 1000
+"""What a slot says before it knows which one it is."""
+
+MASTER = "master"
+
+
+def slot_name(index: int) -> str:
+    return f"slot-{index}"
+
+
+class LogWriter:
+    """From any thread. Without a name lines wait: a slot is told by its deployment which one it is."""
+
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[str, str, str]] = deque(maxlen=WAITING_LINES)
+        self._name: str | None = None
+        self._file: RotatedFile | None = None
+        if name is not None:
+            self.rename(name)
+
+    def rename(self, name: str) -> None:
+        with self._lock:
+            if name == self._name:
+                return
+            if self._file is not None:
+                self._file.close()
+            self._name, self._file = name, _file(self._folder, name)
+            while self._waiting:
+                self._append(*self._waiting.popleft())
+
+    def write(self, text: str) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        running = RUNNING.get()
+        operator = f"{running.uid}[{running.subtask.index}]" if running else "-"
+        with self._lock:
+            for line in text.splitlines() or [""]:
+                if self._file is None:
+                    self._waiting.append((now, operator, line))
+                else:
+                    self._append(now, operator, line)
+
+    def _append(self, now: str, operator: str, line: str) -> None:
+        assert self._file is not None
+        with contextlib.suppress(OSError):
+            self._file.append("\t".join((now, str(self._name), operator, line)).encode(errors="replace"))
+
+
+@contextlib.contextmanager
+def capturing(log: LogWriter) -> Iterator[None]:
+    """Within it all that this process prints, logs or warns of is also in its log. Spark may use the process again."""
+    out, err, root = sys.stdout, sys.stderr, logging.getLogger()
+    handler, level = LogHandler(log, shown=err), root.level
+    root.addHandler(handler)
+    root.setLevel(min(level, logging.INFO))
+    logging.captureWarnings(True)
+    sys.stdout, sys.stderr = _Tee(out, log.write), _Tee(err, log.write)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        logging.captureWarnings(False)
+        root.setLevel(level)
+        root.removeHandler(handler)
+
+
+class LogHandler(logging.Handler):
+    """`shown`: where warnings and worse are shown too, as Python does by itself where nothing handles them."""
+
+    def __init__(self, log: LogWriter, shown: TextIO | None = None) -> None:
+        super().__init__()
+        self._log = log
+        self._shown = shown
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        self._log.write(text)
+        if self._shown is not None and record.levelno >= logging.WARNING:
+            print(text, file=self._shown, flush=True)
+
+
+class _Tee(io.TextIOBase):
+    """Standard output or error: goes where it always went, and by whole lines into the log."""
+
+    def __init__(self, stream: TextIO, write: Callable[[str], None]) -> None:
+        self._stream = stream
+        self._write = write
+        self._begun = threading.local()  # print() writes a line in pieces: those of two threads don't mix
+
+    def write(self, text: str) -> int:
+        self._stream.write(text)
+        *lines, self._begun.line = (getattr(self._begun, "line", "") + text).split("\n")
+        for line in lines:
+            self._write(line)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def __getattr__(self, name: str) -> Any:
+        """`buffer` and the like: past the log, but not an error."""
+        return getattr(self._stream, name)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    at: str
+    name: str
+    operator: str
+    text: str
+
+    @property
+    def uid(self) -> str:
+        return self.operator.rpartition("[")[0]
+
+
+class LogReader:
+    """All logs of a job as one, in the order of time. Each `read` goes on where the last one ended."""
+
+    def __init__(self, folder: Path, slot: int | None = None, operator: str | None = None) -> None:
+        self._folder = folder
+        self._slot = slot
+        self._operator = operator
+        self._positions: dict[str, Position] = {}
+        self.operators: set[str] = set()
+
+    def skip(self) -> None:
+        """What is there already."""
+        self._positions = {name: _file(self._folder, name).end() for name in self._names()}
+
+    def read(self) -> Iterator[LogLine]:
+        for line in heapq.merge(*(self._lines(name) for name in self._names()), key=lambda line: line.at):
+            self.operators.add(line.uid)
+            if self._operator in (None, line.uid):
+                yield line
+
+    def _names(self) -> list[str]:
+        wanted = "*" if self._slot is None else slot_name(self._slot)
+        return sorted(path.name.removesuffix(".log") for path in self._folder.glob(f"{wanted}.log"))
+
+    def _lines(self, name: str) -> Iterator[LogLine]:
+        for line, position in _file(self._folder, name).after(self._positions.get(name, BEGIN)):
+            self._positions[name] = position
+            parts = line.decode(errors="replace").split("\t", 3)
+            if len(parts) == 4:  # else torn by a crash
+                yield LogLine(*parts)
+
+
+def _file(folder: Path, name: str) -> RotatedFile:
+    return RotatedFile(folder / f"{name}.log", FILE_BYTES, FILES)

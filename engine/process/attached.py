@@ -1,0 +1,101 @@
+"""A job inside a Spark application of the user's own: script, notebook, `spark-submit`. Its driver is the JobMaster.
+
+The graph travels inside Spark's task closure, functions of a notebook included. Nobody supervises the driver: when it
+ends the job does, and the next run of the script goes on from the last epoch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import secrets
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.core.errors import WeirError
+from engine.graph.execution_graph import ExecutionGraph
+from engine.graph.job_graph import JobGraph
+from engine.host.run_folder import MasterExit, MasterLaunch, RunFolder
+from engine.jobmaster.actions import Outcome
+from engine.observe.client import JobClient
+from engine.process.master_process import MasterProcess
+from engine.spark.session import is_local, master_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("weir.master")
+
+
+class AttachedJob:
+    """A job that runs beside the code that started it. `client` watches and manages it, as `weir` does."""
+
+    def __init__(self, session: SparkSession, graph: JobGraph, store: str | Path) -> None:
+        self.client = JobClient(str(Path(store).absolute()), graph.name)
+        if self.client.alive():
+            raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
+        slots = ExecutionGraph(graph).slots
+        check_room(session, slots)
+        start = secrets.token_hex(8)
+        launch = MasterLaunch("", graph.name, {}, None, self.client.store, slots, master=master_of(session), id=start)
+        self._launch = launch
+        self._folder = RunFolder(launch.store, launch.name)
+        self._folder.prepare()
+        self._folder.clear()
+        self._folder.write_launch(launch)
+        path = tuple(sys.path) if is_local(launch.master) else ()
+        self._process = MasterProcess(launch, graph, lambda: graph, session, path=path)
+        self._end: MasterExit | None = None
+        self._thread = threading.Thread(target=self._run, name=f"weir {graph.name}", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    def _run(self) -> None:
+        try:
+            self._end = self._process.run()
+        except Exception as error:
+            log.exception("the JobMaster of %s can't go on", self.client.name)
+            self._end = MasterExit(Outcome.FAILED.value, str(error))
+            self._folder.write_exit(self._end, self._launch)
+
+    def wait(self) -> MasterExit:
+        """Until the job has ended; an error if it failed. Ctrl-C cancels it."""
+        try:
+            while self._thread.is_alive():
+                self._thread.join(0.2)
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
+        assert self._end is not None
+        if self._end.outcome in (Outcome.FAILED.value, Outcome.FENCED.value):
+            raise WeirError(f"job {self.client.name!r} {self._end.outcome}: {self._end.reason}")
+        return self._end
+
+    def cancel(self) -> None:
+        """End it. Its last epoch stays; the next run goes on from there."""
+        self._stop()
+
+    def _stop(self) -> None:
+        atexit.unregister(self._stop)
+        self._process.stop()
+        self._thread.join()
+
+
+def check_room(session: SparkSession, slots: int) -> None:
+    """Slots hold their cores for good, so too few of them would wait for ever."""
+    room, master = session.sparkContext.defaultParallelism, master_of(session)
+    more = f"local[{slots + 1}]" if is_local(master) else f"{slots + 1} cores"
+    if slots > room:
+        raise WeirError(
+            f"the job needs {slots} slots, but this Spark session ({master}) runs {room} tasks at a time: start it "
+            f"with {more}, or lower the job's parallelism"
+        )
+    if slots == room:
+        warnings.warn(
+            f"the job's {slots} slots take all of this Spark session ({master}): other queries wait until it "
+            f"ends; {more} would leave room for them",
+            stacklevel=4,
+        )

@@ -1,0 +1,136 @@
+"""From an import path such as `assets.pageviews.job:job` to a JobGraph. Job code travels as this path."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.api.environment import StreamEnvironment
+from engine.api.errors import JobError
+from engine.api.params import Param
+from engine.graph.job_graph import JobGraph
+from engine.graph.stream_graph import StreamGraph
+
+if TYPE_CHECKING:
+    from engine.host.run_folder import MasterLaunch
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """How a job is started: the same in the JobMaster and in every slot."""
+
+    path: str
+    name: str
+    params: dict[str, str]
+    parallelism: int | None
+
+    @classmethod
+    def of(cls, launch: MasterLaunch) -> JobSpec:
+        return cls(launch.path, launch.name, launch.params, launch.parallelism)
+
+
+def default_name(path: str) -> str:
+    """`assets.pageviews.job:job` → `pageviews`; `shop.jobs:orders` → `orders`."""
+    module, _, function = path.partition(":")
+    if function not in ("", "job"):
+        return function
+    parts = module.split(".")
+    return parts[-2] if len(parts) > 1 and parts[-1] == "job" else parts[-1]
+
+
+@dataclass(frozen=True)
+class LoadedJob:
+    stream_graph: StreamGraph
+    graph: JobGraph
+    params: list[Param]
+
+
+def load(spec: JobSpec) -> JobGraph:
+    return load_job(spec).graph
+
+
+def load_job(spec: JobSpec) -> LoadedJob:
+    function = find_job(spec.path)
+    env = StreamEnvironment(params=spec.params, parallelism=spec.parallelism)
+    try:
+        function(env)
+    except JobError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        at = frames[-1]
+        raise JobError(
+            f"the job {spec.path} raised while it was being built: {type(error).__name__}: {error} "
+            f"({Path(at.filename).name}, line {at.lineno})"
+        ) from error
+    env.params.check_all_known()
+    graph = env.build(spec.name, _code_hash(function))
+    return LoadedJob(env.graph, graph, list(env.params.declared.values()))
+
+
+def find_job(path: str) -> Callable[[StreamEnvironment], None]:
+    """The function behind an import path; a JobError says what is wrong with the path."""
+    module_name, colon, name = path.partition(":")
+    if not colon or not module_name or not name:
+        raise JobError(f"{path!r} is not a job: write MODULE:FUNCTION, as in assets.pageviews.job:job")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise JobError(
+                f"there is no module {module_name!r} (looked from {Path.cwd()}): is the path right, are you in the "
+                "project's folder?"
+            ) from error
+        raise JobError(f"{module_name} can't be imported: it needs the module {error.name!r}") from error
+    except Exception as error:
+        raise JobError(f"{module_name} can't be imported: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if function is None:
+        found = [n for n, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module_name]
+        raise JobError(f"{module_name} has no {name!r}; it has the functions: {', '.join(found) or 'none'}")
+    if not callable(function):
+        raise JobError(f"{path} is not a function")
+    return function  # type: ignore[no-any-return]
+
+
+_NOT_IN_SLOTS = ("asset.py", "drill.py")
+"""Beside a job: how Dagster runs it and how it is drilled. Changing these must not fail the job that runs."""
+
+
+def _code_hash(function: Callable[[StreamEnvironment], None]) -> str:
+    """Over the source of the job's own package: what a slot would import, from a folder or from an archive."""
+    module = sys.modules[function.__module__]
+    if not module.__package__:
+        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
+    digest = hashlib.sha256()
+    files = [file for file in resources.files(module.__package__).iterdir() if file.name.endswith(".py")]
+    for file in sorted(files, key=lambda file: file.name):
+        if file.name not in _NOT_IN_SLOTS:
+            digest.update(file.name.encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def as_params(pairs: list[str]) -> Mapping[str, str]:
+    return as_pairs("--param", pairs)
+
+
+def as_pairs(option: str, pairs: list[str]) -> Mapping[str, str]:
+    """`--option NAME=VALUE` from a command line."""
+    result = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise JobError(f"{option} {pair!r}: write NAME=VALUE")
+        result[name] = value
+    return result

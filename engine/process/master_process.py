@@ -1,0 +1,307 @@
+"""The JobMaster at work: beside a Spark session it carries out what `JobMaster` decides, and answers over HTTP.
+
+One thread decides. Slots, requests, finished I/O and the end of the Spark job reach it through its mailbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.core.paths import JobPaths
+from engine.graph.execution_graph import ExecutionGraph
+from engine.host.run_folder import LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
+from engine.host.system import LaneOffload, SystemClock
+from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.master import JobMaster, MasterConfig, Phase
+from engine.jobmaster.status import describe, describe_vertex
+from engine.network.control import ControlServer
+from engine.network.mailbox import Mailbox
+from engine.observe.history import History
+from engine.observe.http import NoAnswer, RestServer
+from engine.observe.logs import MASTER, LogHandler, LogWriter
+from engine.observe.timeline import Timeline
+from engine.protocol.messages import SlotMessage
+from engine.snapshot.epoch_log import EpochLog
+from engine.spark.inputs import SparkInputs
+from engine.spark.session import LOOPBACK, is_local, master_of
+from engine.spark.slot_process import SlotLaunch
+from engine.spark.slot_tasks import SlotJob
+from engine.store.directory import DirectoryStore, SyncFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from engine.graph.job_graph import JobGraph
+
+TICK_S = 0.02
+HEARTBEAT_MS = 1000
+LEASE_S = 15.0
+END_PATIENCE_S = 5.0
+
+log = logging.getLogger("weir.master")
+
+
+_FENCED = Stop(Outcome.FENCED, "another JobMaster runs this job")
+
+
+class MasterProcess:
+    """`build` makes the graph once more in each slot; `path` is what they append to their module search path.
+
+    `orphaned`: whether nobody is left who would ever stop this job.
+    """
+
+    def __init__(
+        self,
+        launch: MasterLaunch,
+        graph: JobGraph,
+        build: Callable[[], JobGraph],
+        session: SparkSession,
+        *,
+        path: tuple[str, ...] = (),
+        orphaned: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._launch = launch
+        self._graph = graph
+        self._build = build
+        self._session = session
+        self._spark_ui = session.sparkContext.uiWebUrl
+        self._path = path
+        self._orphaned = orphaned
+        self._folder = RunFolder(launch.store, launch.name)
+        self._clock = SystemClock()
+        self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
+        self._offload = LaneOffload(self._mailbox.put, threads=4)
+        self._history = History(launch.store, launch.name)
+        self._execution = ExecutionGraph(graph)
+        self._store = DirectoryStore(launch.store)
+        self._paths = JobPaths(launch.name)
+        self._end: Stop | None = None
+        self._heartbeat_at_ms = 0.0
+        self._heartbeat_phase: Phase | None = None
+        self._inputs = SparkInputs(graph, session, self._store, self._paths, self._clock, self._offload, self._note)
+
+    def run(self) -> MasterExit:
+        """Until the job has ended. What it started is stopped again; the Spark session is not its own."""
+        self.timeline = Timeline(self._history.events())
+        self._last_seen = self._folder.read_heartbeat()
+        token = self._folder.token()
+        nonce = secrets.token_hex(16)
+        nonce_path = f"{self._paths.job}/run/nonce"
+        self._store.write(nonce_path, nonce.encode())
+        host = self._host()
+        epoch_log = EpochLog(self._store, self._paths)
+        committers = {uid: sink.committer(self._store, self._paths) for uid, sink in self._graph.sinks}
+        config = MasterConfig(
+            slots_timeout_ms=self._launch.slots_timeout_s * 1000,
+            heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
+        )
+        owner = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self.master = JobMaster(
+            self._execution, epoch_log, committers, owner, nonce, self._clock.wall_ms, random.random, config
+        )
+        self._control = ControlServer(self._launch.name, host, token, self._on_message, self._on_gone)
+        rest = RestServer(host, token, self)
+        slot_launch = SlotLaunch(
+            self._launch.name,
+            self._build,
+            self._launch.store,
+            nonce_path,
+            self._control.address,
+            token,
+            LEASE_S,
+            self._path,
+            None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
+        )
+        self._inputs.prepare()
+        self._slot_job = SlotJob(self._session, slot_launch, self._execution, self._on_slot_job_end, log.warning)
+        self._slot_job.start()
+        rest.start()
+        self._rest_url = rest.url
+        to_logs = LogHandler(LogWriter(self._folder.logs, MASTER))
+        log.addHandler(to_logs)
+        try:
+            self._loop()
+            self._slot_job.stop(END_PATIENCE_S)
+            self._control.close(END_PATIENCE_S)
+            self._finish_history()
+            return self._leave()
+        finally:
+            rest.stop()  # last: who asks is told that it is ending until its end can be read
+            log.removeHandler(to_logs)
+
+    def _leave(self) -> MasterExit:
+        assert self._end is not None
+        end = _FENCED if self._replaced() else self._end  # whatever one that slept through its successor believes
+        ended = MasterExit(end.outcome.value, end.reason)
+        self._folder.write_exit(ended, self._launch)
+        return ended
+
+    def _finish_history(self) -> None:
+        """The process may end at once after this: its last events are to be there."""
+        written = threading.Event()
+        self._offload.submit("history", written.set, _written)
+        written.wait(END_PATIENCE_S)
+
+    def _host(self) -> str:
+        """Where slots reach the driver: on this machine only, unless they are elsewhere."""
+        if is_local(master_of(self._session)):
+            return LOOPBACK
+        return self._session.sparkContext.getConf().get("spark.driver.host", LOOPBACK)
+
+    def _loop(self) -> None:
+        while self._end is None:
+            work = self._mailbox.take(self._patience_s())
+            while work is not None and self._end is None:
+                work()
+                work = self._mailbox.take()
+            if self._end is None:
+                self._carry_out(self.master.on_tick(self._clock.now_ms()))
+            self._beat()
+            self._inputs.poll()
+            if self._orphaned():
+                self._carry_out(self.master.cancel(self._clock.now_ms()))
+
+    def _beat(self) -> None:
+        """Leave a sign of life on disk, and see whether somebody with a higher generation has taken over."""
+        now_ms, phase = self._clock.now_ms(), self.master.phase
+        if now_ms < self._heartbeat_at_ms and phase is self._heartbeat_phase:
+            return
+        self._heartbeat_at_ms, self._heartbeat_phase = now_ms + HEARTBEAT_MS, phase
+        generation = self.master.attempt.generation
+        heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, phase.value)
+
+        def work() -> bool:
+            if self._replaced():
+                return True
+            self._folder.write_heartbeat(heartbeat)
+            return False
+
+        def done(replaced: bool | None, error: BaseException | None) -> None:
+            if replaced and self._end is None:
+                self._end = _FENCED
+
+        self._offload.submit("heartbeat", work, done)
+
+    def _replaced(self) -> bool:
+        address = self._folder.read_address()
+        later = address is not None and address.generation > self.master.attempt.generation > 0
+        return later or not self._folder.belongs_to(self._launch)
+
+    def _patience_s(self) -> float:
+        return min(TICK_S, max(0.0, (self.master.wakeup_ms() - self._clock.now_ms()) / 1000))
+
+    # --- what arrives, from any thread ---
+
+    def _on_message(self, session: str, message: SlotMessage) -> None:
+        now = self._clock.now_ms
+        self._mailbox.put(lambda: self._carry_out(self.master.on_message(session, message, now())))
+
+    def _on_gone(self, session: str, why: str) -> None:
+        now = self._clock.now_ms
+        self._mailbox.put(lambda: self._carry_out(self.master.on_slot_gone(session, why, now())))
+
+    def _on_slot_job_end(self, why: str) -> None:
+        def fail() -> None:
+            if self._end is None:
+                self._end = Stop(Outcome.FAILED, why)
+                self._note("stopped", {"outcome": Outcome.FAILED.value, "reason": why})
+
+        self._mailbox.put(fail)
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """For HTTP: run on the deciding thread and wait for the answer."""
+        answer: list[Any] = []
+        done = threading.Event()
+
+        def work() -> None:
+            try:
+                answer.append(question())
+            finally:
+                done.set()
+
+        self._mailbox.put(work)
+        for _ in range(100):
+            if done.wait(0.1) and answer:
+                return answer[0]
+            if self._end is not None:
+                raise NoAnswer(f"the job has ended: {self._end.reason}")
+        raise NoAnswer("the JobMaster did not answer in 10 s")
+
+    # --- what HTTP asks for, on the deciding thread ---
+
+    def status(self) -> dict[str, Any]:
+        return describe(self.master, self._launch, self.timeline, self._clock.wall_ms(), self._spark_ui)
+
+    def vertex(self, vertex_id: str) -> dict[str, Any] | None:
+        if all(vertex.id != vertex_id for vertex in self._graph.vertices):
+            return None
+        return describe_vertex(self.master, vertex_id, self._clock.wall_ms())
+
+    def trigger(self) -> int | None:
+        checkpoint, actions = self.master.trigger_checkpoint(self._clock.now_ms())
+        self._carry_out(actions)
+        return checkpoint
+
+    def cancel(self) -> bool:
+        self._folder.want_stopped("http")
+        self.stop()
+        return True
+
+    def stop(self) -> None:
+        """From any thread: cancel the job."""
+        self._mailbox.put(self._cancel)
+
+    def _cancel(self) -> None:
+        self._carry_out(self.master.cancel(self._clock.now_ms()))
+
+    # --- carrying out ---
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(session, message):
+                    self._control.send(session, message)
+                case KillSlot(slot, why):
+                    log.warning("killing the slot in process %d: %s", slot.pid, why)
+                    self._slot_job.kill(slot.task_attempt, why)
+                case RunOffLoop(name, work, done):
+                    self._offload.submit(_LANES.get(name, "publish"), work, self._bind(done))
+                case Note(kind, data):
+                    self._note(kind, data)
+                case Stop():
+                    self._end = self._end or action
+
+    def _bind(self, done: Callable[[Any, BaseException | None, float], list[Action]]) -> Callable[..., None]:
+        def finished(result: Any, error: BaseException | None) -> None:
+            if isinstance(error, SyncFailed):
+                log.critical("%s; what is durable is unknown now, this process must not go on", error)
+                os._exit(70)
+            self._carry_out(done(result, error, self._clock.now_ms()))
+
+        return finished
+
+    def _note(self, kind: str, data: dict[str, Any]) -> None:
+        generation = self.master.attempt.generation
+        event = {"at_ms": self._clock.wall_ms(), "generation": generation, "kind": kind, **data}
+        if kind == "claimed" and self._last_seen is not None:
+            event["last_seen_ms"] = self._last_seen.at_ms
+        self.timeline.add(event)
+        log.info("%s %s", kind, {k: v for k, v in data.items() if k not in ("ledger", "detail", "subtasks")})
+        self._offload.submit("history", lambda: self._history.append(event), _written)
+        if kind == "claimed":
+            self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), data["generation"]))
+
+
+def _written(_: None, error: BaseException | None) -> None:
+    if error is not None:
+        log.warning("an event is missing in the job's history: %s", error)
+
+
+_LANES = {"delete": "clean", "sweep": "clean"}
+"""Everything else of the JobMaster's I/O runs in order, one after the other."""

@@ -1,0 +1,1 @@
+"""When a barrier has come on every channel."""

@@ -1,0 +1,1 @@
+"""Between subtasks: output ports and channels, input gates, partitioners."""

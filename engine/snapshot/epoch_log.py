@@ -1,0 +1,78 @@
+"""The epoch log in a store: claim the job, publish an epoch. Each call is one try; its outcome may be UNKNOWN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.core.paths import JobPaths
+from engine.protocol.epoch_records import Claimed, Created, LogRecord, epoch_after, fence_after
+from engine.protocol.manifest import Manifest, ManifestRef
+from engine.snapshot.statefile import CorruptSnapshot, checksum
+from engine.store.directory import Store
+
+
+class Fenced(Exception):
+    """Another JobMaster has taken over; this process may neither publish nor commit."""
+
+
+@dataclass(frozen=True)
+class EpochLog:
+    store: Store
+    paths: JobPaths
+
+    def last(self) -> LogRecord | None:
+        names = self.store.list(self.paths.log_directory())
+        if not names:
+            return None
+        return msgspec.json.decode(self.store.read(names[-1]), type=LogRecord)
+
+    def claim(self, owner: str) -> Claimed | None:
+        """Append a fence behind whoever is last. None: somebody was faster or the outcome is unknown; call again."""
+        last = self.last()
+        if last is not None and last.owner == owner:
+            return Claimed(last)  # an earlier try of ours whose answer was lost
+        record = fence_after(last, owner)
+        return Claimed(record) if self.append(record) is Created.CREATED else None
+
+    def publish(self, last: LogRecord, manifest: ManifestRef) -> LogRecord | None:
+        """Append the epoch record: the commit point. None: unknown, call again with the same arguments."""
+        record = epoch_after(last, manifest)
+        match self.append(record):
+            case Created.CREATED:
+                return record
+            case Created.EXISTS:
+                raise Fenced(f"log record {record.number} is not ours: another JobMaster runs this job")
+            case Created.UNKNOWN:
+                return None
+
+    def append(self, record: LogRecord) -> Created:
+        data = msgspec.json.encode(record)
+        path = self.paths.log_record(record.number)
+        outcome = self.store.create(path, data)
+        if outcome is Created.EXISTS and self.store.read(path) == data:
+            return Created.CREATED
+        return outcome
+
+    def write_manifest(self, manifest: Manifest) -> ManifestRef:
+        path = self.paths.manifest(manifest.attempt, manifest.checkpoint)
+        data = msgspec.json.encode(manifest)
+        self.store.write(path, data)
+        self.store.sync([path])
+        return ManifestRef(path, checksum(data), manifest.epoch, manifest.checkpoint)
+
+    def read_manifest(self, ref: ManifestRef) -> Manifest:
+        manifest = msgspec.json.decode(read_checked(self.store, ref.path, ref.checksum), type=Manifest)
+        assert manifest.epoch == ref.epoch and manifest.checkpoint == ref.checkpoint
+        return manifest
+
+
+def read_checked(store: Store, path: str, expected: str) -> bytes:
+    try:
+        data = store.read(path)
+    except FileNotFoundError as error:
+        raise CorruptSnapshot(f"{path} is missing") from error
+    if checksum(data) != expected:
+        raise CorruptSnapshot(f"{path} ({len(data)} bytes) is not what was written: its checksum differs")
+    return data

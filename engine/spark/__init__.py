@@ -1,0 +1,1 @@
+"""Spark: sessions, Java, packaging, slots as tasks."""

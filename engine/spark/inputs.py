@@ -1,0 +1,70 @@
+"""What Spark makes for a job in the JobMaster: the DataFrames that it reads, and static tables, now and then again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from engine.connectors.dataframe import StaticTable
+from engine.core.paths import JobPaths
+from engine.core.ports import Clock, Offload
+from engine.graph.job_graph import JobGraph
+from engine.store.directory import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkInputs:
+    """`note`: for the job's history."""
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        session: SparkSession,
+        store: Store,
+        paths: JobPaths,
+        clock: Clock,
+        offload: Offload,
+        note: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._graph = graph
+        self._session = session
+        self._store = store
+        self._paths = paths
+        self._clock = clock
+        self._offload = offload
+        self._note = note
+        self._due_ms: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        """Everything that slots read is in the store before they start: afterwards their cores are taken."""
+        for vertex in self._graph.vertices:
+            if vertex.source is not None:
+                vertex.source.source.prepare(vertex.source.uid, self._session, self._store, self._paths)
+        for uid, static in self._graph.static_tables:
+            static.prepare(uid, self._session, self._store, self._paths)
+            self._wait(uid, static)
+
+    def poll(self) -> None:
+        """Refresh the static tables whose time has come."""
+        now_ms = self._clock.now_ms()
+        for uid, static in self._graph.static_tables:
+            if now_ms >= self._due_ms.get(uid, now_ms + 1):
+                del self._due_ms[uid]  # until this one is done
+                self._refresh(uid, static)
+
+    def _refresh(self, uid: str, static: StaticTable) -> None:
+        def work() -> int:
+            return static.refresh(uid, self._session, self._store, self._paths)
+
+        def done(version: int | None, error: BaseException | None) -> None:
+            """A failure is no reason to fail the job: it goes on with the version it has."""
+            self._note("refreshed", {"uid": uid, "version": version, "error": str(error) if error else None})
+            self._wait(uid, static)
+
+        self._offload.submit("static", work, done)
+
+    def _wait(self, uid: str, static: StaticTable) -> None:
+        if static.refresh_ms is not None:
+            self._due_ms[uid] = self._clock.now_ms() + static.refresh_ms

@@ -1,0 +1,46 @@
+"""A job's code as one archive that Spark ships to its workers (`--py-files`): the engine, and the job's own package."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import engine
+from engine.api.errors import JobError
+from engine.process.loading import find_job
+
+_SAME_DATE = (1980, 1, 1, 0, 0, 0)
+"""So that the same code makes the same bytes."""
+
+
+def package(job: str, folder: Path) -> Path:
+    """Write `<folder>/weir-job.zip`. What is not Python code, and what pip installs, is not in it."""
+    find_job(job)  # says what is wrong with the path
+    archive = folder / "weir-job.zip"
+    temporary = archive.with_suffix(".tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, file in [*_files(Path(engine.__file__).parent), *_own(job.partition(":")[0].partition(".")[0])]:
+            zipped.writestr(zipfile.ZipInfo(name, _SAME_DATE), file.read_bytes(), zipfile.ZIP_DEFLATED)
+    temporary.replace(archive)
+    return archive
+
+
+def _own(top: str) -> Iterator[tuple[str, Path]]:
+    """The whole of the job's top-level package, since a job may import its neighbours."""
+    if top == engine.__name__:
+        return
+    found = importlib.util.find_spec(top)
+    if found is None or (found.origin is None and not found.submodule_search_locations):
+        raise JobError(f"the package {top!r} can't be found as files, so it can't be shipped; pass --py-files yourself")
+    if found.submodule_search_locations:
+        for location in found.submodule_search_locations:
+            yield from _files(Path(location))
+    elif found.origin is not None:
+        yield Path(found.origin).name, Path(found.origin)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for file in sorted(folder.rglob("*.py")):
+        yield str(file.relative_to(folder.parent)), file

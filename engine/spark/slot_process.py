@@ -1,0 +1,179 @@
+"""A slot: one long-running Spark task. Registers, is deployed to, runs; ends when told, or without its JobMaster.
+
+The thread of the Spark task is the task thread. Heartbeats have a thread of their own, so that a long step is not taken
+for death, while a stopped process is.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from engine.core.paths import JobPaths
+from engine.graph.execution_graph import ExecutionGraph
+from engine.graph.job_graph import JobGraph
+from engine.host.run_folder import RunFolder
+from engine.host.system import LaneOffload, SystemClock
+from engine.network.control import ControlClient
+from engine.network.mailbox import Mailbox
+from engine.network.transport import FlightTransport
+from engine.observe.logs import LogWriter, capturing, slot_name
+from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, OverBudget, Register
+from engine.runtime.slot import SlotRuntime
+from engine.store.directory import DirectoryStore
+
+HEARTBEAT_S = 0.25
+IDLE_WAIT_S = 0.05
+MESSAGES_PER_STEP = 256
+
+
+@dataclass(frozen=True)
+class SlotLaunch:
+    """What the JobMaster gives every slot, inside Spark's task closure.
+
+    `build` makes the graph: by the job's import path, or one that was made in a notebook and travels in the closure.
+    """
+
+    name: str
+    build: Callable[[], JobGraph]
+    store: str
+    nonce_path: str
+    master: str
+    token: str
+    lease_s: float
+    path: tuple[str, ...]
+    memory_bytes: int | None = None
+
+
+def run_slot(launch: SlotLaunch, task_attempt: int, partition: int) -> None:
+    """Returns when the JobMaster says so; whatever else ends it ends the process, and Spark starts another."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)  # records come and go by the million, and hardly any of them in cycles
+    sys.setswitchinterval(0.0005)  # an I/O thread that wakes gets the interpreter soon
+    os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "ignore")  # batches come from the network unaligned
+    pa.set_cpu_count(1)  # a slot has one task thread; kernels that spread over all cores would fight over them
+    for entry in launch.path:
+        if entry not in sys.path:
+            sys.path.append(entry)
+    log = LogWriter(RunFolder(launch.store, launch.name).logs)
+    with capturing(log):
+        _Slot(launch, task_attempt, partition, log).run()
+
+
+class _Slot:
+    def __init__(self, launch: SlotLaunch, task_attempt: int, partition: int, log: LogWriter) -> None:
+        self._lease_s = launch.lease_s
+        self._memory_bytes = launch.memory_bytes
+        self._heard_s = time.monotonic()
+        self._ended = threading.Event()
+        self._log = log
+        self._clock = SystemClock()
+        self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
+        put = self._mailbox.put
+        store = DirectoryStore(launch.store)
+        nonce = store.read(launch.nonce_path).decode()
+        graph = launch.build()
+        session = uuid.uuid4().hex
+        transport = FlightTransport(
+            launch.name,
+            _address_towards(launch.master),
+            launch.token,
+            lambda *frame: put(lambda: self._runtime.on_frame(*frame)),
+            lambda *grant: put(lambda: self._runtime.on_grant(*grant)),
+            lambda *broken: put(lambda: self._runtime.on_channel_broken(*broken)),
+        )
+        self._control = ControlClient(
+            launch.name, session, launch.master, launch.token, self._on_message, self._on_lost
+        )
+        self._runtime = SlotRuntime(
+            ExecutionGraph(graph),
+            JobPaths(launch.name),
+            self._clock,
+            transport,
+            LaneOffload(put, threads=4),
+            store,
+            self._control,
+        )
+        self._control.send(
+            Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint, partition)
+        )
+
+    def run(self) -> None:
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        runtime, mailbox = self._runtime, self._mailbox
+        try:
+            idle = False
+            while runtime.shutdown is None:
+                work, done = mailbox.take(self._patience_s() if idle else 0.0), 0
+                while work is not None:
+                    work()
+                    done += 1
+                    work = mailbox.take() if done < MESSAGES_PER_STEP else None
+                idle = not runtime.step()
+        finally:
+            self._ended.set()
+            self._control.close()
+
+    def _patience_s(self) -> float:
+        wakeup = self._runtime.wakeup_ms()
+        if wakeup is None:
+            return IDLE_WAIT_S
+        return min(IDLE_WAIT_S, max(0.0, (wakeup - self._clock.now_ms()) / 1000))
+
+    def _on_message(self, message: MasterMessage) -> None:
+        self._heard_s = time.monotonic()
+        if isinstance(message, Deploy):
+            self._log.rename(slot_name(message.slot))
+        self._mailbox.put(lambda: self._runtime.on_control(message))
+
+    def _on_lost(self, why: str) -> None:
+        """Without a JobMaster nothing this slot does can ever be published."""
+        if not self._ended.wait(0.5):  # a shutdown that was sent just before is still on its way to the task thread
+            _end_process(f"lost the JobMaster: {why}")
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            if time.monotonic() - self._heard_s > self._lease_s:
+                _end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
+            self._control.send(Heartbeat(self._runtime.metrics()))
+            self._check_memory()
+
+    def _check_memory(self) -> None:
+        used, budget = resident_bytes(), self._memory_bytes
+        if budget is not None and used > budget:
+            self._control.send(OverBudget(used, budget))
+            self._ended.wait(HEARTBEAT_S)  # until that is on its way
+            _end_process(f"holds {used / 1e6:.0f} MB and may hold {budget / 1e6:.0f}")
+
+
+def resident_bytes() -> int:
+    """0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def _address_towards(master: str) -> str:
+    """The address of this machine on the way to the JobMaster: there the other slots reach it too."""
+    found = urlsplit(master)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((found.hostname, found.port))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def _end_process(why: str) -> None:
+    """At once, also when the task thread hangs or a stream can't be closed."""
+    print(f"weir slot {os.getpid()} ends itself: {why}", file=sys.stderr, flush=True)
+    os._exit(1)

@@ -1,0 +1,135 @@
+"""Slots as tasks of one long-running Spark job.
+
+A lost task is started again by Spark itself where retries are high; the other tasks stay alive. Where they are not (a
+session of the user's own), the whole Spark job fails with its first lost task, and is submitted again.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from engine.graph.execution_graph import ExecutionGraph
+from engine.spark.slot_process import SlotLaunch, run_slot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAILURES_IN_A_ROW = 3
+LONG_S = 20.0
+"""A Spark job that lived for so long had not failed to start."""
+BACK_OFF_S = 0.5
+_PYTHON_SAID = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception)\b.*")
+
+
+class SlotJob:
+    """`on_end`: why there are no slots any more, and will be none. `say`: what happened, for the log."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        launch: SlotLaunch,
+        execution: ExecutionGraph,
+        on_end: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._session = session
+        self._launch = launch
+        self._slots = execution.slots
+        self._in_slots = in_slots(execution)
+        self._on_end = on_end
+        self._say = say
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slot job", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, patience_s: float) -> None:
+        """The slots were told to end; see that Spark's job does."""
+        self._stopped.set()
+        self._thread.join(patience_s)
+        if self._thread.is_alive():
+            self._session.sparkContext.cancelJobGroup(self._group)
+            self._thread.join(patience_s)
+
+    @property
+    def _group(self) -> str:
+        return f"weir {self._launch.name}"
+
+    def _run(self) -> None:
+        failures = 0
+        while True:
+            started_s = time.monotonic()
+            why = self._run_once()
+            if self._stopped.is_set():
+                return
+            failures = 1 if time.monotonic() - started_s > LONG_S else failures + 1
+            if failures > FAILURES_IN_A_ROW or self._spark_stopped():
+                self._on_end(why)
+                return
+            self._say(f"{why}; submitting it again")
+            self._stopped.wait(BACK_OFF_S)
+
+    def _run_once(self) -> str:
+        """Until the Spark job of the slots ends; why it did."""
+        context = self._session.sparkContext
+        self._show_in_ui()
+        try:
+            # Not `collect`: that names the stage by this line and, while it lasts, no other query of the process.
+            context.runJob(context.parallelize(range(self._slots), self._slots), _slot_task(self._launch))
+            return "the Spark job of the slots ended"
+        except Exception as error:
+            return f"the Spark job of the slots failed: {_cause(error)}"
+
+    def _show_in_ui(self) -> None:
+        """The job's description, the name of its stage, and what is behind the stage's "+details"."""
+        context, name = self._session.sparkContext, self._launch.name
+        context.setJobGroup(self._group, f"weir {name}: {'; '.join(self._in_slots)}", interruptOnCancel=True)
+        context.setLocalProperty("callSite.short", f"slots of {name}")
+        context.setLocalProperty("callSite.long", "\n".join([f"{name}, by the Index of its tasks:", *self._in_slots]))
+
+    def _spark_stopped(self) -> bool:
+        try:
+            return bool(self._session.sparkContext._jsc.sc().isStopped())
+        except Exception:  # the JVM is gone
+            return True
+
+    def kill(self, task_attempt: int, why: str) -> None:
+        """Spark never notices a hung task: end this attempt, so that it starts another."""
+        java_context: Any = self._session.sparkContext._jsc.sc()
+        java_context.killTaskAttempt(task_attempt, True, why)
+
+
+def _cause(error: Exception) -> str:
+    """What Python said inside of a task, if it did; otherwise Spark's first line."""
+    lines = str(error).splitlines()
+    said = [line for line in lines if _PYTHON_SAID.match(line)]
+    return said[-1] if said else lines[0]
+
+
+def in_slots(execution: ExecutionGraph) -> list[str]:
+    """What runs in which slots; those that run the same are one line, however many they are."""
+    vertex = execution.graph.vertex
+    chains = [", ".join(vertex(s.vertex).label for s in execution.in_slot(slot)) for slot in range(execution.slots)]
+    lines = []
+    for what, found in groupby(range(execution.slots), key=chains.__getitem__):
+        first, *others = found
+        lines.append(f"slots {first}–{others[-1]}: {what}" if others else f"slot {first}: {what}")
+    return lines
+
+
+def _slot_task(launch: SlotLaunch) -> Callable[[Iterable[int]], Iterable[int]]:
+    def slot(numbers: Iterable[int]) -> Iterable[int]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        run_slot(launch, context.taskAttemptId(), context.partitionId())
+        return ()
+
+    return slot

@@ -1,0 +1,1 @@
+"""State of windows: partial aggregates per pane."""

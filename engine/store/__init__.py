@@ -1,0 +1,1 @@
+"""Where snapshots, the epoch log and tables live."""

@@ -1,0 +1,158 @@
+"""The `Store` port: where snapshots, the epoch log and tables live. And its first implementation, a directory.
+
+A file written is durable only after `sync`. `create` is the one atomic step: it makes a durable file that did not
+exist, or says that it exists, or that the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+from typing import Protocol
+
+from engine.protocol.epoch_records import Created
+
+
+class StoreError(Exception):
+    """The store could not do what was asked; the message says what and where."""
+
+
+class SyncFailed(StoreError):
+    """An fsync failed: what the kernel still holds is unknown, so the process must end and be replaced."""
+
+
+class Store(Protocol):
+    def write(self, path: str, data: bytes) -> None:
+        """Make or replace a file. Not durable before `sync`."""
+
+    def sync(self, paths: list[str]) -> None:
+        """Make these files, and their names, durable."""
+
+    def create(self, path: str, data: bytes) -> Created:
+        """Durably create the file with these bytes if there is none of this name.
+
+        A StoreError is raised only before anything was tried that others could see.
+        """
+
+    def read(self, path: str) -> bytes:
+        """Raises FileNotFoundError where there is none."""
+
+    def list(self, prefix: str) -> list[str]:
+        """The files below a directory, sorted; empty where there is none."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it; none: nothing happens."""
+
+    def uri(self, path: str) -> str:
+        """How Spark would address this file."""
+
+
+class DirectoryStore:
+    """A local or network file system."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+
+    def write(self, path: str, data: bytes) -> None:
+        target = self.root / path
+        try:
+            try:
+                target.write_bytes(data)
+            except FileNotFoundError:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+        except OSError as error:
+            raise StoreError(f"can't write {target}: {error.strerror or error}") from error
+
+    def sync(self, paths: list[str]) -> None:
+        for path in paths:
+            self._fsync(self.root / path)
+        self._sync_directories({(self.root / path).parent for path in paths})
+
+    def _sync_directories(self, lowest: set[Path]) -> None:
+        """A new directory's own name is durable only once its parent is synced."""
+        directories: set[Path] = set()
+        for directory in lowest:
+            while directory not in directories and directory != self.root.parent:
+                directories.add(directory)
+                directory = directory.parent
+        for directory in sorted(directories, key=lambda d: (-len(d.parts), d)):
+            self._fsync(directory)
+
+    def create(self, path: str, data: bytes) -> Created:
+        target = self.root / path
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        outcome = Created.CREATED
+        try:
+            self.write(str(temporary.relative_to(self.root)), data)
+            self._fsync(temporary)
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                outcome = Created.EXISTS
+            except OSError:
+                return Created.UNKNOWN  # a network file system may have made the link and lost the answer
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        try:
+            # Where it exists too: whoever made it may have died before its name was durable.
+            self._sync_directories({target.parent})
+        except SyncFailed:
+            raise
+        except StoreError:
+            return Created.UNKNOWN
+        return outcome
+
+    def read(self, path: str) -> bytes:
+        try:
+            return (self.root / path).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"can't read {self.root / path}: {error.strerror or error}") from error
+
+    def list(self, prefix: str) -> list[str]:
+        def unreadable(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise StoreError(f"can't list {error.filename}: {error.strerror or error}") from error
+
+        base = self.root / prefix
+        return sorted(
+            str((Path(folder) / name).relative_to(self.root))
+            for folder, _, names in os.walk(base, onerror=unreadable)
+            for name in names
+            if not name.startswith(".")
+        )
+
+    def delete(self, path: str) -> None:
+        target = self.root / path
+        if target.is_dir():
+            for folder, folders, names in os.walk(target, topdown=False):
+                for name in names:
+                    (Path(folder) / name).unlink(missing_ok=True)
+                for name in folders:
+                    with contextlib.suppress(OSError):  # somebody writes there still; retention comes again
+                        (Path(folder) / name).rmdir()
+            with contextlib.suppress(OSError):
+                target.rmdir()
+        else:
+            target.unlink(missing_ok=True)
+
+    def uri(self, path: str) -> str:
+        return (self.root / path).as_uri()
+
+    @staticmethod
+    def _fsync(path: Path) -> None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise StoreError(f"can't open {path} to sync it: {error.strerror or error}") from error
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise SyncFailed(f"fsync of {path} failed: {error.strerror or error}") from error
+        finally:
+            os.close(descriptor)
