@@ -6,3 +6,5 @@ settings.register_profile(
     "weir", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("weir")
+
+pytest_plugins = ["tests.no_java"]

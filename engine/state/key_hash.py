@@ -6,7 +6,7 @@ as 0.0, every NaN as one NaN, every null as `NULL_HASH` whatever its type. A str
 bytes. An integer, a float and a decimal of the same number need not hash alike.
 
 It is part of the snapshot format: state is filed under key groups, so a change of any result makes every snapshot
-unreadable. The golden values in `tests/state/test_keyhash.py` never change; another hash would be another version.
+unreadable. The golden values in `tests/state/test_key_hash.py` never change; another hash would be another version.
 
 The hash is neither secret nor keyed: it spreads keys evenly, it does not resist someone who looks for collisions.
 """

@@ -5,48 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.cli.command import WEIR, weir
 from tests.cluster.harness import RunningJob, session_processes
 from tests.cluster.jobs import make
 from tests.cluster.test_recovery import expected_windows, got_windows, spark_read
-
-WEIR = [sys.executable, "-c", "from engine.cli.main import main; main()"]
-
-
-def weir(*arguments: str, store: Path) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "WEIR_STORE": str(store), "COLUMNS": "200", "NO_COLOR": "1"}
-    return subprocess.run([*WEIR, *arguments], capture_output=True, text=True, env=environ, timeout=120)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["run", "tests.cluster.nowhere:job"], "there is no module 'tests.cluster.nowhere'"),
-        (["run", "tests.cluster.jobs:nothing"], "has no 'nothing'; it has the functions"),
-        (["run", "tests.cluster.jobs"], "write MODULE:FUNCTION"),
-        (["run", "tests.cluster.jobs:raises_while_built"], "raised while it was being built: RuntimeError: no config"),
-        (
-            ["run", "tests.cluster.jobs:windows", "--param", "speed=3"],
-            "the job has no parameter speed; it has: rate, rows",
-        ),
-        (["run", "tests.cluster.jobs:windows", "--param", "rate=fast"], "parameter rate='fast' is not a int"),
-        (["run", "tests.cluster.jobs:windows", "--parallelism", "9"], "too few slots: the job needs 9"),
-        (["status", "nosuchjob"], "there is no job 'nosuchjob'"),
-        (["run", "tests.cluster.jobs:windows", "--store", "/proc/weir"], "can't be written"),
-    ],
-)
-def test_what_is_wrong_before_the_start_is_one_clear_error(arguments: list[str], says: str, tmp_path: Path) -> None:
-    result = weir(*arguments, store=tmp_path)
-    assert result.returncode == 1
-    assert says in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stderr.count("error:") == 1
 
 
 def test_too_few_slots_registered_in_time_is_a_clear_error(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster.harness import RunningJob
 from tests.cluster.test_bad_input import weir
-from tests.cluster.test_rest import parse
+from tests.observe.test_http import parse
 
 
 def said(*arguments: str, store: Path) -> str:

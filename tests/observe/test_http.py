@@ -13,7 +13,7 @@ import pytest
 
 from engine.observe.http import ROUTES, make_app
 from engine.observe.metrics import CONTENT_TYPE, exposition
-from tests.cluster.answering import AnsweringRun
+from tests.observe.answering import AnsweringRun
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "rest.md"
 TOKEN = {"authorization": "Bearer secret"}

@@ -10,7 +10,7 @@ import pytest
 from engine.jobmaster.figures import Rates
 from engine.observe.history import History
 from engine.observe.timeline import JOBMASTER_LOST, CheckpointStatus, Timeline
-from tests.cluster.answering import NAME, AnsweringRun
+from tests.observe.answering import NAME, AnsweringRun
 
 
 def event(at_ms: int, kind: str, generation: int = 1, **data: Any) -> dict[str, Any]:

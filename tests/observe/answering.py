@@ -40,7 +40,7 @@ class AnsweringRun(LocalRun):
     def __init__(self, store: Path) -> None:
         self.timeline = Timeline()
         self.cancelled = False
-        self.launch = MasterLaunch("tests.cluster.answering:job", NAME, {}, 2, str(store), 4)
+        self.launch = MasterLaunch("tests.observe.answering:job", NAME, {}, 2, str(store), 4)
         self._history = History(store, NAME)
         folder = RunFolder(store, NAME)
         folder.prepare()

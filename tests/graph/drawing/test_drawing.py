@@ -21,7 +21,7 @@ from tests.graph.test_graph import source, translate
 from tests.graph.test_slot_sharing import seeds_example
 
 SVG = "{http://www.w3.org/2000/svg}"
-FIGURE = Path(__file__).parents[2] / "docs" / "figures" / "pageviews-graphs.svg"
+FIGURE = Path(__file__).parents[3] / "docs" / "figures" / "pageviews-graphs.svg"
 
 
 def drawn(job: Callable[[StreamEnvironment], None], level: Level | None = None) -> list[Diagram]:

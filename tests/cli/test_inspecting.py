@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from engine.cli.main import app
+from engine.cli.shared import console
 from engine.core.errors import WeirError
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.observe.logs import LogWriter
-from tests.cluster.answering import NAME, AnsweringRun
+from tests.observe.answering import NAME, AnsweringRun
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WEIR_CONFIG", raising=False)
     monkeypatch.setenv("WEIR_STORE", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console, "width", 200)  # whoever imported it first may have had a narrow terminal
     return tmp_path
 
 
