@@ -14,30 +14,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from engine.host.launch import MasterLaunch
+
 T = TypeVar("T")
 
 FENCED = "fenced"
 FENCED_EXIT_CODE = 3
 """A fenced JobMaster says so by its exit code alone: the folder belongs to its successor by then."""
-
-
-class MasterLaunch(msgspec.Struct, frozen=True):
-    """What a JobMaster process is started with. `master`: empty is local Spark; `conf` is Spark's configuration."""
-
-    path: str
-    name: str
-    params: dict[str, str]
-    parallelism: int | None
-    store: str
-    max_slots: int
-    slots_timeout_s: float = 60.0
-    heartbeat_timeout_s: float = 10.0
-    master: str = ""
-    conf: dict[str, str] = {}
-    py_files: list[str] = []
-    slot_memory_mb: int | None = None
-    id: str = ""
-    """Of this start. The folder belongs to the last one: a process of an earlier start must not write there."""
 
 
 class MasterAddress(msgspec.Struct, frozen=True):
@@ -75,10 +58,10 @@ class Desired(msgspec.Struct, frozen=True):
 class RunFolder:
     def __init__(self, store: str | Path, job: str) -> None:
         self.folder = Path(store).absolute() / job / "run"
-        self.log = self.folder / "master.log"
+        self.log_file = self.folder / "master.log"
         """What the JobMaster's process and Spark print; `logs` has what the job's own code says."""
         self.logs = self.folder / "logs"
-        self._launch = self.folder / "launch.json"
+        self.launch_file = self.folder / "launch.json"
         self._address = self.folder / "master.json"
         self._targets = self.folder / "targets.json"
         self._exit = self.folder / "exit.json"
@@ -91,11 +74,11 @@ class RunFolder:
         self.folder.chmod(0o700)
 
     def write_launch(self, launch: MasterLaunch) -> Path:
-        _write(self._launch, msgspec.json.format(msgspec.json.encode(launch)))
-        return self._launch
+        _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)))
+        return self.launch_file
 
     def read_launch(self) -> MasterLaunch | None:
-        return _read(self._launch, MasterLaunch)
+        return _read(self.launch_file, MasterLaunch)
 
     def belongs_to(self, launch: MasterLaunch) -> bool:
         last = self.read_launch()

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from engine.host.run_folder import MasterLaunch
+from engine.host.launch import MasterLaunch
 from engine.observe.client import JobClient
 from orchestration import streams
 from orchestration.resources import WeirStore
@@ -125,5 +125,5 @@ def test_the_schedule_skips_while_the_job_does_not_run(running: FakeJob) -> None
 
 
 def test_the_config_of_a_start_is_read_back_from_a_launch() -> None:
-    config = streams.as_config(MasterLaunch("a:b", "numbers", {"rate": "1"}, 4, "/store", 4))
-    assert config == StreamConfig(parallelism=4, params={"rate": "1"}, store="/store")
+    launch = MasterLaunch(path="a:b", name="numbers", params={"rate": "1"}, parallelism=4, store="/store", max_slots=4)
+    assert StreamConfig.of(launch) == StreamConfig(parallelism=4, params={"rate": "1"}, store="/store")
