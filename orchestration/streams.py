@@ -42,7 +42,10 @@ class StreamConfig(dg.Config):
 
     @classmethod
     def of(cls, launch: MasterLaunch) -> "StreamConfig":
-        """Returns the config that starts a job again as it was started last, whoever did that."""
+        """Returns the config that starts a job again with its last parameters, parallelism and store.
+
+        Whoever started it last chose these. Spark's options are not part of a config and are not repeated.
+        """
         return cls(parallelism=launch.parallelism, params=launch.params, store=launch.store)
 
     def over(self, options: LaunchOptions) -> LaunchOptions:

@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def add_commands(to: typer.Typer) -> None:
-    """What other packages add, by the entry points `weir.commands`: the engine knows none of them by name."""
+    """Adds the commands of other packages, found by their entry points `weir.commands`; the engine imports none."""
     for entry in sorted(entry_points(group="weir.commands"), key=lambda entry: entry.name):
         try:
             to.command(entry.name)(entry.load())

@@ -1,4 +1,4 @@
-"""From an import path such as `assets.pageviews.job:job` to a JobGraph. Job code travels as this path."""
+"""Loads a job from an import path such as `assets.pageviews.job:job`. Job code travels as this path."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def load_job(options: LaunchOptions) -> LoadedJob:
 
 
 def find_job(path: str) -> Callable[[StreamEnvironment], None]:
-    """The function behind an import path; a JobError says what is wrong with the path."""
+    """Finds the function behind an import path; a JobError says what is wrong with the path."""
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:
         raise JobError(f"{path!r} is not a job: write MODULE:FUNCTION, as in assets.pageviews.job:job")
@@ -92,7 +92,7 @@ _NOT_IN_SLOTS = ("asset.py", "drill.py")
 
 
 def _code_hash(function: Callable[[StreamEnvironment], None]) -> str:
-    """Over the source of the job's own package: what a slot would import, from a folder or from an archive."""
+    """Hashes the source of the job's own package: what a slot would import, from a folder or from an archive."""
     module = sys.modules[function.__module__]
     if not module.__package__:
         return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()

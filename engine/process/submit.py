@@ -26,7 +26,7 @@ from engine.store.directory import DirectoryStore, StoreError
 
 
 class FromSnapshot(Enum):
-    """Where a job goes on. Restoring behind committed output is never automatic: only if somebody chose it."""
+    """Where a job goes on. Restoring behind committed output is never automatic: somebody has to choose it."""
 
     LAST = "last"
     REWIND = "rewind"
@@ -65,7 +65,7 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
 
 
 def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
-    """Make the chosen state the one that the job goes on from; says what was done, or nothing to say."""
+    """Makes the chosen state the one that the job goes on from. Returns what was done, empty if nothing."""
     if choice is FromSnapshot.LAST:
         return ""
     hide = choice is FromSnapshot.REWIND
@@ -82,7 +82,7 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
 
 
 def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
-    """A job of another name that goes on from the newest intact epoch of this one."""
+    """Makes a job of another name that goes on from the newest intact epoch of this one."""
     try:
         epoch = fork(_epoch_log(launch), name, _owner())
     except (NothingIntact, Fenced, StoreError) as error:
@@ -91,7 +91,7 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
 
 
 def start_detached(launch: MasterLaunch, by: str) -> JobClient:
-    """Leave a supervisor running that outlives whoever started it."""
+    """Leaves a supervisor running that outlives whoever started it."""
     folder = RunFolder(launch.store, launch.name)
     launch = msgspec.structs.replace(launch, id=secrets.token_hex(8))
     folder.prepare()
