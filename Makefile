@@ -51,7 +51,7 @@ bench: $(STAMP) ## benchmarks against peers, ten minutes (QUICK=1: one; ONLY=sca
 simulate: $(STAMP) ## simulated runs with faults, one per seed (SEEDS=2000 START=0)
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --start $(START)
 
-promises: $(STAMP) ## which tests show which promise of SEMANTICS.md
+promises: $(STAMP) ## which tests show which promise of docs/promises.md
 	@$(BIN)/python -m tests.promises
 
 # uv keeps the pins that a lock already has: delete a lock, or add --upgrade-package by hand, to move them.
