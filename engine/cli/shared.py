@@ -1,4 +1,4 @@
-"""Names what all commands of `weir` share: the arguments for a job and a store, and the consoles they print to."""
+"""What all commands of `weir` share: how a job and a store are named, where is printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JobName = Annotated[str, typer.Argument(help="name of the job (weir jobs), or it
 
 
 def _configured(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """Returns the configuration file's store if neither the command line nor WEIR_STORE names one."""
+    """The configuration file's store, where neither the command line nor WEIR_STORE names one."""
     source = context.get_parameter_source(str(option.name))
     return (source and source.name == "DEFAULT" and read_settings().store) or value
 
@@ -33,5 +33,5 @@ def job_name(job: str) -> str:
 
 
 def examples(*lines: str) -> str:
-    """Returns the examples that end a command's --help."""
+    """The end of a command's --help."""
     return "Examples:\n\n" + "\n\n".join(escape(line) for line in lines)
