@@ -26,7 +26,7 @@ from engine.observe.timeline import CheckpointRecord, VertexFigures
 
 FOLLOW_S = 0.3
 
-AsJson = Annotated[bool, typer.Option("--json", help="as JSON, for scripts")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -132,12 +132,12 @@ def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> Non
 
 def checkpoints(
     job: JobName,
-    number: Annotated[int | None, typer.Argument(help="one of them, with all its parts", metavar="[ID]")] = None,
+    number: Annotated[int | None, typer.Argument(help="checkpoint to show with all its parts", metavar="[ID]")] = None,
     store: Store = ".weir",
-    limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="number of checkpoints to show, newest first")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List a job's checkpoints, or show where the time of one went. Also of a job that has ended."""
+    """List a job's checkpoints, or show where the time of one went. This also works after the job has ended."""
     timeline = JobClient(store, job_name(job)).timeline()
     if number is not None:
         record = timeline.checkpoint(number)
@@ -197,7 +197,7 @@ def _times(figures: VertexFigures | SubtaskFigures | OperatorFigures) -> list[st
 
 
 def restarts(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> None:
-    """List why and when attempts of a job ended, and how long it took until it ran again."""
+    """List why and when attempts of a job ended, and how long it took until the job ran again."""
     found = JobClient(store, job_name(job)).timeline().restarts
     if as_json:
         _print_json(found)
@@ -223,9 +223,9 @@ def restarts(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> N
 def logs(
     job: JobName,
     store: Store = ".weir",
-    operator: Annotated[str | None, typer.Option(metavar="UID", help="only what this operator's code wrote")] = None,
-    slot: Annotated[int | None, typer.Option(min=0, metavar="N", help="only this slot")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job has ended")] = False,
+    operator: Annotated[str | None, typer.Option(metavar="UID", help="show only lines of this operator's code")] = None,
+    slot: Annotated[int | None, typer.Option(min=0, metavar="N", help="show only this slot")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="wait for new lines until the job has ended")] = False,
 ) -> None:
     """Show what a job's code prints, logs and warns of, on all slots, and what its JobMaster decides."""
     client = JobClient(store, job_name(job))

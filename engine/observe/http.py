@@ -26,16 +26,16 @@ from engine.observe.metrics import CONTENT_TYPE, exposition
 from engine.observe.timeline import Timeline
 
 ROUTES = {
-    "GET /": "these routes",
-    "GET /job": "the job now: phase, guarantee, checkpoints, slots; vertices with rates, shares of time, watermarks",
-    "GET /job/vertices/{id}": "one vertex of it, with its subtasks",
-    "GET /checkpoints": "all that are remembered, newest first; ?limit=20&offset=0",
-    "POST /checkpoints": "trigger one now; its number comes back, GET /checkpoints/{id} tells how it ended",
-    "GET /checkpoints/{id}": "one checkpoint: where its time went, by vertex, operator and subtask; its ledger",
-    "GET /restarts": "why and when attempts ended, newest first, and how long until the job ran again",
-    "GET /events": "what happened, oldest first; ?after_ms=0",
-    "GET /metrics": "for Prometheus",
-    "POST /cancel": "end the job; its last epoch stays",
+    "GET /": "lists these routes",
+    "GET /job": "shows the job now: phase, guarantee, checkpoints, slots; vertices with rates, busy shares, watermarks",
+    "GET /job/vertices/{id}": "shows one vertex of the job, with its subtasks",
+    "GET /checkpoints": "lists the checkpoints that are remembered, newest first; ?limit=20&offset=0",
+    "POST /checkpoints": "triggers a checkpoint now and returns its number; GET /checkpoints/{id} tells how it ended",
+    "GET /checkpoints/{id}": "shows one checkpoint: where its time went, by vertex, operator and subtask; its ledger",
+    "GET /restarts": "lists why and when attempts ended, newest first, and how long until the job ran again",
+    "GET /events": "lists what happened, oldest first; ?after_ms=0",
+    "GET /metrics": "returns all figures in Prometheus' text format",
+    "POST /cancel": "ends the job; its last epoch stays",
 }
 
 
