@@ -2,9 +2,9 @@
 
 from engine.api.environment import StreamEnvironment
 from engine.api.errors import JobError
-from engine.api.partitioning import BroadcastStream
-from engine.api.placement import DataStreamSink
 from engine.api.streams.data import DataStream, KeyedStream, WindowedStream
+from engine.api.streams.partitioning import BroadcastStream
+from engine.api.streams.placement import DataStreamSink
 from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
 from engine.core.broadcast_functions import (
     BroadcastContext,

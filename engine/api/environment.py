@@ -15,9 +15,9 @@ import pyarrow as pa
 from engine.api.dataframes import schema_of
 from engine.api.errors import JobError
 from engine.api.params import Params
-from engine.api.placement import checked_parallelism
 from engine.api.schema import parse_schema
 from engine.api.streams.data import DataStream
+from engine.api.streams.placement import checked_parallelism
 from engine.connectors.dataframe import DataFrameSource, Frame
 from engine.connectors.elements import ElementsSource
 from engine.core.connectors import Source

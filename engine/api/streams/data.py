@@ -17,9 +17,9 @@ import pyarrow as pa
 from engine.api.dataframes import joined_schema, static_table
 from engine.api.errors import JobError
 from engine.api.expressions import filtering, selection
-from engine.api.partitioning import BroadcastStream, Partitioned, checked_broadcast
-from engine.api.placement import DataStreamSink
 from engine.api.schema import EVENT_TIME_FIELD, out_schema, plain
+from engine.api.streams.partitioning import BroadcastStream, Partitioned, checked_broadcast
+from engine.api.streams.placement import DataStreamSink
 from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
 from engine.connectors.dataframe import Frame
 from engine.connectors.printing import PrintSink
