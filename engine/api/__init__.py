@@ -5,7 +5,8 @@ from engine.api.errors import JobError
 from engine.api.streams.data import DataStream, KeyedStream, WindowedStream
 from engine.api.streams.partitioning import BroadcastStream
 from engine.api.streams.placement import DataStreamSink
-from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
+from engine.api.watermarks import WatermarkStrategy
+from engine.api.windows import TumblingEventTimeWindows
 from engine.core.broadcast_functions import (
     BroadcastContext,
     BroadcastProcessFunction,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from engine.api.errors import JobError
 from engine.api.schema import parse_schema
-from engine.connectors.dataframe import Frame, StaticTable
+from engine.connectors.dataframe import DataFrameLike, StaticTable
 from engine.core.durations import Duration, to_ms
 from engine.core.event_time import EVENT_TIME
 from engine.state.key_hash import hash_columns
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from engine.api.streams.data import DataStream
 
 
-def schema_of(frame: Frame, declared: pa.Schema | str | None, what: str) -> pa.Schema:
+def schema_of(frame: DataFrameLike, declared: pa.Schema | str | None, what: str) -> pa.Schema:
     """A DataFrame has its schema; a function that makes one has it declared, since slots can't call it."""
     if declared is not None:
         return parse_schema(declared)
@@ -33,7 +33,9 @@ def schema_of(frame: Frame, declared: pa.Schema | str | None, what: str) -> pa.S
         raise JobError(f"{what}: {error}") from error
 
 
-def static_table(frame: Frame, declared: pa.Schema | str | None, refresh: Duration | None, uid: str) -> StaticTable:
+def static_table(
+    frame: DataFrameLike, declared: pa.Schema | str | None, refresh: Duration | None, uid: str
+) -> StaticTable:
     what = f"join_static {uid!r}"
     refresh_ms = None if refresh is None else to_ms(refresh)
     if refresh_ms is not None and refresh_ms < 1000:

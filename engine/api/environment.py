@@ -18,7 +18,7 @@ from engine.api.params import Params
 from engine.api.schema import parse_schema
 from engine.api.streams.data import DataStream
 from engine.api.streams.placement import checked_parallelism
-from engine.connectors.dataframe import DataFrameSource, Frame
+from engine.connectors.dataframe import DataFrameLike, DataFrameSource
 from engine.connectors.elements import ElementsSource
 from engine.core.connectors import Source
 from engine.core.durations import Duration, to_ms
@@ -117,7 +117,7 @@ class StreamEnvironment:
         node = self.graph.add_source(SourceSpec(uid, source, parsed, None), parallelism)
         return DataStream(self, node, parsed)
 
-    def from_spark(self, frame: Frame, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
+    def from_spark(self, frame: DataFrameLike, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
         """A bounded stream of a DataFrame's rows, materialised once in the job's store before its slots start.
 
         `frame`: a DataFrame of the attached session, or a function of a session that makes one (with `schema`).

@@ -20,8 +20,9 @@ from engine.api.expressions import filtering, selection
 from engine.api.schema import EVENT_TIME_FIELD, out_schema, plain
 from engine.api.streams.partitioning import BroadcastStream, Partitioned, checked_broadcast
 from engine.api.streams.placement import DataStreamSink
-from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
-from engine.connectors.dataframe import Frame
+from engine.api.watermarks import WatermarkStrategy
+from engine.api.windows import TumblingEventTimeWindows
+from engine.connectors.dataframe import DataFrameLike
 from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
 from engine.core.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
@@ -160,7 +161,7 @@ class DataStream(Partitioned):
 
     def join_static(
         self,
-        frame: Frame,
+        frame: DataFrameLike,
         *,
         on: str | Sequence[str],
         uid: str,
