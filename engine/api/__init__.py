@@ -2,9 +2,11 @@
 
 from engine.api.environment import StreamEnvironment
 from engine.api.errors import JobError
-from engine.api.streams.data import DataStream, KeyedStream, WindowedStream
-from engine.api.streams.partitioning import BroadcastStream
-from engine.api.streams.placement import DataStreamSink
+from engine.api.streams.broadcast import BroadcastStream
+from engine.api.streams.data import DataStream
+from engine.api.streams.keyed import KeyedStream
+from engine.api.streams.sink import DataStreamSink
+from engine.api.streams.windowed import WindowedStream
 from engine.api.watermarks import WatermarkStrategy
 from engine.api.windows import TumblingEventTimeWindows
 from engine.core.broadcast_functions import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from engine.api.dataframes import schema_of
+from engine.api.dataframes import dataframe_schema
 from engine.api.errors import JobError
 from engine.api.params import Params
 from engine.api.schema import parse_schema
@@ -23,8 +23,8 @@ from engine.connectors.elements import ElementsSource
 from engine.core.connectors import Source
 from engine.core.durations import Duration, to_ms
 from engine.core.errors import WeirError
-from engine.graph.job_graph import JobGraph, SourceSpec
-from engine.graph.stream_graph import StreamGraph
+from engine.graph.job_graph import JobGraph, OperatorSpec, SourceSpec
+from engine.graph.stream_graph import StreamGraph, StreamInput
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.restart import ExponentialDelay, NoRestart, RestartStrategy
 from engine.state.key_groups import DEFAULT_MAX_PARALLELISM
@@ -122,7 +122,7 @@ class StreamEnvironment:
 
         `frame`: a DataFrame of the attached session, or a function of a session that makes one (with `schema`).
         """
-        return self.from_source(DataFrameSource(frame), schema_of(frame, schema, f"from_spark {uid!r}"), uid)
+        return self.from_source(DataFrameSource(frame), dataframe_schema(frame, schema, f"from_spark {uid!r}"), uid)
 
     def from_elements(
         self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema | str, uid: str = "elements"
@@ -130,6 +130,15 @@ class StreamEnvironment:
         """A bounded stream of these records."""
         parsed = parse_schema(schema)
         return self.from_source(ElementsSource(rows, parsed), parsed, uid)
+
+    def _add_operator(
+        self, spec: OperatorSpec, schema: pa.Schema, parallelism: int, *inputs: StreamInput
+    ) -> DataStream:
+        """Adds an operator behind `inputs` and returns the stream of its results.
+
+        The kinds of streams call this, so that they need not import each other.
+        """
+        return DataStream(self, self.graph.add_operator(spec, schema, parallelism, *inputs), schema)
 
     def build(self, name: str, code: str = "") -> JobGraph:
         """What was written so far, as a graph. `code`: a digest of what else slots have to agree on."""

@@ -13,7 +13,7 @@ EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())
 
 
 def parse_schema(schema: pa.Schema | str) -> pa.Schema:
-    """Returns the Arrow schema that a job declares: itself, or a Spark DDL string such as `"app_id string, ts long"`."""
+    """Returns the Arrow schema that a job declares, as itself or as a DDL string such as `"app_id string, ts long"`."""
     if isinstance(schema, pa.Schema):
         check_names(schema.names)
         return schema
