@@ -1,4 +1,7 @@
-"""What a job's author writes with."""
+"""The API for writing jobs: import everything from `engine.api`.
+
+Begin with a `StreamEnvironment`, and call methods of the streams that it returns.
+"""
 
 from engine.api.environment import StreamEnvironment
 from engine.api.errors import JobError

@@ -62,7 +62,9 @@ def parse_ddl(ddl: str) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    kind: str  # the group of _TOKEN that matched: word, quoted, text, mark or end
+    """`kind` is the group of `_TOKEN` that matched: word, quoted, text, mark or end."""
+
+    kind: str
     text: str
     start: int
 
@@ -74,7 +76,7 @@ class _Token:
 
 
 class _Parser:
-    """Recursive descent over the grammar above; keywords and type names in any case."""
+    """Parses by recursive descent over the grammar above. Keywords and type names may be in any case."""
 
     def __init__(self, ddl: str) -> None:
         self._ddl = ddl
@@ -124,7 +126,7 @@ class _Parser:
         token = self._take()
         if token.kind == "quoted" or (token.kind == "word" and not token.text.isdigit()):
             return token
-        self._fail(token, f"expected a column name (in `backquotes` if it is no plain word), found {token}")
+        self._fail(token, f"expected a column name (in `backquotes` if it is not a plain word), found {token}")
 
     def _type(self) -> pa.DataType:
         token = self._take()
@@ -196,7 +198,7 @@ class _Parser:
             match = _TOKEN.match(self._ddl, position)
             if match is None or match.lastgroup is None:
                 start = position + len(self._ddl[position:]) - len(self._ddl[position:].lstrip())
-                self._fail_at(start, f"cannot read {self._ddl[start]!r} here; odd names go in `backquotes`")
+                self._fail_at(start, f"cannot read {self._ddl[start]!r} here; write such a name in `backquotes`")
             text = match[match.lastgroup]
             if match.lastgroup == "quoted":
                 text = text.replace("``", "`")

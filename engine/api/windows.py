@@ -1,4 +1,4 @@
-"""Window assigners: which windows a record belongs to."""
+"""Window assigners: they say which windows a record belongs to."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from engine.core.durations import Duration, to_ms
 
 @dataclass(frozen=True)
 class TumblingEventTimeWindows:
-    """[start, start + size), aligned to the epoch."""
+    """Windows of one size that follow each other without gaps or overlaps.
+
+    A window contains the event times from its start, inclusive, to its end, exclusive. Windows are aligned to 1970:
+    those of 10 seconds start at :00, :10, :20 and so on.
+    """
 
     size_ms: int
 
     @classmethod
     def of(cls, size: Duration) -> TumblingEventTimeWindows:
+        """Returns windows of this size, such as "10 s"."""
         size_ms = to_ms(size)
         if size_ms <= 0:
-            raise JobError(f"a window of {size!r} has no length")
+            raise JobError(f"the size of a window must be positive, not {size!r}")
         return cls(size_ms)

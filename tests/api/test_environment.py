@@ -107,7 +107,7 @@ def test_parameters_have_the_type_of_their_default() -> None:
 
 def test_a_parameter_of_the_wrong_type_or_unknown_is_told_by_its_name() -> None:
     params = Params({"rate": "fast", "flag": "yes", "typo": "1"})
-    with pytest.raises(JobError, match="parameter rate='fast' is not a int"):
+    with pytest.raises(JobError, match="parameter rate='fast' is not of type int"):
         params.get("rate", 1)
     with pytest.raises(JobError, match="parameter flag='yes': write true or false"):
         params.get("flag", False)

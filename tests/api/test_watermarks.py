@@ -13,7 +13,7 @@ def test_a_strategy_is_a_column_and_a_bound() -> None:
 
 
 def test_a_strategy_without_a_column_is_told_what_it_needs() -> None:
-    with pytest.raises(JobError, match=r"the watermark strategy needs with_timestamps\(COLUMN\)"):
+    with pytest.raises(JobError, match=r"names no event time column: add with_timestamps\(COLUMN\)"):
         WatermarkStrategy.for_monotonous_timestamps().compiled()
 
 

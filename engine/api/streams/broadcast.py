@@ -33,5 +33,5 @@ def checked_broadcast(given: Any, env: StreamEnvironment) -> BroadcastStream:
             'stream.connect(rules.broadcast(MapStateDescriptor("rules", pa.string(), pa.int64())))'
         )
     if given.env is not env:
-        raise JobError("connect: the two streams are of different environments, which are different jobs")
+        raise JobError("connect: the two streams belong to different environments, so to different jobs")
     return given

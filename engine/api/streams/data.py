@@ -146,7 +146,7 @@ class DataStream(Partitioned):
         kind = self.schema.field(compiled.column).type
         if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
             raise JobError(
-                f"the event time {compiled.column!r} is a {kind}: it has to be a timestamp, or integers in milliseconds"
+                f"the event time column {compiled.column!r} is a {kind}; it must be a timestamp or integer milliseconds"
             )
         kept = [field for field in self.schema if field.name != EVENT_TIME]
         schema = pa.schema([*kept, EVENT_TIME_FIELD])

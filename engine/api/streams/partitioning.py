@@ -89,7 +89,9 @@ class Partitioned(Placed):
 
     def _check_no_exchange(self, what: str) -> None:
         if self._exchange is not None:
-            raise JobError(f"{self._exchange} is followed by {what}: one exchange lies between two operators, drop one")
+            raise JobError(
+                f"{self._exchange} is followed by {what}: only one exchange can lie between two operators, remove one"
+            )
 
     def _check_key(self, what: str, columns: tuple[str, ...]) -> None:
         if not columns:
@@ -121,5 +123,5 @@ class Partitioned(Placed):
 
     def _just_added(self, what: str) -> StreamNode:
         if self._exchange is not None:
-            raise JobError(f"{what} right behind {self._exchange}: call it on the operator that follows")
+            raise JobError(f"{what} cannot follow {self._exchange}: call it on the operator behind the exchange")
         return super()._just_added(what)

@@ -47,7 +47,7 @@ class Placed:
         graph = self._env.graph
         node, after = graph.nodes[self._node], graph.consumers(self._node)
         if after:
-            raise JobError(f"{what} comes too late: {after[0].uid!r} follows {node.uid!r} already; call it before")
+            raise JobError(f"{what} comes too late: {after[0].uid!r} already follows {node.uid!r}; call it before")
         return node
 
 

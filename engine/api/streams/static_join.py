@@ -21,11 +21,11 @@ def static_table(
     what = f"join_static {uid!r}"
     refresh_ms = None if refresh is None else to_ms(refresh)
     if refresh_ms is not None and refresh_ms < 1000:
-        raise JobError(f"{what}: refresh={refresh!r} would keep Spark busy; a second is the least")
+        raise JobError(f"{what}: refresh={refresh!r} is too often for Spark; refresh at most once a second")
     if refresh_ms is not None and not callable(frame):
         raise JobError(
             f"{what}: refresh needs a function that makes the DataFrame anew, such as lambda spark: spark.read...: "
-            "a DataFrame keeps what it has listed"
+            "a DataFrame lists its files only once"
         )
     return StaticTable(frame, dataframe_schema(frame, declared, what), refresh_ms)
 
@@ -34,9 +34,9 @@ def joined_schema(stream: pa.Schema, static: pa.Schema, keys: Sequence[str], how
     """Returns the columns of the stream, followed by those of the table that are not keys."""
     what = f"join_static {uid!r}"
     if how not in ("inner", "left"):
-        raise JobError(f"{what}: how={how!r} is not known; it is 'inner' or 'left'")
+        raise JobError(f"{what}: how must be 'inner' or 'left', not {how!r}")
     if not keys:
-        raise JobError(f"{what}: on=... names no column")
+        raise JobError(f"{what}: on=... needs at least one column")
     for key in keys:
         _check_key(key, stream, static, what)
     added = [field for field in static if field.name not in keys]

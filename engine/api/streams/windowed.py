@@ -52,20 +52,20 @@ class WindowedStream:
 
     def _check(self, uid: str, aggregates: Mapping[str, Aggregate]) -> None:
         if not aggregates:
-            raise JobError(f"window {uid!r} aggregates nothing: name at least one, as in pv=count()")
+            raise JobError(f"window {uid!r} needs at least one aggregate, as in pv=count()")
         for key in self._keyed.keys:
             if key in (*_BOUNDS, ROWS, WINDOW):
-                raise JobError(f"the key {key!r} has the name of another column of windows: rename it with select(...)")
+                raise JobError(f"the key {key!r} has the name of a column that windows add: rename it with select(...)")
         schema, taken = self._keyed.schema, {*self._keyed.keys, *_BOUNDS, EVENT_TIME}
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
-                raise JobError(f"{name}={aggregate!r} is no aggregate: write one such as count() or total('bytes')")
+                raise JobError(f"{name}={aggregate!r} is not an aggregate: write one such as count() or total('bytes')")
             if aggregate.column is not None and aggregate.column not in schema.names:
                 raise JobError(
                     f"{name}={aggregate}: there is no column {aggregate.column!r}; the stream has ({plain(schema)})"
                 )
             if name in taken:
-                raise JobError(f"the aggregate {name!r} has the name of another result column")
+                raise JobError(f"the aggregate {name!r} has the name of another result column: choose another name")
 
     def _plan(self, uid: str, aggregates: Mapping[str, Aggregate]) -> AggregatePlan:
         schema = self._keyed.schema

@@ -14,5 +14,5 @@ def test_what_can_not_be_connected_is_told() -> None:
     stream, elsewhere = (e.from_source(ListSource([]), "app string", uid="rules") for e in (env, other))
     with pytest.raises(JobError, match=r"connect takes a broadcast stream, .*rules.broadcast\(MapStateDescriptor"):
         stream.connect(stream.broadcast())  # type: ignore[arg-type]
-    with pytest.raises(JobError, match="two streams are of different environments"):
+    with pytest.raises(JobError, match="two streams belong to different environments"):
         stream.key_by("app").connect(elsewhere.broadcast(RULES))

@@ -226,14 +226,17 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: views().select("nothing"), "select: there is no column 'nothing'; the stream has (app_id string"),
     (lambda: views().select(pl.col("nothing")), "select on a stream of (app_id string"),
     (lambda: views().select(x=5), "select takes polars expressions such as pl.col('a') > 1, not 5"),
-    (lambda: timed().select(_event_time=pl.lit(0)), "select: the name '_event_time' is the engine's own"),
+    (lambda: timed().select(_event_time=pl.lit(0)), "select: the name '_event_time' is reserved"),
     (lambda: views().select(pl.col("bytes").sum()), "is not an expression of one record"),
     (lambda: views().select(pl.col("bytes") - pl.col("bytes").mean()), "is not an expression of one record"),
     (lambda: views().select(pl.col("bytes").shift()), "is not an expression of one record"),
     (lambda: views("l array<long>").select(pl.col("l").explode()), "is not an expression of one record"),
     (lambda: views().where(pl.col("bytes") > pl.col("bytes").max()), "is not an expression of one record"),
     (lambda: views().where(pl.col("nothing") > 1), "where on a stream of (app_id string"),
-    (lambda: views().where(pl.col("bytes")), "where needs one condition that is true or false; this one gives (bytes"),
+    (
+        lambda: views().where(pl.col("bytes")),
+        "where needs one condition that is true or false; this expression gives (b",
+    ),
     (lambda: views().where(True), "where takes polars expressions such as pl.col('a') > 1, not True"),
     (lambda: views().where(pl.col("bytes") > "text"), "where on a stream of"),
     (
@@ -242,7 +245,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: views().assign_timestamps_and_watermarks(STRATEGY.with_timestamps("app_id")),
-        "the event time 'app_id' is a string: it has to be a timestamp, or integers in milliseconds",
+        "the event time column 'app_id' is a string; it must be a timestamp or integer milliseconds",
     ),
     (lambda: views().map_batches(lambda b: b, "y strng"), "unknown type 'strng'"),
 ]

@@ -21,9 +21,13 @@ def test_behind_an_exchange_an_operator_has_the_environment_s_parallelism() -> N
 @pytest.mark.promise("A4")
 def test_two_exchanges_in_a_row_are_refused() -> None:
     stream = views(StreamEnvironment())
-    with pytest.raises(JobError, match=r"rebalance is followed by key_by\(app\): one exchange lies between two"):
+    with pytest.raises(
+        JobError, match=r"rebalance is followed by key_by\(app\): only one exchange can lie between two"
+    ):
         stream.rebalance().key_by("app")
-    with pytest.raises(JobError, match="shuffle is followed by broadcast: one exchange lies between two operators"):
+    with pytest.raises(
+        JobError, match="shuffle is followed by broadcast: only one exchange can lie between two operators"
+    ):
         stream.shuffle().broadcast()
 
 

@@ -53,9 +53,9 @@ def test_what_is_placed_too_late_or_wrongly_is_told_what_to_do() -> None:
         stream.set_parallelism(3)
     with pytest.raises(JobError, match="the slot sharing group of 'views' needs a name"):
         stream.slot_sharing_group("")
-    with pytest.raises(JobError, match=r"set_parallelism\(2\) right behind rebalance: call it on the operator that f"):
+    with pytest.raises(JobError, match=r"set_parallelism\(2\) cannot follow rebalance: call it on the operator"):
         stream.rebalance().set_parallelism(2)
     stream.print(uid="out")
     for call in (lambda: stream.set_parallelism(1), lambda: stream.slot_sharing_group("a")):
-        with pytest.raises(JobError, match="comes too late: 'out' follows 'views' already; call it before"):
+        with pytest.raises(JobError, match="comes too late: 'out' already follows 'views'; call it before"):
             call()

@@ -22,12 +22,12 @@ def no_frame(spark: Any) -> Any:
     [
         ({"on": "app"}, "the stream has no column 'app'"),
         ({"on": "user"}, "the table has no column 'user'"),
-        ({"on": []}, "names no column"),
+        ({"on": []}, "on=... needs at least one column"),
         ({"on": "app_id", "how": "full"}, "'inner' or 'left'"),
         ({"on": "app_id", "schema": "app_id long, owner string"}, "string in the stream and int64 in the table"),
         ({"on": "app_id", "schema": "app_id string, user long"}, "both sides have a column 'user'"),
         ({"on": "app_id", "schema": None}, "needs schema="),
-        ({"on": "app_id", "refresh": "10 ms"}, "keep Spark busy"),
+        ({"on": "app_id", "refresh": "10 ms"}, "refresh at most once a second"),
     ],
 )
 def test_what_can_t_be_joined_is_said_while_the_job_is_built(options: dict[str, Any], said: str) -> None:

@@ -41,7 +41,10 @@ def test_window_results_can_be_windowed_again() -> None:
 
 
 MISTAKES: list[tuple[Callable[[], object], str]] = [
-    (lambda: timed().key_by("app_id").window(TEN_SECONDS).aggregate(uid="w"), "window 'w' aggregates nothing"),
+    (
+        lambda: timed().key_by("app_id").window(TEN_SECONDS).aggregate(uid="w"),
+        "window 'w' needs at least one aggregate",
+    ),
     (
         lambda: timed().key_by("app_id").window(TEN_SECONDS).aggregate(b=total("byte"), uid="w"),
         "b=total(byte): there is no column 'byte'; the stream has (app_id string",
@@ -64,17 +67,17 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: timed().key_by("app_id").window(TEN_SECONDS).aggregate(n=count, uid="w"),
-        "is no aggregate: write one such as count()",
+        "is not an aggregate: write one such as count()",
     ),
     (
         lambda: (
             timed("window_start long, ts long").key_by("window_start").window(TEN_SECONDS).aggregate(n=count(), uid="w")
         ),
-        "the key 'window_start' has the name of another column of windows: rename it with select(...)",
+        "the key 'window_start' has the name of a column that windows add: rename it with select(...)",
     ),
     (
         lambda: timed("_rows string, ts long").key_by("_rows").window(TEN_SECONDS).aggregate(n=count(), uid="w"),
-        "the key '_rows' has the name of another column of windows",
+        "the key '_rows' has the name of a column that windows add",
     ),
 ]
 
