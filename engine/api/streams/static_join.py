@@ -1,4 +1,4 @@
-"""What `join_static` checks when a job is written: the table, the keys, and the columns of the result."""
+"""Checks for `join_static`, made when a job is written: the table, the keys, and the columns of the result."""
 
 from __future__ import annotations
 
