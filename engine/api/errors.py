@@ -1,4 +1,4 @@
-"""What is wrong with a job as it was written: the author's to mend, before anything runs."""
+"""`JobError`: the job is written wrongly, and its author has to change it before anything runs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from engine.store.directory import Store, StoreError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Frame: TypeAlias = "DataFrame | Callable[[SparkSession], DataFrame]"
+DataFrameLike: TypeAlias = "DataFrame | Callable[[SparkSession], DataFrame]"
+"""A DataFrame, or a function that makes one from a Spark session."""
 
 _DONE = "_SUCCESS"
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
@@ -34,7 +35,7 @@ _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 class DataFrameSource(Source):
     """Materialised once: the first start of the job writes it, every later one reads the same."""
 
-    frame: Frame | None
+    frame: DataFrameLike | None
     open_splits = ParquetSource.open_splits
 
     def __getstate__(self) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class StaticTable:
     `refresh_ms`: how often the driver reads it again and writes another version; slots take the newest.
     """
 
-    frame: Frame | None
+    frame: DataFrameLike | None
     schema: pa.Schema
     refresh_ms: int | None
 
@@ -104,7 +105,7 @@ class StaticTable:
         return pa.concat_tables([self.schema.empty_table(), *tables])
 
 
-def _write(frame: Frame | None, session: SparkSession, store: Store, folder: str) -> None:
+def _write(frame: DataFrameLike | None, session: SparkSession, store: Store, folder: str) -> None:
     assert frame is not None, "only the driver writes"
     before = session.conf.get(_TIMESTAMPS)
     session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's default is a format that others read as nanoseconds

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from engine.connectors.dataframe import StaticTable
 from engine.core.connectors import Sink, Source
-from engine.core.event_time import WatermarkStrategy
+from engine.core.event_time import EventTimeStrategy
 from engine.graph.exchange import Exchange
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
@@ -21,7 +21,7 @@ class SourceSpec:
     uid: str
     source: Source
     schema: pa.Schema
-    strategy: WatermarkStrategy | None
+    strategy: EventTimeStrategy | None
 
 
 @dataclass(frozen=True)
