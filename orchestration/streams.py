@@ -12,9 +12,9 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from engine.core.errors import WeirError
+from engine.core.errors import NotRunning, WeirError
 from engine.host.run_folder import MasterLaunch
-from engine.observe.client import JobClient, NotRunning
+from engine.observe.client import JobClient
 from engine.process.submit import FromSnapshot, choose_snapshot, plan_launch, start_detached
 from orchestration.health import Health, State, look
 from orchestration.resources import STORE, WeirStore, readable_errors

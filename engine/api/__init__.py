@@ -1,7 +1,6 @@
 """What a job's author writes with."""
 
 from engine.api.environment import StreamEnvironment
-from engine.api.errors import JobError
 from engine.api.partitioning import BroadcastStream
 from engine.api.placement import DataStreamSink
 from engine.api.streams.data import DataStream, KeyedStream, WindowedStream
@@ -12,6 +11,7 @@ from engine.core.broadcast_functions import (
     KeyedBroadcastProcessFunction,
     ReadOnlyBroadcastContext,
 )
+from engine.core.errors import JobError
 from engine.core.functions import (
     FilterFunction,
     FlatMapFunction,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from engine.api.errors import JobError
 from engine.api.schema import parse_schema
 from engine.connectors.dataframe import Frame, StaticTable
 from engine.core.durations import Duration, to_ms
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
 from engine.state.key_hash import hash_columns
 

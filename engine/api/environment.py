@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from engine.api.dataframes import schema_of
-from engine.api.errors import JobError
 from engine.api.params import Params
 from engine.api.placement import checked_parallelism
 from engine.api.schema import parse_schema
@@ -22,7 +21,7 @@ from engine.connectors.dataframe import DataFrameSource, Frame
 from engine.connectors.elements import ElementsSource
 from engine.core.connectors import Source
 from engine.core.durations import Duration, to_ms
-from engine.core.errors import WeirError
+from engine.core.errors import JobError, WeirError
 from engine.graph.job_graph import JobGraph, SourceSpec
 from engine.graph.stream_graph import StreamGraph
 from engine.protocol.config import CheckpointConfig, CheckpointingMode

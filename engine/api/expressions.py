@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from engine.api.errors import JobError
 from engine.api.schema import EVENT_TIME_FIELD, plain
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
 
 _MASK = f"{EVENT_TIME}.mask"  # names that no column can have

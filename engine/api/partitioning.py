@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyarrow as pa
 
-from engine.api.errors import JobError
 from engine.api.placement import Placed
 from engine.api.schema import plain
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.stream_graph import StreamInput, StreamNode

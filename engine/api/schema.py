@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from engine.api.errors import JobError
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
 
 EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())

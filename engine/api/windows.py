@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.api.errors import JobError
 from engine.core import event_time as watermarks
 from engine.core.durations import Duration, to_ms
+from engine.core.errors import JobError
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from engine.connectors.files.parquet import ParquetSource
 from engine.core.connectors import Discovery, Source, SourceContext, SplitReader
-from engine.core.errors import WeirError
+from engine.core.errors import StoreError, WeirError
 from engine.core.paths import JobPaths
-from engine.store.directory import Store, StoreError
+from engine.core.ports import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

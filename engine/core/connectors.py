@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from engine.core.paths import JobPaths
-from engine.core.ports import Clock, Offload
+from engine.core.ports import Clock, Offload, Store
 from engine.core.tags import OutputTag
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
-from engine.store.directory import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

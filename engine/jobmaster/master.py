@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from engine.core.connectors import Committer
+from engine.core.errors import CorruptSnapshot, Fenced, StoreError, SyncFailed
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.figures import Rates, checkpoint_figures
@@ -32,7 +33,7 @@ from engine.protocol.coordinator import (
     TriggerSources,
 )
 from engine.protocol.epoch_records import Claimed, LogRecord
-from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt
+from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt, Fault
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
 from engine.protocol.messages import (
@@ -56,10 +57,8 @@ from engine.protocol.messages import (
     Trigger,
     Welcome,
 )
-from engine.snapshot.epoch_log import EpochLog, Fenced
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.retention import disposable, keep
-from engine.snapshot.statefile import CorruptSnapshot
-from engine.store.directory import StoreError, SyncFailed
 
 
 class Phase(Enum):
@@ -416,10 +415,10 @@ class JobMaster:
     def _task_failed(self, message: TaskFailed, now_ms: float) -> list[Action]:
         if message.corrupt:
             return self._stop(Outcome.FAILED, self._corrupt(message.error))
-        failure = AttemptFailure.USER_CODE if message.user else AttemptFailure.RUNTIME
+        failure = AttemptFailure.USER_CODE if message.fault is Fault.JOB else AttemptFailure.RUNTIME
         where = f"{message.subtask}: " if message.subtask else ""
         noted: list[Action] = [Note("task_failed", {"where": where, "error": message.error, "detail": message.detail})]
-        if message.user:
+        if message.fault is Fault.JOB:
             last, times = self._same_error
             self._same_error = (message.error, times + 1 if message.error == last else 1)
             if self._same_error[1] >= self.config.same_error_limit:

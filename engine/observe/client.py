@@ -9,18 +9,10 @@ from typing import Any
 
 import httpx
 
-from engine.core.errors import WeirError
+from engine.core.errors import Ending, NotRunning, WeirError
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.observe.history import History
 from engine.observe.timeline import Timeline
-
-
-class NotRunning(WeirError):
-    """No JobMaster answers for this job."""
-
-
-class Ending(NotRunning):
-    """It answers, but only that it can't any more: it is about to leave its `MasterExit`."""
 
 
 @dataclass(frozen=True)

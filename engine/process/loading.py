@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.api.environment import StreamEnvironment
-from engine.api.errors import JobError
 from engine.api.params import Param
+from engine.core.errors import JobError
 from engine.graph.job_graph import JobGraph
 from engine.graph.stream_graph import StreamGraph
 

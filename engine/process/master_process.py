@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from engine.core.errors import SyncFailed
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.run_folder import LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
@@ -32,7 +33,7 @@ from engine.spark.inputs import SparkInputs
 from engine.spark.session import LOOPBACK, is_local, master_of
 from engine.spark.slot_process import SlotLaunch
 from engine.spark.slot_tasks import SlotJob
-from engine.store.directory import DirectoryStore, SyncFailed
+from engine.store.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

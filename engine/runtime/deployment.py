@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from engine.core.closing import close_all
 from engine.core.paths import JobPaths
-from engine.core.ports import Clock, Offload, Transport
+from engine.core.ports import Clock, Offload, Store, Transport
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobVertex
 from engine.protocol.alignment.aligner import AlignedBarriers, BarrierAligner, TrackedBarriers
@@ -25,7 +25,6 @@ from engine.runtime.running import RUNNING
 from engine.runtime.source_head import SourceHead
 from engine.runtime.subtask import BATCH_ROWS, Subtask, TakenSnapshot
 from engine.snapshot.restore import Restored
-from engine.store.directory import Store
 
 
 @dataclass

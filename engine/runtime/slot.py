@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from engine.core.errors import UserFunctionError, WeirError
+from engine.core.errors import ChannelBroken, CorruptSnapshot, StoreError, SyncFailed, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
-from engine.core.ports import Clock, Control, Frame, Offload, Transport
+from engine.core.ports import Clock, Control, Frame, Offload, Store, Transport
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol.credits import ChannelLimits
+from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.manifest import OperatorTimings, Timings
 from engine.protocol.messages import (
@@ -40,9 +41,7 @@ from engine.runtime.running import RUNNING
 from engine.runtime.subtask import BATCH_ROWS, Activity, Subtask, TakenSnapshot
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.restore import Restored, Wanted, restore
-from engine.snapshot.statefile import CorruptSnapshot
 from engine.snapshot.upload import Uploaded, upload
-from engine.store.directory import Store, SyncFailed
 
 VISIT_ELEMENTS = 256
 VISIT_MS = 10.0
@@ -144,7 +143,7 @@ class SlotRuntime:
 
     def on_channel_broken(self, attempt: AttemptId, channel: ChannelId, why: str) -> None:
         if self._current(attempt):
-            self._fail(None, WeirError(f"channel {channel} broke: {why}"))
+            self._fail(None, ChannelBroken(f"channel {channel} broke: {why}"))
 
     # --- the task loop ---
 
@@ -301,14 +300,15 @@ class SlotRuntime:
         if closing is not None:  # a user's close() may raise too; the first error is the one to report
             detail += f"\nwhile closing: {closing}"
         uid = error.uid if isinstance(error, UserFunctionError) else ""
-        text = str(error) if isinstance(error, WeirError | CorruptSnapshot) else f"{type(error).__name__}: {error}"
+        speaks = isinstance(error, WeirError) and not isinstance(error, StoreError)  # its message says what it is
+        text = str(error) if speaks else f"{type(error).__name__}: {error}"
         message = TaskFailed(
             attempt,
             subtask or (running.subtask if running else None),
             uid or (running.uid if running else ""),
             text,
             detail,
-            user=isinstance(error, WeirError) and bool(uid or not text.startswith("channel ")),
+            error.fault if isinstance(error, WeirError) else Fault.WEIR,
             corrupt=isinstance(error, CorruptSnapshot),
         )
         self._control.send(message)

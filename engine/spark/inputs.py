@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.connectors.dataframe import StaticTable
 from engine.core.paths import JobPaths
-from engine.core.ports import Clock, Offload
+from engine.core.ports import Clock, Offload, Store
 from engine.graph.job_graph import JobGraph
-from engine.store.directory import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import engine
-from engine.api.errors import JobError
+from engine.core.errors import JobError
 from engine.process.loading import find_job
 
 _SAME_DATE = (1980, 1, 1, 0, 0, 0)

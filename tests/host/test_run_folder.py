@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.core.errors import NotRunning
 from engine.host.run_folder import FENCED, LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
-from engine.observe.client import JobClient, NotRunning
+from engine.observe.client import JobClient
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 
 from engine.api.dataframes import joined_schema, static_table
-from engine.api.errors import JobError
 from engine.api.expressions import filtering, selection
 from engine.api.partitioning import BroadcastStream, Partitioned, checked_broadcast
 from engine.api.placement import DataStreamSink
@@ -27,6 +26,7 @@ from engine.connectors.table import TableSink
 from engine.core.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from engine.core.connectors import Sink
 from engine.core.durations import Duration
+from engine.core.errors import JobError
 from engine.core.functions import (
     FilterFunction,
     FlatMapFunction,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import StreamEnvironment
-from engine.api.errors import JobError
 from engine.connectors.dataframe import StaticTable
+from engine.core.errors import JobError
 from engine.core.paths import JobPaths
 from engine.runtime.operators.static_join import JoinIndex
 from engine.store.directory import DirectoryStore
