@@ -23,7 +23,7 @@ from engine.api import (
 )
 from engine.connectors.table import TableSink
 from engine.core.errors import WeirError
-from engine.core.functions import own
+from engine.runtime.functions import own
 from engine.testing import Checkpoint, Crash, Item, JobFailed, ListSource, run
 
 

@@ -23,17 +23,18 @@ from engine.core.functions import (
     ReduceFunction,
     RuntimeContext,
 )
-from engine.core.tags import OutputTag
-from engine.protocol.config import CheckpointConfig, CheckpointingMode
-from engine.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
-from engine.state.keyed.heap import ValueState, ValueStateDescriptor
-from engine.state.operator import (
+from engine.core.state_types import (
     BroadcastState,
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorListState,
     ReadOnlyBroadcastState,
+    ValueState,
+    ValueStateDescriptor,
 )
+from engine.core.tags import OutputTag
+from engine.protocol.config import CheckpointConfig, CheckpointingMode
+from engine.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from engine.state.windows.aggregates import Aggregate, count, maximum, mean, minimum, total
 
 __all__ = [

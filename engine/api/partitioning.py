@@ -17,10 +17,10 @@ from engine.api.placement import Placed
 from engine.api.schema import plain
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
+from engine.core.state_types import MapStateDescriptor
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.stream_graph import StreamInput, StreamNode
 from engine.state.key_hash import hash_columns
-from engine.state.operator import MapStateDescriptor
 
 if TYPE_CHECKING:
     from engine.api.environment import StreamEnvironment

@@ -34,12 +34,12 @@ from engine.core.functions import (
     MapFunction,
     ReduceFunction,
     Row,
-    own,
 )
 from engine.core.tags import OutputTag
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import OperatorSpec
 from engine.graph.stream_graph import StreamInput
+from engine.runtime.functions import own
 from engine.runtime.operators.base import EVENT_TIME, Operator
 from engine.runtime.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
 from engine.runtime.operators.columnar import AssignTimestamps, MapBatches
