@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from engine.api.environment import StreamEnvironment
 from engine.connectors.table import read_table
-from engine.core.connectors import FixedSource, SourceContext, SplitReader
 from engine.core.paths import JobPaths
+from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.master import JobMaster

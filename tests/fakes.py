@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.core.connectors import SourceContext
 from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Frame, Store
+from engine.core.sources import SourceContext
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.runtime.operators.base import OperatorContext

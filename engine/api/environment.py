@@ -19,9 +19,9 @@ from engine.api.schema import parse_schema
 from engine.api.streams.data import DataStream
 from engine.connectors.dataframe import DataFrameSource, Frame
 from engine.connectors.elements import ElementsSource
-from engine.core.connectors import Source
 from engine.core.durations import Duration, to_ms
 from engine.core.errors import JobError, WeirError
+from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph, SourceSpec
 from engine.graph.stream_graph import StreamGraph
 from engine.protocol.config import CheckpointConfig, CheckpointingMode

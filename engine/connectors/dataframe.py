@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.connectors.files.parquet import ParquetSource
-from engine.core.connectors import Discovery, Source, SourceContext, SplitReader
 from engine.core.errors import StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
+from engine.core.sources import Discovery, Source, SourceContext, SplitReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

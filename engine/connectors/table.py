@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
+from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId

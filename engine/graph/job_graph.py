@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from engine.connectors.dataframe import StaticTable
-from engine.core.connectors import Sink, Source
 from engine.core.event_time import WatermarkStrategy
+from engine.core.sinks import Sink
+from engine.core.sources import Source
 from engine.graph.exchange import Exchange
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from engine.core.connectors import Committer
 from engine.core.errors import CorruptSnapshot, Fenced, StoreError, SyncFailed
+from engine.core.sinks import Committer
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.figures import Rates, checkpoint_figures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.core.connectors import Guarantee
+from engine.core.sinks import Guarantee
 from engine.host.run_folder import MasterLaunch
 from engine.jobmaster.figures import ROWS, SHARES
 from engine.jobmaster.master import JobMaster, Phase

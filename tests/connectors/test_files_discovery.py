@@ -11,8 +11,8 @@ from engine.connectors.files import CsvSource, JsonSource, ParquetSource
 from engine.connectors.files.discovery import owner
 from engine.connectors.files.listing import FileError, FileSplit, Location
 from engine.connectors.table import TableCommitter
-from engine.core.connectors import Discovery, Source
 from engine.core.errors import StoreError
+from engine.core.sources import Discovery, Source
 from engine.protocol.epoch_records import Created
 from engine.protocol.manifest import Committable
 from engine.store.directory import DirectoryStore

@@ -20,8 +20,8 @@ import pytest
 from engine.api import FixedDelay, JobError, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
 from engine.connectors.files import MALFORMED, CsvSource, JsonSource, ParquetSource, parquet, text
 from engine.connectors.table import TableSink
-from engine.core.connectors import Source
 from engine.core.paths import JobPaths
+from engine.core.sources import Source
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol import ledger
 from engine.protocol.messages import Acknowledge, Deploy, SlotMessage, Start, Trigger

@@ -15,9 +15,9 @@ import pytest
 
 from engine.api import CheckpointingMode, StreamEnvironment
 from engine.connectors.printing import PrintSink
-from engine.core.connectors import FixedSource, SourceContext, SplitReader
 from engine.core.paths import JobPaths
 from engine.core.ports import Frame
+from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId

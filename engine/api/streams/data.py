@@ -24,7 +24,6 @@ from engine.connectors.dataframe import Frame
 from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
 from engine.core.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
-from engine.core.connectors import Sink
 from engine.core.durations import Duration
 from engine.core.errors import JobError
 from engine.core.functions import (
@@ -35,6 +34,7 @@ from engine.core.functions import (
     ReduceFunction,
     Row,
 )
+from engine.core.sinks import Sink
 from engine.core.tags import OutputTag
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import OperatorSpec

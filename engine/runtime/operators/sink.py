@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.core.connectors import Piece, Sink, WriterContext
 from engine.core.errors import SyncFailed
+from engine.core.sinks import Piece, Sink, WriterContext
 from engine.protocol import ledger
 from engine.protocol.manifest import Committable
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState

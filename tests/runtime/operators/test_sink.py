@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
+from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
 from engine.runtime.operators import sink as sink_module
