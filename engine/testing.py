@@ -114,7 +114,7 @@ class _Slot:
         self.session = session
         self.alive = True
         self._run = run
-        self.runtime = SlotRuntime(run.execution, run.paths, run, self, self, run.store, self)
+        self.runtime = SlotRuntime(run.execution.plan, run.paths, run, self, self, run.store, self)
 
     def post(self, work: Callable[[], None]) -> None:
         """Something for this process, if it still lives when it arrives."""

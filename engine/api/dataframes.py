@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from engine.api.schema import parse_schema
-from engine.connectors.dataframe import Frame, StaticTable
+from engine.connectors.dataframe import DataFrameTable, Frame
 from engine.core.durations import Duration, to_ms
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
@@ -33,7 +33,7 @@ def schema_of(frame: Frame, declared: pa.Schema | str | None, what: str) -> pa.S
         raise JobError(f"{what}: {error}") from error
 
 
-def static_table(frame: Frame, declared: pa.Schema | str | None, refresh: Duration | None, uid: str) -> StaticTable:
+def static_table(frame: Frame, declared: pa.Schema | str | None, refresh: Duration | None, uid: str) -> DataFrameTable:
     what = f"join_static {uid!r}"
     refresh_ms = None if refresh is None else to_ms(refresh)
     if refresh_ms is not None and refresh_ms < 1000:
@@ -43,7 +43,7 @@ def static_table(frame: Frame, declared: pa.Schema | str | None, refresh: Durati
             f"{what}: refresh needs a function that makes the DataFrame anew, such as lambda spark: spark.read...: "
             "a DataFrame keeps what it has listed"
         )
-    return StaticTable(frame, schema_of(frame, declared, what), refresh_ms)
+    return DataFrameTable(schema_of(frame, declared, what), refresh_ms, frame)
 
 
 def joined_schema(stream: DataStream, static: pa.Schema, keys: Sequence[str], how: str, uid: str) -> pa.Schema:

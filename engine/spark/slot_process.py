@@ -97,7 +97,7 @@ class _Slot:
             launch.name, session, launch.master, launch.token, self._on_message, self._on_lost
         )
         self._runtime = SlotRuntime(
-            ExecutionGraph(graph),
+            ExecutionGraph(graph).plan,
             JobPaths(launch.name),
             self._clock,
             transport,

@@ -86,7 +86,14 @@ class Slot:
         graph = env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")
         transport = LoopBack()
         self.runtime = SlotRuntime(
-            ExecutionGraph(graph), JobPaths("job"), FakeClock(), transport, self.offload, self.store, self, batch_rows=4
+            ExecutionGraph(graph).plan,
+            JobPaths("job"),
+            FakeClock(),
+            transport,
+            self.offload,
+            self.store,
+            self,
+            batch_rows=4,
         )
         transport.slot = self
 

@@ -79,17 +79,16 @@ class ByHand:
         execution = ExecutionGraph(graph)
         for slot in (0, 1):
             deployer = Deployer(
-                execution,
                 JobPaths("d1"),
                 FakeClock(),
                 self,
                 FakeOffload(),
                 MemoryStore(),
-                lambda attempt, subtask, taken: self.snapshots.update({subtask: taken}),
+                lambda attempt, subtask, taken: self.snapshots.update({subtask.id: taken}),
                 lambda message: None,
                 batch_rows=5,
             )
-            self._deployments.append(deployer.deploy(AttemptId(1, attempt), slot, restored))
+            self._deployments.append(deployer.deploy(AttemptId(1, attempt), execution.plan(slot), restored))
         for deployment in self._deployments:
             for gate in dict.fromkeys(deployment.gates.values()):
                 gate.start()

@@ -91,7 +91,7 @@ def _no_alignment() -> Patches:
 def _counts_instead_of_aligning() -> Patches:
     """And the engine's own ledger check is gone too: the simulator's has to find it."""
     return [
-        (Deployer, "_aligner", lambda self, channels: TrackedBarriers(channels)),
+        (Deployer, "_aligner", lambda self, mode, channels: TrackedBarriers(channels)),
         (ledger, "violations", lambda totals, base, mode: []),
     ]
 
@@ -112,7 +112,7 @@ def _stale_frames_accepted() -> Patches:
         if self._deployment is not None:
             gate = self._deployment.gates.get(channel)
             if gate is not None:
-                self._guarded(self._execution.receiver(channel), lambda: gate.receive(channel, frame))
+                self._guarded(self._deployment.receivers[channel], lambda: gate.receive(channel, frame))
 
     return [(SlotRuntime, "on_frame", on_frame)]
 

@@ -73,7 +73,7 @@ class SlotProcess(Process):
         cluster.network.addresses[self.name] = self
         execution = cluster.execution()
         self.runtime = SlotRuntime(
-            execution,
+            execution.plan,
             cluster.paths,
             self,
             SimTransport(cluster.network, self),
