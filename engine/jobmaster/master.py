@@ -17,6 +17,7 @@ from typing import Any
 
 from engine.core.errors import CorruptSnapshot, Fenced, StoreError, SyncFailed
 from engine.core.sinks import Committer
+from engine.graph.compatibility import incompatibility
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.figures import Rates, checkpoint_figures
@@ -345,12 +346,9 @@ class JobMaster:
                 return self._stop(Outcome.FAILED, self._corrupt(str(error)))
             if error is not None:
                 return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
-            if manifest is not None and manifest.max_parallelism != self.execution.graph.max_parallelism:
-                return self._stop(
-                    Outcome.FAILED,
-                    f"epoch {manifest.epoch} was taken with max_parallelism {manifest.max_parallelism}, the job now "
-                    f"has {self.execution.graph.max_parallelism}: set it back; key groups can't be split anew",
-                )
+            why_not = incompatibility(self.execution.graph, manifest) if manifest is not None else None
+            if why_not is not None:
+                return self._stop(Outcome.FAILED, why_not)
             self._manifest = manifest
             self.ledger = dict(manifest.ledger) if manifest else {}
             self.phase = Phase.WAITING

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from engine.core.closing import close_all
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Offload, Store, Transport
-from engine.protocol.alignment.aligner import AlignedBarriers, BarrierAligner, TrackedBarriers
+from engine.protocol.alignment.aligned import AlignedBarriers
+from engine.protocol.alignment.aligner import BarrierAligner
+from engine.protocol.alignment.tracked import TrackedBarriers
 from engine.protocol.config import CheckpointingMode
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId

@@ -25,7 +25,8 @@ from engine.connectors.table import TableCommitter
 from engine.jobmaster.actions import RunOffLoop
 from engine.jobmaster.master import JobMaster
 from engine.protocol import ledger
-from engine.protocol.alignment.aligner import AlignedBarriers, TrackedBarriers
+from engine.protocol.alignment.aligned import AlignedBarriers
+from engine.protocol.alignment.tracked import TrackedBarriers
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.coordinator import CheckpointCoordinator, DiscardLateAck
 from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
