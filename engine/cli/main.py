@@ -23,7 +23,7 @@ from engine.graph.drawing.render import render as render_graph
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.run_folder import MasterExit, MasterLaunch, RunFolder
 from engine.observe.client import JobClient
-from engine.process.loading import JobSpec, as_pairs, as_params, default_name, load, load_job
+from engine.process.loading import JobSpec, as_pairs, as_params, default_name, find_job, load, load_job
 from engine.process.settings import read_settings
 from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch, start_detached
 from engine.process.supervisor import Supervisor
@@ -240,6 +240,7 @@ def package_job(
 
     With spark-submit: spark-submit --master spark://host:7077 --py-files weir-job.zip script.py
     """
+    find_job(job)  # says what is wrong with the path
     console.print(str(package(job, folder)), highlight=False, soft_wrap=True)
 
 
