@@ -12,13 +12,13 @@ SEEDS ?= 2000
 START ?= 0
 QUICK ?=
 
-help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
-demo: $(STAMP) ## run the page-view job, break it, and see that nothing is lost or doubled
+demo: $(STAMP) ## kill a worker of the page-view job under three guarantees, and count what is lost or doubled
 	@$(BIN)/python -m assets.pageviews.demo
 
-ui: $(STAMP) ## Dagster's UI on this machine, with the page-view job running and drilled once
+ui: $(STAMP) ## start Dagster's UI on this machine; the first start also runs and drills the page-view job
 	@$(BIN)/python -m orchestration.ui
 
 drill: $(STAMP) ## kill a worker of the page-view job at a random moment, then audit every row
@@ -26,32 +26,32 @@ drill: $(STAMP) ## kill a worker of the page-view job at a random moment, then a
 
 # Tests that start Spark run one at a time afterwards: two JVMs at once starve each other on a small machine.
 # Exit code 5 is pytest's "no tests were collected": not a failure of a folder that is still empty.
-test: $(STAMP) ## all tests: the quick ones in parallel, then those that start Spark
+test: $(STAMP) ## run the tests: the quick ones in parallel, then those that start Spark
 	@run() { $(BIN)/python -m pytest -q "$$@"; local code=$$?; [ $$code -eq 5 ] || return $$code; }; \
 	status=0; \
 	run -n 2 --dist worksteal --ignore=tests/cluster --ignore=tests/checks --ignore=tests/system --ignore=tests/browser tests || status=1; \
 	run tests/cluster tests/checks || status=1; \
 	exit $$status
 
-test-system: $(STAMP) ## tests with Dagster's real daemon and webserver, and in a real browser
+test-system: $(STAMP) ## run the tests with Dagster's real daemon and webserver, and in a real browser
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  echo "installing chromium" && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	  { echo "The browser test needs chromium on PATH (Debian: apt-get install chromium)." >&2; exit 1; }
 	@$(BIN)/python -m pytest -q tests/system tests/browser
 
-lint: $(STAMP) ## ruff, mypy and the import contracts
+lint: $(STAMP) ## run ruff, mypy and the import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy engine checks orchestration
 	@$(BIN)/lint-imports --no-logo
 
-bench: $(STAMP) ## benchmarks against peers, ten minutes (QUICK=1: one; ONLY=scale: that bench)
+bench: $(STAMP) ## measure Weir beside its peers, fifteen minutes (QUICK=1: one minute; ONLY=scale: only that bench)
 	@$(BIN)/python -m benchmarks.run $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only $(ONLY))
 
-simulate: $(STAMP) ## simulated runs with faults, one per seed (SEEDS=2000 START=0)
+simulate: $(STAMP) ## run simulated jobs with faults, one per seed (SEEDS=2000 START=0)
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --start $(START)
 
-promises: $(STAMP) ## which tests show which promise of SEMANTICS.md
+promises: $(STAMP) ## print which tests show which promise of docs/promises.md
 	@$(BIN)/python -m tests.promises
 
 # uv keeps the pins that a lock already has: delete a lock, or add --upgrade-package by hand, to move them.

@@ -35,6 +35,7 @@ from engine.protocol.messages import (
     Register,
     SlotMessage,
     SubtaskFinished,
+    SubtaskTotals,
     Trigger,
     decode_slot_message,
     encode,
@@ -126,19 +127,10 @@ class _Slot:
 
     def _beat(self, at_ms: float) -> None:
         if self.alive:
-            metrics = {
-                str(subtask): {
-                    "rows_in": ROWS,
-                    "rows_out": ROWS,
-                    "watermark_ms": 1_767_225_616_999,
-                    "finished": False,
-                    "busy_ms": 812.4375,
-                    "idle_ms": 91.25,
-                    "back_pressured_ms": 0.0,
-                }
-                for subtask in self._subtasks
-            }
-            self._plane.to_master(at_ms, self, Heartbeat(metrics))
+            totals = SubtaskTotals(
+                rows_in=ROWS, rows_out=ROWS, busy_ms=812.4375, idle_ms=91.25, watermark_ms=1_767_225_616_999
+            )
+            self._plane.to_master(at_ms, self, Heartbeat({str(subtask): totals for subtask in self._subtasks}))
             self._plane.at(at_ms + 1000 * HEARTBEAT_S, self._beat)
 
     def _snapshot(self, subtask: SubtaskId, attempt: AttemptId, checkpoint: int) -> Acknowledge:
@@ -276,8 +268,8 @@ class ControlPlane:
             case RunOffLoop(name, work, done):
                 result = self._spend(self.now_ms, f"{name} (I/O)", work)
                 self.at(self.now_ms, lambda at_ms: self._decide(at_ms, name, lambda: done(result, None, at_ms)))
-            case Note(kind):
-                self.notes.append((self.now_ms, kind))
+            case Note(event):
+                self.notes.append((self.now_ms, event.kind))
             case Stop():
                 self.ended = action
             case _:

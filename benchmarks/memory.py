@@ -22,7 +22,7 @@ def memory(say: Say, seconds: float) -> list[Result]:
             pids, since = job.slot_pids(), time.monotonic()
             while (spent := time.monotonic() - since) < seconds:
                 rss.append((spent, [rss_bytes(pid) / 1e6 for pid in pids]))
-                processed.append((spent, sum(vertex["rows_in"] for vertex in job.status()["vertices"])))
+                processed.append((spent, sum(vertex.rows_in for vertex in job.status().vertices)))
                 time.sleep(0.5)
             failures = job.failures()
         finally:

@@ -7,10 +7,10 @@ import signal
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from benchmarks.report import Result, Say
 from benchmarks.weir import WeirJob, fresh_folder
+from engine.jobmaster.events import AnyEvent
 
 LIMIT_S = 2.0
 
@@ -68,6 +68,6 @@ def _read(mark: str) -> tuple[int, int]:
     return int(at_us), int(seen)
 
 
-def _steps(events: list[dict[str, Any]], killed_ms: float) -> dict[str, float]:
-    at = {event["kind"]: (event["at_ms"] - killed_ms) / 1000 for event in events if event["at_ms"] >= killed_ms - 1}
+def _steps(events: list[AnyEvent], killed_ms: float) -> dict[str, float]:
+    at = {event.kind: (event.at_ms - killed_ms) / 1000 for event in events if event.at_ms >= killed_ms - 1}
     return {name: at[kind] for name, kind in _STEPS.items() if kind in at}

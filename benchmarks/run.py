@@ -51,8 +51,8 @@ FULL: dict[str, Bench] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="only the window ratio, in about a minute")
-    parser.add_argument("--only", nargs="+", choices=list(FULL), help="only these benches")
+    parser.add_argument("--quick", action="store_true", help="measure only the window ratio, in about a minute")
+    parser.add_argument("--only", nargs="+", choices=list(FULL), help="run only these benches")
     options = parser.parse_args()
     console = Console()
     # So that Ctrl-C and `kill` leave through the `with` blocks, which end the processes that were started.

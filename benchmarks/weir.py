@@ -16,9 +16,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import msgspec
 
 from benchmarks.processes import alive, tree
 from engine.host.run_folder import MasterLaunch, RunFolder
+from engine.jobmaster.events import AnyEvent, AttemptFailed, Completed, Triggered
+from engine.jobmaster.status import JobStatus
 from engine.observe.history import History
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +71,7 @@ class WeirJob:
             assert address is not None
             headers = {"authorization": f"Bearer {self._run.token()}"}
             self._client = httpx.Client(base_url=address.url, headers=headers, timeout=15)
-            self.wait_for("it runs", lambda: self.status()["phase"] == "running")
+            self.wait_for("it runs", lambda: self.status().running)
         except BaseException:
             self.close()
             raise
@@ -79,18 +82,18 @@ class WeirJob:
 
     # --- REST ---
 
-    def status(self) -> dict[str, Any]:
-        return self._client.get("/job").raise_for_status().json()  # type: ignore[no-any-return]
+    def status(self) -> JobStatus:
+        return msgspec.json.decode(self._client.get("/job").raise_for_status().content, type=JobStatus)
 
     def trigger(self) -> None:
         self._client.post("/checkpoints").raise_for_status()
 
     def slot_pids(self) -> list[int]:
-        return [slot["pid"] for slot in sorted(self.status()["slots"], key=lambda slot: slot["slot"] or 0)]
+        return [slot.pid for slot in sorted(self.status().slots, key=lambda slot: slot.slot or 0)]
 
     # --- history ---
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[AnyEvent]:
         """Everything that happened so far; a line that is being written is left out."""
         return list(History(self.store, self.name).events())
 
@@ -99,10 +102,10 @@ class WeirJob:
         triggered: dict[int, int] = {}
         found = []
         for event in self.events():
-            if event["kind"] == "triggered":
-                triggered[event["checkpoint"]] = event["at_ms"]
-            elif event["kind"] == "completed":
-                found.append(Checkpoint(triggered[event["checkpoint"]], event))
+            if isinstance(event, Triggered):
+                triggered[event.checkpoint] = event.at_ms
+            elif isinstance(event, Completed):
+                found.append(Checkpoint(triggered[event.checkpoint], event))
         return found
 
     def wait_for(self, what: str, happened: Callable[[], bool], patience_s: float = 120, poll_s: float = 0.05) -> None:
@@ -125,7 +128,7 @@ class WeirJob:
             raise RuntimeError(f"the job {self.name} failed:\n{self._tail()}")
 
     def failures(self) -> list[str]:
-        return [event["detail"] for event in self.events() if event["kind"] == "attempt_failed"]
+        return [event.detail for event in self.events() if isinstance(event, AttemptFailed)]
 
     def check(self) -> None:
         """That it has run without a failure: a benchmark of a job that restarts measures something else."""
@@ -163,17 +166,17 @@ class WeirJob:
 
 
 class Checkpoint:
-    def __init__(self, triggered_ms: int, completed: dict[str, Any]) -> None:
-        self.number: int = completed["checkpoint"]
-        self.triggered_ms = triggered_ms
-        self.duration_ms: float = completed["duration_ms"]
-        self.state_bytes: int = completed["state_bytes"]
-        self.rows = sum(rows for name, rows in completed["ledger"].items() if name.startswith("source:"))
+    def __init__(self, triggered_at_ms: int, completed: Completed) -> None:
+        self.number = completed.checkpoint
+        self.triggered_at_ms = triggered_at_ms
+        self.duration_ms = completed.duration_ms
+        self.state_bytes = completed.state_bytes
+        self.rows = sum(rows for name, rows in completed.ledger.items() if name.startswith("source:"))
 
 
 def rate_between(first: Checkpoint, last: Checkpoint) -> float:
     """Rows per second between two barriers: rows that are read, processed and in a completed checkpoint."""
-    return (last.rows - first.rows) * 1000 / (last.triggered_ms - first.triggered_ms)
+    return (last.rows - first.rows) * 1000 / (last.triggered_at_ms - first.triggered_at_ms)
 
 
 def committed_files(table: Path) -> Iterator[Path]:

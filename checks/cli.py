@@ -31,13 +31,13 @@ _COLOURS = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.COULD_NOT_RU
 _CODES = {Verdict.PASSED: 0, Verdict.FAILED: 1, Verdict.COULD_NOT_RUN: 2}
 
 JobArgument = Annotated[str, typer.Argument(help="name of a job in assets/, or its import path", metavar="JOB")]
-Seed = Annotated[int | None, typer.Option(help="decides whom and when to kill (default: by chance)")]
-Kills = Annotated[int, typer.Option(min=1, help="how many workers to kill, one after the other")]
+Seed = Annotated[int | None, typer.Option(help="number that decides which worker is killed and when (default: random)")]
+Kills = Annotated[int, typer.Option(min=1, help="number of workers to kill, one after the other")]
 Records = Annotated[
-    int | None, typer.Option(min=100_000, help="records in all (default: 100,000 per kill, and as many)")
+    int | None, typer.Option(min=100_000, help="records to read (default: 100,000, and 100,000 more per kill)")
 ]
 Audit = Annotated[bool, typer.Option("--audit/--no-audit", help="audit the tables when the drill is over")]
-Drill = Annotated[str | None, typer.Option("--drill", metavar="ID", help="which drill (default: the newest)")]
+Drill = Annotated[str | None, typer.Option("--drill", metavar="ID", help="drill to audit (default: the newest)")]
 Serve = Annotated[bool, typer.Option("--serve", help="show the Data Docs over HTTP until Ctrl-C")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="port for --serve (0: any free one)")]
 
@@ -52,7 +52,7 @@ def drill(
     serve_docs: Serve = False,
     port: Port = 0,
 ) -> None:
-    """Run a job to its end, SIGKILL its workers on the way, and see with an audit that nothing was lost or doubled."""
+    """Run a copy of a job to its end, kill workers on the way, and audit that nothing was lost or doubled."""
     spec = load_spec(job)
     seed = random.randrange(1_000_000) if seed is None else seed
     console.print(f"drill of [bold]{spec.job}[/], seed {seed}", highlight=False)
@@ -76,7 +76,7 @@ def audit(
     serve_docs: Serve = False,
     port: Port = 0,
 ) -> None:
-    """Audit the tables of a drill again: Great Expectations on Spark, against the ledger written before it started."""
+    """Audit the tables of a drill again: compare them with the records that the drill wrote down before it started."""
     spec = load_spec(job)
     found = [one for one in drills(store, spec.job) if drill_id is None or Path(one.store).name == drill_id]
     if not found:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -30,6 +29,7 @@ from checks.spec import DrillSpec
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.host.run_folder import MasterExit, MasterLaunch
+from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
 
@@ -167,34 +167,33 @@ class _Run:
             self._sessions.add(self._supervisor.master_pid)
         return self._supervisor.poll()
 
-    def _look(self, status: dict[str, Any], now_s: float) -> None:
-        self.restarts = max(self.restarts, status["restarts"])
-        self._share(min(1.0, status["read_rows"].get(self._spec.source_uid, 0) / self._records))
-        running = status["phase"] == "running"
+    def _look(self, status: JobStatus, now_s: float) -> None:
+        self.restarts = max(self.restarts, status.restarts)
+        self._share(min(1.0, status.read_rows.get(self._spec.source_uid, 0) / self._records))
         if self._killed_s is not None:
-            flows = sum(vertex["rows_in"] for vertex in status["vertices"]) > 0
-            if running and flows and _attempt(status) > self._killed_attempt:
+            flows = sum(vertex.rows_in for vertex in status.vertices) > 0
+            if status.running and flows and _attempt(status) > self._killed_attempt:
                 self.recoveries_s.append(now_s - self._killed_s)
                 self._killed_s = None
-                self._kill_after = status["checkpoints"]["completed"] + 1
+                self._kill_after = status.checkpoints.completed + 1
                 self._say(f"records flow again {self.recoveries_s[-1]:.1f} s after the kill")
             return
-        if not self._to_kill or not running or status["checkpoints"]["completed"] < self._kill_after:
+        if not self._to_kill or not status.running or status.checkpoints.completed < self._kill_after:
             return
         if self._kill_at_s is None:
             self._kill_at_s = now_s + self._chance.uniform(0, KILL_WITHIN_S)
         if now_s >= self._kill_at_s:
             self._kill(status)
 
-    def _kill(self, status: dict[str, Any]) -> None:
-        slots = sorted((slot for slot in status["slots"] if slot["slot"] is not None), key=lambda slot: slot["slot"])
-        victim = self._chance.choice(slots)
-        os.kill(victim["pid"], signal.SIGKILL)
+    def _kill(self, status: JobStatus) -> None:
+        slots = [(slot.slot, slot.pid) for slot in status.slots if slot.slot is not None]
+        number, pid = self._chance.choice(sorted(slots))
+        os.kill(pid, signal.SIGKILL)
         self._killed_s, self._kill_at_s = time.monotonic(), None
         self._killed_attempt = _attempt(status)
         self._to_kill -= 1
-        done = status["checkpoints"]["completed"]
-        self._say(f"kill -9 {victim['pid']}: slot {victim['slot']}, after {done} checkpoints")
+        done = status.checkpoints.completed
+        self._say(f"kill -9 {pid}: slot {number}, after {done} checkpoints")
 
     def stop(self) -> None:
         self._supervisor.stop()
@@ -203,9 +202,9 @@ class _Run:
             self._say(f"processes {left} of the job did not end by themselves, and were killed")
 
 
-def _attempt(status: dict[str, Any]) -> tuple[int, int]:
+def _attempt(status: JobStatus) -> tuple[int, int]:
     """A JobMaster that died of the kill too is replaced by one of a higher generation, which counts from 1 again."""
-    return status["generation"], status["attempt"]
+    return status.generation, status.attempt
 
 
 class _Reader:

@@ -12,6 +12,7 @@ from pathlib import Path
 from checks.spec import DrillSpec
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
+from engine.jobmaster.events import Completed
 from engine.observe.history import History
 from engine.protocol import ledger
 from engine.snapshot.epoch_log import EpochLog
@@ -62,11 +63,11 @@ def read_epochs(store: Path, job: str) -> list[EpochTotals]:
 
 
 def _completed(history: History) -> dict[int, EpochTotals]:
-    """What a crash tore is not there; a gap in the epochs is noticed above."""
+    """Returns the totals of each epoch by its number. An event that a crash cut short leaves a gap."""
     return {
-        event["epoch"]: EpochTotals(event["epoch"], event["completed_at_ms"], event["ledger"])
+        event.epoch: EpochTotals(event.epoch, event.completed_at_ms, event.ledger)
         for event in history.events()
-        if event["kind"] == "completed"
+        if isinstance(event, Completed)
     }
 
 

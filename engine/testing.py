@@ -24,6 +24,7 @@ from engine.core.paths import JobPaths
 from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.events import Aborted, AnyEvent, Completed
 from engine.jobmaster.master import JobMaster
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.messages import Register, SlotMessage
@@ -177,7 +178,7 @@ class LocalRun:
         self.paths = JobPaths("test")
         self.nonce: str = f"{after.nonce}+" if after else "nonce"
         self.store: MemoryStore = after.store if after else MemoryStore()
-        self.events: list[Note] = []
+        self.events: list[AnyEvent] = []
         self.ended: Stop | None = None
         self._now_ms = 0.0
         self._inbox: deque[Callable[[], None]] = deque()
@@ -270,12 +271,12 @@ class LocalRun:
                         slot.post(lambda slot=slot, message=message: slot.runtime.on_control(message))  # type: ignore[misc]
                 case RunOffLoop():
                     self.post(lambda action=action: self._run_off_loop(action))  # type: ignore[misc]
-                case Note(kind, data):
-                    self.events.append(action)
-                    if kind == "completed" and data["checkpoint"] in self._wanted:
-                        self._wanted.pop(data["checkpoint"]).done = True
-                    elif kind == "aborted":
-                        self._wanted.pop(data["checkpoint"], None)
+                case Note(event):
+                    self.events.append(event)
+                    if isinstance(event, Completed) and event.checkpoint in self._wanted:
+                        self._wanted.pop(event.checkpoint).done = True
+                    elif isinstance(event, Aborted):
+                        self._wanted.pop(event.checkpoint, None)
                 case Stop():
                     self.ended = self.ended or action
 

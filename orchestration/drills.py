@@ -36,11 +36,11 @@ CHECKS = {
 class DrillConfig(dg.Config):
     """What is done to the job."""
 
-    kills: int = Field(default=1, ge=1, description="how often a worker is ended with SIGKILL, at a random moment")
+    kills: int = Field(default=1, ge=1, description="number of workers to kill with SIGKILL, each at a random moment")
     records: int | None = Field(
-        default=None, description="records in all (default: 100,000, and as many for each kill)"
+        default=None, description="records to read (default: 100,000, and 100,000 more per kill)"
     )
-    seed: int | None = Field(default=None, description="decides whom and when to kill (default: by chance)")
+    seed: int | None = Field(default=None, description="decides which worker is killed and when (default: random)")
 
 
 def drill_asset(spec: StreamSpec) -> dg.AssetsDefinition:

@@ -128,11 +128,11 @@ def _describe(client: JobClient) -> dict[str, Any]:
     except NotRunning as error:
         return {"state": str(error)}  # a bounded job may have finished meanwhile
     return {
-        "state": status["phase"],
-        "generation": status["generation"],
-        "epoch": status["epoch"],
-        "parallelism": status["parallelism"],
-        "guarantee": status["guarantee"],
+        "state": status.phase.value,
+        "generation": status.generation,
+        "epoch": status.epoch,
+        "parallelism": status.parallelism,
+        "guarantee": status.guarantee,
     }
 
 
@@ -200,7 +200,7 @@ def checkpoint_job(spec: StreamSpec) -> dg.JobDefinition:
         client = weir.client(context.instance, spec)
         with readable_errors():
             made = client.wait_for_checkpoint(client.trigger_checkpoint(), CHECKPOINT_TIMEOUT_S)
-        context.log.info(f"checkpoint {made['checkpoint']} is epoch {made['epoch']}, {made['duration_ms']:.0f} ms")
+        context.log.info(f"checkpoint {made.checkpoint} is epoch {made.epoch}, {made.duration_ms:.0f} ms")
 
     @dg.job(
         name=f"{spec.job}_checkpoint",

@@ -264,8 +264,8 @@ def serve_data_docs(store: str, port: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make ui", description="Weir in Dagster's UI.")
-    parser.add_argument("--home", type=Path, default=ROOT / ".weir" / "dagster", help="where Dagster keeps its state")
-    parser.add_argument("--port", type=int, default=PORT, help="a free one is taken if this one is not")
+    parser.add_argument("--home", type=Path, default=ROOT / ".weir" / "dagster", help="folder for Dagster's state")
+    parser.add_argument("--port", type=int, default=PORT, help="port of the UI; another one is used if it is taken")
     arguments = parser.parse_args()
     home, port = arguments.home.absolute(), free_port(arguments.port)
     store = str(Path(os.environ.get("WEIR_STORE", ROOT / ".weir")).absolute())

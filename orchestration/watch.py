@@ -14,6 +14,7 @@ import msgspec
 
 from engine.core.errors import WeirError
 from engine.host.rotated import BEGIN, Position
+from engine.jobmaster.events import Completed
 from engine.observe.client import JobClient
 from engine.observe.history import History
 from orchestration.health import Health, State, look
@@ -96,11 +97,11 @@ def new_checkpoints(
     """One materialization per completed checkpoint; its rows are the difference of two ledgers."""
     found: list[dg.AssetMaterialization] = []
     for event, position in History(client.store, client.name).after(cursor.position):
-        if event["kind"] == "completed":
-            if event["epoch"] == 1:  # a job that was deleted and begun anew counts from zero
+        if isinstance(event, Completed):
+            if event.epoch == 1:  # a job that was deleted and begun anew counts from zero
                 cursor = msgspec.structs.replace(cursor, rows_read=0, rows_committed=0)
-            read, committed = _total(event["ledger"], "source:"), _total(event["ledger"], "sink:")
-            if event[COMPLETED_AT] > reported_ms:
+            read, committed = _total(event.ledger, "source:"), _total(event.ledger, "sink:")
+            if event.completed_at_ms > reported_ms:
                 rows = {
                     "rows_read": _grown(cursor.rows_read, read),
                     "rows_committed": _grown(cursor.rows_committed, committed),
@@ -121,23 +122,23 @@ def _total(ledger: dict[str, int], prefix: str) -> int:
     return sum(count for name, count in ledger.items() if name.startswith(prefix))
 
 
-def _materialization(spec: StreamSpec, event: dict[str, Any], rows: dict[str, int]) -> dg.AssetMaterialization:
+def _materialization(spec: StreamSpec, event: Completed, rows: dict[str, int]) -> dg.AssetMaterialization:
     """Only numbers plot."""
     return dg.AssetMaterialization(
         spec.checkpoints_key,
-        description=f"checkpoint {event['checkpoint']} is epoch {event['epoch']}",
+        description=f"checkpoint {event.checkpoint} is epoch {event.epoch}",
         metadata={
-            "checkpoint": dg.MetadataValue.text(str(event["checkpoint"])),
-            "epoch": dg.MetadataValue.text(str(event["epoch"])),
-            "duration_ms": float(event["duration_ms"]),
-            "alignment_ms": float(event["alignment_ms"]),
-            "sync_ms": float(event["sync_ms"]),
-            "async_ms": float(event["async_ms"]),
-            "start_delay_ms": float(event["start_delay_ms"]),
-            "state_bytes": event["state_bytes"],
+            "checkpoint": dg.MetadataValue.text(str(event.checkpoint)),
+            "epoch": dg.MetadataValue.text(str(event.epoch)),
+            "duration_ms": event.duration_ms,
+            "alignment_ms": event.alignment_ms,
+            "sync_ms": event.sync_ms,
+            "async_ms": event.async_ms,
+            "start_delay_ms": event.start_delay_ms,
+            "state_bytes": event.state_bytes,
             **rows,
-            "attempt": event["attempt"],
-            COMPLETED_AT: dg.MetadataValue.text(str(event[COMPLETED_AT])),
+            "attempt": event.attempt,
+            COMPLETED_AT: dg.MetadataValue.text(str(event.completed_at_ms)),
         },
     )
 
@@ -147,20 +148,20 @@ def _sinks(
 ) -> list[dg.AssetObservation]:
     """`lag_s`: how far event time is behind the clock; `commit_age_s`: how long ago readers saw something new."""
     try:
-        sinks: dict[str, dict[str, Any]] = client.status()["sinks"]
+        sinks = client.status().sinks
     except WeirError:
         return []  # it is being replaced; the next tick tells more
     committed_ms = int(str(newest.metadata[COMPLETED_AT].value))
     metadata: dict[str, Any] = {
-        "rows": sum(sink["rows"] for sink in sinks.values()),
+        "rows": sum(sink.rows for sink in sinks.values()),
         "commit_age_s": round(max(0, now_ms - committed_ms) / 1000, 1),
     }
-    marks = [sink["watermark_ms"] for sink in sinks.values() if sink["watermark_ms"] is not None]
+    marks = [sink.watermark_ms for sink in sinks.values() if sink.watermark_ms is not None]
     if len(marks) == len(sinks) and marks:
         metadata["watermark"] = dg.MetadataValue.timestamp(min(marks) / 1000)
         metadata["lag_s"] = round((now_ms - min(marks)) / 1000, 1)
     if len(sinks) > 1:
-        metadata |= {f"rows {uid}": sink["rows"] for uid, sink in sinks.items()}
+        metadata |= {f"rows {uid}": sink.rows for uid, sink in sinks.items()}
     tables = sorted(path.parent for path in Path(client.store, client.name, "tables").glob("**/_spark_metadata"))
     metadata |= {f"table {path.name}": dg.MetadataValue.path(str(path)) for path in tables}
     return [dg.AssetObservation(spec.sinks_key, metadata=metadata)]

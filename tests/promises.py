@@ -1,6 +1,7 @@
-"""Prints which tests show which promise of SEMANTICS.md: `make promises`.
+"""Prints which tests show which promise of docs/promises.md: `make promises`.
 
-A test carries the ids as a marker, `@pytest.mark.promise("D4")`. A promise that no test carries is not kept yet: "—".
+A test carries the ids as a marker, `@pytest.mark.promise("D4")`. A promise that no test carries is not kept yet and
+is printed with "—".
 """
 
 import contextlib
@@ -13,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-SEMANTICS = Path(__file__).resolve().parents[2] / "shared" / "SEMANTICS.md"
+PROMISES = Path(__file__).resolve().parents[1] / "docs" / "promises.md"
 
 
 class PromiseCollector:
-    """A pytest plugin: promise id → node ids of the tests that carry it."""
+    """Collects, as a pytest plugin, the node ids of the tests that carry each promise id."""
 
     def __init__(self) -> None:
         self.tests: dict[str, list[str]] = defaultdict(list)
@@ -31,24 +32,23 @@ class PromiseCollector:
 
 
 def listed_promises(text: str) -> list[str]:
-    """The ids that SEMANTICS.md lists, in its order."""
+    """Returns the ids that docs/promises.md lists, in its order."""
     return re.findall(r"^- ([A-Z]\d+) ", text, re.MULTILINE)
 
 
 def table(listed: Sequence[str], tests: Mapping[str, Sequence[str]]) -> str:
-    """One block per id, listed ones first, then those that only tests know."""
+    """Returns one block per id: first the listed ids, then those that only tests name."""
     unknown = sorted(set(tests) - set(listed))
     width = max((len(promise) for promise in [*listed, *unknown]), default=0)
     lines = []
     for promise in [*listed, *unknown]:
         for label, test in zip([promise, *[""] * len(tests.get(promise, ()))], tests.get(promise, ["—"]), strict=False):
             lines.append(f"{label:<{width}}  {test}")
-    if listed:
-        kept = sum(1 for promise in listed if tests.get(promise))
-        lines.append(f"\n{kept} of {len(listed)} promises have a test.")
-        if unknown:
-            lines.append(f"Not in SEMANTICS.md: {', '.join(unknown)}")
-    return "\n".join(lines) or "No test carries a promise."
+    kept = sum(1 for promise in listed if tests.get(promise))
+    lines.append(f"\n{kept} of {len(listed)} promises have a test.")
+    if unknown:
+        lines.append(f"Not in docs/promises.md: {', '.join(unknown)}")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -59,8 +59,7 @@ def main() -> int:
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         print(output.getvalue(), file=sys.stderr)
         return int(code)
-    listed = listed_promises(SEMANTICS.read_text()) if SEMANTICS.is_file() else []
-    print(table(listed, collector.tests))
+    print(table(listed_promises(PROMISES.read_text()), collector.tests))
     return 0
 
 

@@ -1,23 +1,55 @@
-"""The examples of docs/state.md are jobs that run."""
+"""The pages under docs/: examples run, files and links that they name exist, promises that tests name are listed."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import engine.api
 from engine.api import StreamEnvironment
 from engine.connectors.table import TableSink
 from engine.testing import ListSource, run
+from tests.promises import PROMISES, listed_promises
 
-PAGE = Path(__file__).parents[1] / "docs" / "state.md"
+ROOT = Path(__file__).resolve().parents[1]
+STATE = ROOT / "docs" / "state.md"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_PATH = re.compile(r"`((?:engine|tests|checks|orchestration|assets|benchmarks|docs)/[\w./-]*)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """Returns the text of a page without its fenced examples."""
+    return _FENCED.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def promised_ids(path: Path) -> Iterator[str]:
+    """Yields the ids of all promise markers in a file of tests."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "promise":
+            yield from (str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
 
 
 def test_the_examples_of_the_page_on_state_do_what_it_says() -> None:
-    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", STATE.read_text(), re.DOTALL)
 
     def job(env: StreamEnvironment) -> None:
         known: dict[str, Any] = {**vars(engine.api), "pa": pa, "env": env}
@@ -34,3 +66,34 @@ def test_the_examples_of_the_page_on_state_do_what_it_says() -> None:
     assert result.rows("0")[-1] == {"key": "a", "seen": 250}
     assert [row["batch"] for row in result.rows("1")] == [list(range(100)), list(range(100, 200))]
     assert result.rows("2") == [{"app": "a", "seen": seen} for seen in (3, 4, 5)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    missing = [path for path in _PATH.findall(prose(page)) if not (ROOT / path).exists()]
+    assert not missing, f"{page_id(page)} names files that do not exist: {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_between_pages_resolve(page: Path) -> None:
+    broken = []
+    for link in _LINK.findall(prose(page)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken, f"{page_id(page)} has broken links: {broken}"
+
+
+def test_promises_that_tests_carry_are_listed() -> None:
+    listed = listed_promises(PROMISES.read_text())
+    assert len(listed) == len(set(listed)) > 50, "an id is listed twice, or the page has lost its list"
+    unknown = {
+        f"{page_id(path)}: {promise}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for promise in promised_ids(path)
+        if promise not in listed
+    }
+    assert not unknown, f"docs/promises.md does not list: {sorted(unknown)}"

@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -22,6 +21,7 @@ from engine.connectors.table import read_table
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.host.run_folder import MasterLaunch
+from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
 from engine.store.directory import DirectoryStore
@@ -119,16 +119,16 @@ def _watch_and_kill(client: JobClient, supervisor: Supervisor) -> tuple[float, i
             except WeirError:
                 time.sleep(0.1)
                 continue
-            checkpoints = max(checkpoints, status["checkpoints"]["completed"])
-            rows = sum(vertex["rows_in"] for vertex in status["vertices"])
-            if status["phase"] == "running" and rows and not running_since:
+            checkpoints = max(checkpoints, status.checkpoints.completed)
+            rows = sum(vertex.rows_in for vertex in status.vertices)
+            if status.running and rows and not running_since:
                 running_since = now
             if running_since and not killed_at and now - running_since > KILL_AFTER_S:
-                victim = status["slots"][0]["pid"]
+                victim = status.slots[0].pid
                 os.kill(victim, signal.SIGKILL)
                 killed_at = now
                 note = f"kill -9 {victim}"
-            if killed_at and not recovery_s and status["attempt"] > 1 and status["phase"] == "running" and rows:
+            if killed_at and not recovery_s and status.attempt > 1 and status.running and rows:
                 recovery_s = now - killed_at
                 note += f"   records flow again after {recovery_s:.1f} s"
             if now - reading_at > 0.5:
@@ -157,7 +157,7 @@ class _Screen:
         if self._live:
             self._live.__exit__(None, None, None)
 
-    def show(self, status: dict[str, Any], note: str) -> None:
+    def show(self, status: JobStatus, note: str) -> None:
         if self._live:
             self._live.update(render(status, note), refresh=True)
             return

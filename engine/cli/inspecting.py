@@ -6,11 +6,11 @@ these also work for a job that has ended.
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -18,14 +18,15 @@ from rich.table import Table
 from engine.cli.liveview import count, instant, render, shares, size, span
 from engine.cli.shared import JobName, Store, console, errors, examples, job_name
 from engine.core.errors import NotRunning, WeirError
+from engine.jobmaster.events import OperatorFigures, SubtaskFigures
 from engine.jobmaster.figures import TIMES
 from engine.observe.client import JobClient, known_jobs
 from engine.observe.logs import LogReader
-from engine.observe.timeline import CheckpointRecord
+from engine.observe.timeline import CheckpointRecord, VertexFigures
 
 FOLLOW_S = 0.3
 
-AsJson = Annotated[bool, typer.Option("--json", help="as JSON, for scripts")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,79 +44,100 @@ def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
     """List the jobs of a store: those that run, and those that have ended."""
     found = [_listed(JobClient(store, name)) for name in known_jobs(store)]
     if as_json:
-        print(json.dumps(found, indent=2))
+        _print_json(found)
         return
     if not found:
         console.print(f"no jobs in {Path(store).absolute()}; start one with: weir run assets.pageviews.job:job")
         return
     table = _table("job", "state", "uptime", "restarts", "epoch", "last checkpoint", "guarantee")
     for job in found:
-        ago = time.time() * 1000 - job["last_checkpoint_at_ms"] if job["last_checkpoint_at_ms"] else None
+        ago = time.time() * 1000 - job.last_checkpoint_at_ms if job.last_checkpoint_at_ms else None
         table.add_row(
-            job["job"],
-            job["state"],
-            span(job["uptime_ms"]),
-            str(job["restarts"]),
-            str(job["epoch"] or "–"),
+            job.job,
+            job.state,
+            span(job.uptime_ms),
+            str(job.restarts),
+            str(job.epoch or "–"),
             f"{span(ago)} ago" if ago is not None else "–",
-            job["guarantee"],
+            job.guarantee,
         )
     console.print(table)
 
 
-def _listed(client: JobClient) -> dict[str, Any]:
+class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of a store. `state` is its phase while it runs, or how it ended."""
+
+    job: str
+    state: str
+    uptime_ms: int | None = None
+    guarantee: str = ""
+    restarts: int
+    epoch: int | None
+    started_at_ms: int | None
+    ended_at_ms: int | None
+    last_checkpoint_at_ms: int | None
+
+
+def _listed(client: JobClient) -> ListedJob:
     timeline = client.timeline()
     last = timeline.last_completed
+    known = ListedJob(
+        job=client.name,
+        state="",
+        restarts=timeline.restarts_since_start,
+        epoch=last.epoch if last else None,
+        started_at_ms=timeline.started_at_ms,
+        ended_at_ms=timeline.ended_at_ms,
+        last_checkpoint_at_ms=last.ended_at_ms if last else None,
+    )
     try:
         now = client.status()
-        state, running = now["phase"], {name: now[name] for name in ("uptime_ms", "guarantee", "restarts", "epoch")}
     except WeirError as error:
         ended = client.ended()
         state = ended.outcome if ended else "not running" if isinstance(error, NotRunning) else "not answering"
-        epoch = last.epoch if last else None
-        running = {"uptime_ms": None, "guarantee": "", "restarts": timeline.restarts_since_start, "epoch": epoch}
-    return {
-        "job": client.name,
-        "state": state,
-        **running,
-        "started_at_ms": timeline.started_at_ms,
-        "ended_at_ms": timeline.ended_at_ms,
-        "last_checkpoint_at_ms": last.ended_at_ms if last else None,
-    }
+        return msgspec.structs.replace(known, state=state)
+    return msgspec.structs.replace(
+        known,
+        state=now.phase.value,
+        uptime_ms=now.uptime_ms,
+        guarantee=now.guarantee,
+        restarts=now.restarts,
+        epoch=now.epoch,
+    )
 
 
 def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> None:
     """Show what a running job does: rates, watermarks and lag, back pressure, by operator and subtask."""
     now = JobClient(store, job_name(job)).status()
     if as_json:
-        print(json.dumps(now, indent=2))
+        _print_json(now)
         return
     console.print(render(now))
     table = _table("subtask", "slot", "rows/s in", "rows/s out", "watermark", "lag", "busy · back-pressured · idle")
-    for vertex in now["vertices"]:
-        for subtask in vertex["subtasks"]:
+    for vertex in now.vertices:
+        for subtask in vertex.subtasks:
             table.add_row(
-                f"{vertex['id']}[{subtask['subtask']}]",
-                str(subtask["slot"]),
-                count(subtask["rows_in_per_s"]),
-                count(subtask["rows_out_per_s"]),
-                instant(subtask["watermark_ms"]),
-                span(subtask["lag_ms"]),
+                f"{vertex.id}[{subtask.subtask}]",
+                str(subtask.slot),
+                count(subtask.rows_in_per_s),
+                count(subtask.rows_out_per_s),
+                instant(subtask.watermark_ms),
+                span(subtask.lag_ms),
                 shares(subtask),
             )
     console.print(table)
-    if now["spark_ui"]:
-        console.print(f"its slots in Spark's UI: {now['spark_ui']}", highlight=False, soft_wrap=True)
+    if now.spark_ui:
+        console.print(f"its slots in Spark's UI: {now.spark_ui}", highlight=False, soft_wrap=True)
 
 
 def checkpoints(
     job: JobName,
-    number: Annotated[int | None, typer.Argument(help="one of them, with all its parts", metavar="[ID]")] = None,
+    number: Annotated[int | None, typer.Argument(help="checkpoint to show with all its parts", metavar="[ID]")] = None,
     store: Store = ".weir",
-    limit: Annotated[int, typer.Option(min=1, help="how many, newest first")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="number of checkpoints to show, newest first")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List a job's checkpoints, or show where the time of one went. Also of a job that has ended."""
+    """List a job's checkpoints, or show where the time of one went. This also works after the job has ended."""
     timeline = JobClient(store, job_name(job)).timeline()
     if number is not None:
         record = timeline.checkpoint(number)
@@ -125,7 +147,7 @@ def checkpoints(
         return
     found = timeline.checkpoints[:limit]
     if as_json:
-        print(json.dumps([record.summary() for record in found], indent=2))
+        _print_json([record.summary() for record in found])
         return
     if not found:
         console.print(f"{job_name(job)} has no checkpoint yet; weir checkpoint {job} makes one")
@@ -150,35 +172,35 @@ def _checkpoint_table(records: list[CheckpointRecord]) -> Table:
 
 
 def _show_one(record: CheckpointRecord, as_json: bool) -> None:
-    detail = record.as_json()
+    detail = record.with_parts()
     if as_json:
-        print(json.dumps(detail, indent=2))
+        _print_json(detail)
         return
     console.print(_checkpoint_table([record]))
-    if not detail["vertices"]:
+    if not detail.vertices:
         return
     table = _table("operator", "subtask", *_TIME_NAMES, "size")
-    for vertex in detail["vertices"]:
-        table.add_row(f"[bold]{vertex['vertex']}[/]", "all", *_times(vertex), size(vertex["state_bytes"]))
-        for subtask in vertex["subtasks"]:
-            table.add_row("", str(subtask["subtask"]), *_times(subtask), size(subtask["state_bytes"]))
-            for uid, part in subtask["operators"].items():
-                table.add_row(f"  {uid}", str(subtask["subtask"]), *_times(part), size(part["state_bytes"]))
+    for vertex in detail.vertices:
+        table.add_row(f"[bold]{vertex.vertex}[/]", "all", *_times(vertex), size(vertex.state_bytes))
+        for subtask in vertex.subtasks:
+            table.add_row("", str(subtask.subtask), *_times(subtask), size(subtask.state_bytes))
+            for uid, part in subtask.operators.items():
+                table.add_row(f"  {uid}", str(subtask.subtask), *_times(part), size(part.state_bytes))
     console.print("", table)
 
 
 _TIME_NAMES = ("start delay", "alignment", "sync", "async")
 
 
-def _times(figures: dict[str, Any]) -> list[str]:
-    return [span(figures[name]) if name in figures else "" for name in TIMES]
+def _times(figures: VertexFigures | SubtaskFigures | OperatorFigures) -> list[str]:
+    return [span(getattr(figures, name)) if hasattr(figures, name) else "" for name in TIMES]
 
 
 def restarts(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> None:
-    """List why and when attempts of a job ended, and how long it took until it ran again."""
+    """List why and when attempts of a job ended, and how long it took until the job ran again."""
     found = JobClient(store, job_name(job)).timeline().restarts
     if as_json:
-        print(json.dumps([record.as_json() for record in found], indent=2))
+        _print_json(found)
         return
     if not found:
         console.print(f"{job_name(job)} was never restarted")
@@ -201,9 +223,9 @@ def restarts(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> N
 def logs(
     job: JobName,
     store: Store = ".weir",
-    operator: Annotated[str | None, typer.Option(metavar="UID", help="only what this operator's code wrote")] = None,
-    slot: Annotated[int | None, typer.Option(min=0, metavar="N", help="only this slot")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the job has ended")] = False,
+    operator: Annotated[str | None, typer.Option(metavar="UID", help="show only lines of this operator's code")] = None,
+    slot: Annotated[int | None, typer.Option(min=0, metavar="N", help="show only this slot")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="wait for new lines until the job has ended")] = False,
 ) -> None:
     """Show what a job's code prints, logs and warns of, on all slots, and what its JobMaster decides."""
     client = JobClient(store, job_name(job))
@@ -228,6 +250,10 @@ def _show(reader: LogReader) -> int:
         print(f"{line.at} {line.name:<7} {line.operator:<12} {line.text}", flush=True)
         shown += 1
     return shown
+
+
+def _print_json(value: Any) -> None:
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def _table(*columns: str) -> Table:

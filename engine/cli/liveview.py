@@ -3,78 +3,78 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-_SHARES = (("busy", "green"), ("back_pressured", "red"), ("idle", "bright_black"))
+from engine.jobmaster.status import Flow, JobStatus
+
 _BAR = 10
 
 
-def render(status: dict[str, Any], note: str = "") -> RenderableType:
+def render(status: JobStatus, note: str = "") -> RenderableType:
     head = Text.assemble(
-        (status["job"], "bold"),
+        (status.job, "bold"),
         "  ",
-        (status["phase"], "green" if status["phase"] == "running" else "yellow"),
-        f" ({len(status['slots'])} of {status['slots_needed']} slots)",
-        f"  generation {status['generation']}, attempt {status['attempt']}, restarts {status['restarts']}"
-        f"  ·  up {span(status['uptime_ms'])}  ·  {status['guarantee']}",
+        (status.phase.value, "green" if status.running else "yellow"),
+        f" ({len(status.slots)} of {status.slots_needed} slots)",
+        f"  generation {status.generation}, attempt {status.attempt}, restarts {status.restarts}"
+        f"  ·  up {span(status.uptime_ms)}  ·  {status.guarantee}",
     )
     table = Table(box=None, pad_edge=False, header_style="bright_black")
     for name in ("operator", "slots", "rows/s in", "rows/s out", "watermark", "lag", "busy · back-pressured · idle"):
         table.add_column(name, justify="right" if "rows/s" in name or name in ("slots", "lag") else "left")
-    for vertex in status["vertices"]:
+    for vertex in status.vertices:
         table.add_row(
-            vertex["label"],
-            str(vertex["parallelism"]),
-            count(vertex["rows_in_per_s"]),
-            count(vertex["rows_out_per_s"]),
-            instant(vertex["watermark_ms"]),
-            span(vertex["lag_ms"]),
+            vertex.label,
+            str(vertex.parallelism),
+            count(vertex.rows_in_per_s),
+            count(vertex.rows_out_per_s),
+            instant(vertex.watermark_ms),
+            span(vertex.lag_ms),
             shares(vertex),
         )
     parts: list[RenderableType] = [head, table, Text(checkpoint_line(status), style="cyan")]
-    if status["last_failure"]:
-        failure = status["last_failure"]
-        parts.append(Text(f"last failure: {failure['cause']}: {failure['detail']}", style="yellow"))
+    if (failure := status.last_failure) is not None:
+        parts.append(Text(f"last failure: {failure.cause}: {failure.detail}", style="yellow"))
     if note:
         parts.append(Text(note, style="bold magenta"))
     return Panel(Group(*parts), title="weir", title_align="left", border_style="blue")
 
 
-def checkpoint_line(status: dict[str, Any]) -> str:
-    last = status["checkpoints"]["last"]
-    if not last:
+def checkpoint_line(status: JobStatus) -> str:
+    last = status.checkpoints.last
+    if last is None:
         return "no checkpoint yet"
-    if last["sync_ms"] is None:  # published by a JobMaster that died before it could say more
-        return f"checkpoint {last['checkpoint']} → epoch {last['epoch']}"
-    rows = ", ".join(f"{uid} {count(n)}" for uid, n in status["committed_rows"].items())
+    if last.sync_ms is None or last.state_bytes is None:  # its JobMaster died before it could say more
+        return f"checkpoint {last.checkpoint} → epoch {last.epoch}"
+    rows = ", ".join(f"{uid} {count(n)}" for uid, n in status.committed_rows.items())
     return (
-        f"checkpoint {last['checkpoint']} → epoch {last['epoch']} in {last['duration_ms']:.0f} ms (alignment "
-        f"{last['alignment_ms']:.0f}, sync {last['sync_ms']:.0f}, async {last['async_ms']:.0f}), "
-        f"{size(last['state_bytes'])}; {status['checkpoints']['completed']} completed, "
-        f"{status['checkpoints']['failed']} failed; rows committed: {rows}"
+        f"checkpoint {last.checkpoint} → epoch {last.epoch} in {last.duration_ms:.0f} ms (alignment "
+        f"{last.alignment_ms:.0f}, sync {last.sync_ms:.0f}, async {last.async_ms:.0f}), "
+        f"{size(last.state_bytes)}; {status.checkpoints.completed} completed, "
+        f"{status.checkpoints.failed} failed; rows committed: {rows}"
     )
 
 
-def plain_line(status: dict[str, Any]) -> str:
-    """For a terminal that is none: a line a reading."""
-    if status["phase"] != "running":
-        return f"{status['phase']} ({len(status['slots'])} of {status['slots_needed']} slots registered)"
-    rows = status["vertices"][0]["rows_in_per_s"]
-    return f"{status['phase']}  {count(rows)} rows/s in  {checkpoint_line(status)}"
+def plain_line(status: JobStatus) -> str:
+    """Returns one line per update, for an output that is not a terminal."""
+    if not status.running:
+        return f"{status.phase.value} ({len(status.slots)} of {status.slots_needed} slots registered)"
+    rows = status.vertices[0].rows_in_per_s
+    return f"{status.phase.value}  {count(rows)} rows/s in  {checkpoint_line(status)}"
 
 
-def shares(figures: dict[str, Any]) -> Text:
-    """How a vertex or a subtask spent its last seconds."""
+def shares(flow: Flow) -> Text:
+    """Draws how a vertex or a subtask spent its last seconds."""
+    parts = ((flow.busy, "green"), (flow.back_pressured, "red"), (flow.idle, "bright_black"))
     bar = Text()
-    if any(figures[name] for name, _ in _SHARES):
-        for name, colour in _SHARES:
-            bar.append("█" * round(_BAR * figures[name]), style=colour)
-        bar.append(" " + " · ".join(f"{100 * figures[name]:.0f}%" for name, _ in _SHARES))
+    if any(share for share, _ in parts):
+        for share, colour in parts:
+            bar.append("█" * round(_BAR * share), style=colour)
+        bar.append(" " + " · ".join(f"{100 * share:.0f}%" for share, _ in parts))
     return bar
 
 

@@ -179,7 +179,7 @@ def checkpoint(
     """Trigger a checkpoint now and wait until it is published and committed."""
     client = JobClient(store, job_name(job))
     made = client.wait_for_checkpoint(client.trigger_checkpoint(), timeout)
-    console.print(f"[green]checkpoint {made['checkpoint']} is epoch {made['epoch']}[/], {made['duration_ms']:.0f} ms")
+    console.print(f"[green]checkpoint {made.checkpoint} is epoch {made.epoch}[/], {made.duration_ms:.0f} ms")
 
 
 @app.command()

@@ -43,9 +43,6 @@ class JobPaths:
     def manifest(self, attempt: AttemptId, checkpoint: int) -> str:
         return f"{self.attempt(attempt, checkpoint)}/manifest.json"
 
-    def nonce(self, generation: int) -> str:
-        return f"{self.job}/nonce-{generation:04d}"
-
     def inputs(self) -> tuple[str, str]:
         """What the job reads beside its snapshots: listings, DataFrames and static tables."""
         return f"{self.job}/sources", f"{self.job}/static"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from engine.jobmaster.events import AnyEvent
 from engine.jobmaster.slot_pool import SlotInfo
 from engine.protocol.messages import MasterMessage
 
@@ -46,10 +47,9 @@ class RunOffLoop:
 
 @dataclass(frozen=True)
 class Note:
-    """For history, logs and the live view."""
+    """An event for the job's history, its logs and the live view."""
 
-    kind: str
-    data: dict[str, Any]
+    event: AnyEvent
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from engine.jobmaster.events import Completed, OperatorFigures, SubtaskFigures
 from engine.protocol.checkpoint import CompletedCheckpoint
 from engine.protocol.ids import SubtaskId
 from engine.protocol.manifest import Manifest
-from engine.protocol.messages import Acknowledge
+from engine.protocol.messages import Acknowledge, SubtaskTotals
 
 WINDOW_MS = 5_000.0
 """Rates are of the last seconds: long enough to be steady, short enough to see a stall."""
@@ -26,37 +26,37 @@ def checkpoint_figures(
     subtasks: Sequence[SubtaskId],
     duration_ms: float,
     wall_ms: int,
-) -> dict[str, Any]:
-    """The record of a completed checkpoint. Its times are the longest of all subtasks', its bytes their sum."""
+) -> Completed:
+    """Returns the record of a completed checkpoint. Its times are the longest of all subtasks', its bytes their sum."""
     acks = {ack.subtask: ack for ack in completed.acks}
-    return {
-        "checkpoint": completed.checkpoint,
-        "epoch": manifest.epoch,
-        "attempt": str(completed.attempt),
-        "completed_at_ms": wall_ms,
-        "duration_ms": round(duration_ms, 1),
-        "state_bytes": manifest.state_bytes,
+    return Completed(
+        checkpoint=completed.checkpoint,
+        epoch=manifest.epoch,
+        attempt=str(completed.attempt),
+        completed_at_ms=wall_ms,
+        duration_ms=round(duration_ms, 1),
+        state_bytes=manifest.state_bytes,
         **{name: round(max(getattr(ack.timings, name) for ack in completed.acks), 1) for name in TIMES},
-        "final": manifest.final,
-        "ledger": manifest.ledger,
-        "subtasks": [_subtask_figures(acks[subtask]) for subtask in subtasks if subtask in acks],
-    }
+        final=manifest.final,
+        ledger=manifest.ledger,
+        subtasks=[_subtask_figures(acks[subtask]) for subtask in subtasks if subtask in acks],
+    )
 
 
-def _subtask_figures(ack: Acknowledge) -> dict[str, Any]:
+def _subtask_figures(ack: Acknowledge) -> SubtaskFigures:
     size: dict[str, int] = defaultdict(int)
     for file in ack.state.files:
         size[file.uid] += file.size
-    return {
-        "vertex": ack.subtask.vertex,
-        "subtask": ack.subtask.index,
+    return SubtaskFigures(
+        vertex=ack.subtask.vertex,
+        subtask=ack.subtask.index,
         **{name: round(getattr(ack.timings, name), 1) for name in TIMES},
-        "state_bytes": sum(size.values()),
-        "operators": {
-            uid: {"sync_ms": round(spent.sync_ms, 1), "async_ms": round(spent.async_ms, 1), "state_bytes": size[uid]}
+        state_bytes=sum(size.values()),
+        operators={
+            uid: OperatorFigures(round(spent.sync_ms, 1), round(spent.async_ms, 1), size[uid])
             for uid, spent in ack.timings.operators.items()
         },
-    }
+    )
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ class Rates:
     """Rates from the running totals that heartbeats bring, over the last seconds."""
 
     def __init__(self) -> None:
-        self._readings: dict[str, deque[tuple[float, Mapping[str, Any]]]] = defaultdict(deque)
+        self._readings: dict[str, deque[tuple[float, SubtaskTotals]]] = defaultdict(deque)
 
     def clear(self) -> None:
         self._readings.clear()
 
-    def add(self, totals: Mapping[str, Mapping[str, Any]], now_ms: float) -> None:
+    def add(self, totals: Mapping[str, SubtaskTotals], now_ms: float) -> None:
         for subtask, total in totals.items():
             readings = self._readings[subtask]
-            if readings and total["busy_ms"] < readings[-1][1]["busy_ms"]:
+            if readings and total.busy_ms < readings[-1][1].busy_ms:
                 readings.clear()  # it was deployed anew, and counts from zero
             readings.append((now_ms, total))
             while now_ms - readings[0][0] > WINDOW_MS:
@@ -95,7 +95,7 @@ class Rates:
             return None
         (first_ms, first), (last_ms, last) = readings[0], readings[-1]
         seconds = (last_ms - first_ms) / 1000
-        rows = (max(0.0, (last[name] - first[name]) / seconds) for name in ROWS)
-        spent = [max(0.0, last[f"{name}_ms"] - first[f"{name}_ms"]) for name in SHARES]
+        rows = (max(0.0, (getattr(last, name) - getattr(first, name)) / seconds) for name in ROWS)
+        spent = [max(0.0, getattr(last, f"{name}_ms") - getattr(first, f"{name}_ms")) for name in SHARES]
         whole = sum(spent) or 1.0
         return Rate(*rows, *(part / whole for part in spent))

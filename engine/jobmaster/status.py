@@ -1,79 +1,200 @@
-"""What a job looks like from outside: the JSON behind `weir status`, the live view and the REST interface."""
+"""`JobStatus`: what a job is doing now. HTTP, `weir status`, the live view, metrics and Dagster show it.
+
+The JobMaster knows the present; what happened before it, or in other attempts, comes from the job's timeline (`Past`).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
 
 from engine.core.sinks import Guarantee
-from engine.host.run_folder import MasterLaunch
-from engine.jobmaster.figures import ROWS, SHARES
+from engine.graph.job_graph import JobGraph, JobVertex
+from engine.jobmaster.events import AttemptFailed
+from engine.jobmaster.figures import Rate
 from engine.jobmaster.master import JobMaster, Phase
-from engine.observe.timeline import Timeline
 from engine.protocol import ledger
 from engine.protocol.config import CheckpointingMode
 from engine.protocol.ids import SubtaskId
+from engine.protocol.messages import SubtaskTotals
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 
-_TOTALS = (*ROWS, *(f"{name}_ms" for name in SHARES))
-_RATES = tuple(f"{name}_per_s" for name in ROWS)
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """What flows through a subtask or a vertex.
+
+    Rows and `…_ms` are totals of the attempt; rates and shares are of the last seconds. `watermark_ms` is None at the
+    start (−∞), at the end (+∞), and where event time is not used.
+    """
+
+    rows_in: int
+    rows_out: int
+    busy_ms: float
+    back_pressured_ms: float
+    idle_ms: float
+    rows_in_per_s: float
+    rows_out_per_s: float
+    busy: float
+    back_pressured: float
+    idle: float
+    watermark_ms: int | None
+    lag_ms: int | None
+    finished: bool
 
 
-def describe(
-    master: JobMaster, launch: MasterLaunch, timeline: Timeline, wall_ms: int, spark_ui: str | None
-) -> dict[str, Any]:
-    graph = master.execution.graph
+class SubtaskStatus(Flow, frozen=True, kw_only=True):
+    subtask: int
+    slot: int
+
+
+class VertexStatus(Flow, frozen=True, kw_only=True):
+    """Rows and rates are those of its subtasks together, shares their mean, its watermark the lowest."""
+
+    id: str
+    label: str
+    operators: list[str]
+    parallelism: int
+    subtasks: list[SubtaskStatus]
+
+
+class SlotStatus(msgspec.Struct, frozen=True):
+    """A registered Spark task. `slot` is None while it is not used; `task` is Spark's task id."""
+
+    slot: int | None
+    pid: int
+    address: str
+    task: int
+
+
+class SinkStatus(msgspec.Struct, frozen=True):
+    """`rows` are those of the newest epoch: readers can see them."""
+
+    rows: int
+    watermark_ms: int | None
+    lag_ms: int | None
+
+
+class CheckpointStatus(Enum):
+    """PUBLISHED: its epoch exists, and is being committed, or will be by whoever restores it."""
+
+    TRIGGERED = "triggered"
+    PUBLISHED = "published"
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+
+
+class CheckpointSummary(msgspec.Struct, kw_only=True):
+    """One checkpoint, without its parts. What is not known yet is None."""
+
+    checkpoint: int
+    attempt: str
+    triggered_at_ms: int
+    status: CheckpointStatus = CheckpointStatus.TRIGGERED
+    ended_at_ms: int | None = None
+    duration_ms: float | None = None
+    epoch: int | None = None
+    state_bytes: int | None = None
+    start_delay_ms: float | None = None
+    alignment_ms: float | None = None
+    sync_ms: float | None = None
+    async_ms: float | None = None
+    final: bool = False
+    why: str = ""
+    detail: str = ""
+
+
+class Checkpoints(msgspec.Struct, frozen=True):
+    """`completed` and `failed` count since this JobMaster started."""
+
+    interval_ms: int | None
+    completed: int
+    failed: int
+    last: CheckpointSummary | None
+    pending: list[int]
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What the timeline knows and a JobMaster does not: it may have been started long after the job."""
+
+    started_at_ms: int | None
+    restarts: int
+    last_checkpoint: CheckpointSummary | None
+
+
+class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    path: str
+    phase: Phase
+    generation: int
+    attempt: int
+    parallelism: int
+    slots_needed: int
+    guarantee: str
+    started_at_ms: int | None
+    uptime_ms: int | None
+    restarts: int
+    last_failure: AttemptFailed | None
+    epoch: int
+    checkpoints: Checkpoints
+    committed_rows: dict[str, int]
+    read_rows: dict[str, int]
+    malformed_rows: dict[str, int]
+    slots: list[SlotStatus]
+    spark_ui: str | None
+    vertices: list[VertexStatus]
+    sinks: dict[str, SinkStatus]
+
+    @property
+    def running(self) -> bool:
+        """True while records can flow."""
+        return self.phase is Phase.RUNNING
+
+
+def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wall_ms: int) -> JobStatus:
+    graph, totals = master.execution.graph, master.ledger
     vertices = [describe_vertex(master, vertex.id, wall_ms) for vertex in graph.vertices]
+    sources = [vertex.source.uid for vertex in graph.vertices if vertex.source]
     since_ms = master.stats.running_since_ms if master.phase is Phase.RUNNING else None
-    last = timeline.last_completed
-    return {
-        "job": graph.name,
-        "path": launch.path,
-        "phase": master.phase.value,
-        "generation": master.attempt.generation,
-        "attempt": master.attempt.attempt,
-        "parallelism": max(vertex.parallelism for vertex in graph.vertices),
-        "slots_needed": master.execution.slots,
-        "guarantee": guarantee(master),
-        "started_at_ms": timeline.started_at_ms,
-        "uptime_ms": wall_ms - since_ms if since_ms is not None else None,
-        "restarts": timeline.restarts_since_start,
-        "last_failure": master.stats.last_failure,
-        "epoch": master.newest.epoch if master.newest else 0,
-        "checkpoints": {
-            "interval_ms": graph.checkpoints.interval_ms,
-            "completed": master.stats.checkpoints_completed,
-            "failed": master.stats.checkpoints_failed,
-            "last": last.summary() if last else None,
-            "pending": [p.checkpoint for p in master.coordinator.pending] if master.coordinator else [],
-        },
-        "committed_rows": {uid: master.ledger.get(ledger.sink_rows(uid), 0) for uid, _ in graph.sinks},
-        "read_rows": {
-            v.source.uid: master.ledger.get(ledger.source_rows(v.source.uid), 0) for v in graph.vertices if v.source
-        },
-        "malformed_rows": {
-            v.source.uid: master.ledger.get(ledger.malformed_rows(v.source.uid), 0) for v in graph.vertices if v.source
-        },
-        "slots": [
-            {"slot": s.index, "pid": s.pid, "address": s.address, "task": s.task_attempt} for s in master.slots.all
-        ],
-        "spark_ui": spark_ui,
-        "vertices": vertices,
-        "sinks": {
-            operator.uid: {
-                "rows": master.ledger.get(ledger.sink_rows(operator.uid), 0),
-                "watermark_ms": shown["watermark_ms"],
-                "lag_ms": shown["lag_ms"],
-            }
+    return JobStatus(
+        job=graph.name,
+        path=path,
+        phase=master.phase,
+        generation=master.attempt.generation,
+        attempt=master.attempt.attempt,
+        parallelism=max(vertex.parallelism for vertex in graph.vertices),
+        slots_needed=master.execution.slots,
+        guarantee=guarantee(graph),
+        started_at_ms=past.started_at_ms,
+        uptime_ms=wall_ms - since_ms if since_ms is not None else None,
+        restarts=past.restarts,
+        last_failure=master.stats.last_failure,
+        epoch=master.newest.epoch if master.newest else 0,
+        checkpoints=Checkpoints(
+            graph.checkpoints.interval_ms,
+            master.stats.checkpoints_completed,
+            master.stats.checkpoints_failed,
+            past.last_checkpoint,
+            [p.checkpoint for p in master.coordinator.pending] if master.coordinator else [],
+        ),
+        committed_rows={uid: totals.get(ledger.sink_rows(uid), 0) for uid, _ in graph.sinks},
+        read_rows={uid: totals.get(ledger.source_rows(uid), 0) for uid in sources},
+        malformed_rows={uid: totals.get(ledger.malformed_rows(uid), 0) for uid in sources},
+        slots=[SlotStatus(s.index, s.pid, s.address, s.task_attempt) for s in master.slots.all],
+        spark_ui=spark_ui,
+        vertices=vertices,
+        sinks={
+            operator.uid: SinkStatus(totals.get(ledger.sink_rows(operator.uid), 0), shown.watermark_ms, shown.lag_ms)
             for vertex, shown in zip(graph.vertices, vertices, strict=True)
             for operator in vertex.operators
             if operator.sink is not None
         },
-    }
+    )
 
 
-def guarantee(master: JobMaster) -> str:
-    """The weakest of engine and sinks (the sources here can all be reset)."""
-    graph = master.execution.graph
+def guarantee(graph: JobGraph) -> str:
+    """Returns the weakest guarantee of engine and sinks, in words. All sources so far can be reset."""
     if graph.checkpoints.interval_ms is None:
         return "at most once between checkpoints made by hand"
     sinks = [sink.guarantee for _, sink in graph.sinks]
@@ -81,40 +202,59 @@ def guarantee(master: JobMaster) -> str:
     return str((Guarantee.AT_LEAST_ONCE if weakest else Guarantee.EXACTLY_ONCE).value)
 
 
-def describe_vertex(master: JobMaster, vertex_id: str, wall_ms: int) -> dict[str, Any]:
-    """Rows and rates are those of its subtasks together, shares their mean, its watermark the lowest."""
+def describe_vertex(master: JobMaster, vertex_id: str, wall_ms: int) -> VertexStatus:
     vertex = master.execution.graph.vertex(vertex_id)
-    subtasks = [_subtask(master, SubtaskId(vertex_id, index), wall_ms) for index in range(vertex.parallelism)]
-    marks = [s["watermark_ms"] for s in subtasks if s["watermark_ms"] is not None]
-    watermark = min(marks) if len(marks) == len(subtasks) else None
-    return {
-        "id": vertex_id,
-        "label": vertex.label,
-        "operators": vertex.uids,
-        "parallelism": vertex.parallelism,
-        **{name: sum(s[name] for s in subtasks) for name in (*_TOTALS, *_RATES)},
-        **{name: round(sum(s[name] for s in subtasks) / len(subtasks), 3) for name in SHARES},
-        **_clock(watermark, wall_ms),
-        "finished": all(s["finished"] for s in subtasks),
-        "subtasks": subtasks,
-    }
+    return _vertex(vertex, [_subtask(master, SubtaskId(vertex_id, i), wall_ms) for i in range(vertex.parallelism)])
 
 
-def _subtask(master: JobMaster, subtask: SubtaskId, wall_ms: int) -> dict[str, Any]:
-    totals, rate = master.metrics.get(str(subtask), {}), master.rates.of(str(subtask))
-    return {
-        "subtask": subtask.index,
-        "slot": master.execution.slot_of(subtask),
-        **{name: totals.get(name, 0) for name in _TOTALS},
-        **{name: round(getattr(rate, name), 1) if rate else 0.0 for name in _RATES},
-        **{name: round(getattr(rate, name), 3) if rate else 0.0 for name in SHARES},
-        **_clock(totals.get("watermark_ms"), wall_ms),
-        "finished": bool(totals.get("finished")),
-    }
+def _vertex(vertex: JobVertex, subtasks: Sequence[SubtaskStatus]) -> VertexStatus:
+    def mean(shares: Sequence[float]) -> float:
+        return round(sum(shares) / len(shares), 3)
+
+    lowest = min(subtasks, key=lambda s: (s.watermark_ms is not None, s.watermark_ms))  # one without any comes first
+    return VertexStatus(
+        id=vertex.id,
+        label=vertex.label,
+        operators=vertex.uids,
+        parallelism=vertex.parallelism,
+        rows_in=sum(s.rows_in for s in subtasks),
+        rows_out=sum(s.rows_out for s in subtasks),
+        busy_ms=sum(s.busy_ms for s in subtasks),
+        back_pressured_ms=sum(s.back_pressured_ms for s in subtasks),
+        idle_ms=sum(s.idle_ms for s in subtasks),
+        rows_in_per_s=sum(s.rows_in_per_s for s in subtasks),
+        rows_out_per_s=sum(s.rows_out_per_s for s in subtasks),
+        busy=mean([s.busy for s in subtasks]),
+        back_pressured=mean([s.back_pressured for s in subtasks]),
+        idle=mean([s.idle for s in subtasks]),
+        watermark_ms=lowest.watermark_ms,
+        lag_ms=lowest.lag_ms,
+        finished=all(s.finished for s in subtasks),
+        subtasks=list(subtasks),
+    )
 
 
-def _clock(watermark_ms: int | None, wall_ms: int) -> dict[str, int | None]:
-    """Neither at the start (−∞) nor at the end (+∞) is there something to show."""
-    if watermark_ms is None or watermark_ms in (MIN_WATERMARK, MAX_WATERMARK):
-        return {"watermark_ms": None, "lag_ms": None}
-    return {"watermark_ms": watermark_ms, "lag_ms": wall_ms - watermark_ms}
+_STANDS_STILL = Rate(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def _subtask(master: JobMaster, subtask: SubtaskId, wall_ms: int) -> SubtaskStatus:
+    totals = master.totals.get(str(subtask), SubtaskTotals())
+    rate = master.rates.of(str(subtask)) or _STANDS_STILL
+    watermark_ms = None if totals.watermark_ms in (MIN_WATERMARK, MAX_WATERMARK) else totals.watermark_ms
+    return SubtaskStatus(
+        subtask=subtask.index,
+        slot=master.execution.slot_of(subtask),
+        rows_in=totals.rows_in,
+        rows_out=totals.rows_out,
+        busy_ms=totals.busy_ms,
+        back_pressured_ms=totals.back_pressured_ms,
+        idle_ms=totals.idle_ms,
+        rows_in_per_s=round(rate.rows_in_per_s, 1),
+        rows_out_per_s=round(rate.rows_out_per_s, 1),
+        busy=round(rate.busy, 3),
+        back_pressured=round(rate.back_pressured, 3),
+        idle=round(rate.idle, 3),
+        watermark_ms=watermark_ms,
+        lag_ms=wall_ms - watermark_ms if watermark_ms is not None else None,
+        finished=totals.finished,
+    )

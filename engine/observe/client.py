@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
+import msgspec
 
 from engine.core.errors import Ending, NotRunning, WeirError
 from engine.host.run_folder import MasterExit, RunFolder
+from engine.jobmaster.status import CheckpointStatus, JobStatus
 from engine.observe.history import History
-from engine.observe.timeline import Timeline
+from engine.observe.timeline import CheckpointDetail, Timeline
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,11 @@ class JobClient:
     def folder(self) -> RunFolder:
         return RunFolder(self.store, self.name)
 
-    def status(self) -> dict[str, Any]:
-        result = self._call("GET", "/job").json()
-        assert isinstance(result, dict)
-        return result
+    def status(self) -> JobStatus:
+        return msgspec.json.decode(self._call("GET", "/job").content, type=JobStatus)
 
     def timeline(self) -> Timeline:
-        """Its checkpoints and restarts, from the store: also of a job that has ended."""
+        """Returns the job's checkpoints and restarts, from the store: also those of a job that has ended."""
         if self.name not in known_jobs(self.store):
             raise NotRunning(self._why_not())
         return Timeline(History(self.store, self.name).events())
@@ -38,16 +37,16 @@ class JobClient:
     def trigger_checkpoint(self) -> int:
         return int(self._call("POST", "/checkpoints").json()["checkpoint"])
 
-    def wait_for_checkpoint(self, checkpoint: int, timeout_s: float) -> dict[str, Any]:
-        """Until it is completed, or an error that says why it was not."""
+    def wait_for_checkpoint(self, checkpoint: int, timeout_s: float) -> CheckpointDetail:
+        """Waits until the checkpoint is completed; raises an error that says why if it was aborted."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            result = self._call("GET", f"/checkpoints/{checkpoint}").json()
-            assert isinstance(result, dict)
-            if result["status"] == "completed":
-                return result
-            if result["status"] == "aborted":
-                raise WeirError(f"checkpoint {checkpoint} was aborted: {result['why']}: {result['detail']}")
+            answer = self._call("GET", f"/checkpoints/{checkpoint}")
+            found = msgspec.json.decode(answer.content, type=CheckpointDetail)
+            if found.status is CheckpointStatus.COMPLETED:
+                return found
+            if found.status is CheckpointStatus.ABORTED:
+                raise WeirError(f"checkpoint {checkpoint} was aborted: {found.why}: {found.detail}")
             time.sleep(0.1)
         raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still be")
 
@@ -64,7 +63,7 @@ class JobClient:
             if ended is not None:
                 return ended
             try:
-                if self.status()["phase"] == "running":
+                if self.status().running:
                     return None
             except NotRunning:
                 pass

@@ -1,18 +1,18 @@
 """The history of a job, `<store>/<job>/history/events.jsonl`: one event a line, written by each JobMaster in turn.
 
-It outlives them all. What a crash tore is nobody's event.
+It outlives them all. Lines cut short by a crash are skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from engine.core.paths import JobPaths
 from engine.host.rotated import BEGIN, Position, RotatedFile
+from engine.jobmaster.events import AnyEvent, decode
 
 FILE_BYTES = 8 << 20
 FILES = 2
@@ -24,18 +24,16 @@ class History:
         path = Path(store).absolute() / JobPaths(job).history("events.jsonl")
         self._file = RotatedFile(path, file_bytes, FILES)
 
-    def append(self, event: Mapping[str, Any]) -> None:
+    def append(self, event: AnyEvent) -> None:
         self._file.append(msgspec.json.encode(event))
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """All that are kept, oldest first."""
+    def events(self) -> Iterator[AnyEvent]:
+        """Returns all events that are kept, oldest first."""
         return (event for event, _ in self.after(BEGIN))
 
-    def after(self, position: Position) -> Iterator[tuple[dict[str, Any], Position]]:
+    def after(self, position: Position) -> Iterator[tuple[AnyEvent, Position]]:
+        """Returns the events behind a position, each with the position behind it."""
         for line, behind in self._file.after(position):
-            try:
-                event = msgspec.json.decode(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and "kind" in event:
+            event = decode(line)
+            if event is not None:
                 yield event, behind

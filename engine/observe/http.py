@@ -11,6 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -20,20 +21,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from engine.jobmaster.status import JobStatus, VertexStatus
 from engine.observe.metrics import CONTENT_TYPE, exposition
 from engine.observe.timeline import Timeline
 
 ROUTES = {
-    "GET /": "these routes",
-    "GET /job": "the job now: phase, guarantee, checkpoints, slots; vertices with rates, shares of time, watermarks",
-    "GET /job/vertices/{id}": "one vertex of it, with its subtasks",
-    "GET /checkpoints": "all that are remembered, newest first; ?limit=20&offset=0",
-    "POST /checkpoints": "trigger one now; its number comes back, GET /checkpoints/{id} tells how it ended",
-    "GET /checkpoints/{id}": "one checkpoint: where its time went, by vertex, operator and subtask; its ledger",
-    "GET /restarts": "why and when attempts ended, newest first, and how long until the job ran again",
-    "GET /events": "what happened, oldest first; ?after_ms=0",
-    "GET /metrics": "for Prometheus",
-    "POST /cancel": "end the job; its last epoch stays",
+    "GET /": "lists these routes",
+    "GET /job": "shows the job now: phase, guarantee, checkpoints, slots; vertices with rates, busy shares, watermarks",
+    "GET /job/vertices/{id}": "shows one vertex of the job, with its subtasks",
+    "GET /checkpoints": "lists the checkpoints that are remembered, newest first; ?limit=20&offset=0",
+    "POST /checkpoints": "triggers a checkpoint now and returns its number; GET /checkpoints/{id} tells how it ended",
+    "GET /checkpoints/{id}": "shows one checkpoint: where its time went, by vertex, operator and subtask; its ledger",
+    "GET /restarts": "lists why and when attempts ended, newest first, and how long until the job ran again",
+    "GET /events": "lists what happened, oldest first; ?after_ms=0",
+    "GET /metrics": "returns all figures in Prometheus' text format",
+    "POST /cancel": "ends the job; its last epoch stays",
 }
 
 
@@ -44,9 +46,9 @@ class Answering(Protocol):
 
     def ask(self, question: Callable[[], Any]) -> Any: ...
 
-    def status(self) -> dict[str, Any]: ...
+    def status(self) -> JobStatus: ...
 
-    def vertex(self, vertex_id: str) -> dict[str, Any] | None: ...
+    def vertex(self, vertex_id: str) -> VertexStatus | None: ...
 
     def trigger(self) -> int | None: ...
 
@@ -132,19 +134,19 @@ class _Handlers:
         return JSONResponse({"routes": ROUTES})
 
     async def job(self, request: Request) -> Response:
-        return JSONResponse(await self._ask(self._process.status))
+        return _json(await self._ask(self._process.status))
 
     async def vertex(self, request: Request) -> Response:
         wanted = request.path_params["id"]
         found = await self._ask(lambda: self._process.vertex(wanted))
         if found is None:
             raise HTTPException(404, f"the job has no vertex {wanted!r}; GET /job lists them")
-        return JSONResponse(found)
+        return _json(found)
 
     async def checkpoints(self, request: Request) -> Response:
         limit, offset = _number(request, "limit", 20), _number(request, "offset", 0)
         known = await self._ask(lambda: [record.summary() for record in self._process.timeline.checkpoints])
-        return JSONResponse({"total": len(known), "checkpoints": known[offset : offset + limit]})
+        return _json({"total": len(known), "checkpoints": known[offset : offset + limit]})
 
     async def trigger(self, request: Request) -> Response:
         checkpoint = await self._ask(self._process.trigger)
@@ -156,18 +158,18 @@ class _Handlers:
         number = request.path_params["id"]
         if not number.isdecimal():
             raise HTTPException(400, f"a checkpoint is named by its number, not {number!r}")
-        found = await self._ask(lambda: _as_json(self._process.timeline.checkpoint(int(number))))
+        found = await self._ask(lambda: self._process.timeline.checkpoint(int(number)))
         if found is None:
             raise HTTPException(404, f"checkpoint {number} is not remembered; GET /checkpoints lists those that are")
-        return JSONResponse(found)
+        return _json(found.with_parts())
 
     async def restarts(self, request: Request) -> Response:
-        return JSONResponse(await self._ask(lambda: [record.as_json() for record in self._process.timeline.restarts]))
+        return _json(await self._ask(lambda: self._process.timeline.restarts))
 
     async def events(self, request: Request) -> Response:
         after_ms = _number(request, "after_ms", 0)
         events = await self._ask(lambda: list(self._process.timeline.events))
-        return JSONResponse([event for event in events if event["at_ms"] > after_ms])
+        return _json([event for event in events if event.at_ms > after_ms])
 
     async def metrics(self, request: Request) -> Response:
         status = await self._ask(self._process.status)
@@ -178,8 +180,8 @@ class _Handlers:
         return JSONResponse({"cancelling": True}, status_code=202)
 
 
-def _as_json(record: Any) -> dict[str, Any] | None:
-    return record.as_json() if record is not None else None
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
 
 
 def _number(request: Request, name: str, default: int) -> int:

@@ -1,93 +1,137 @@
-"""A job's figures in Prometheus' text format 0.0.4, made from its status."""
+"""A job's status as Prometheus metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client.registry import Collector
 
 from engine.jobmaster.figures import SHARES, TIMES
+from engine.jobmaster.status import JobStatus
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass
-class _Family:
-    """One metric: its samples share a name, and stand together."""
-
-    name: str
-    kind: str
-    help: str
-    samples: list[tuple[Mapping[str, Any], float]] = field(default_factory=list)
-
-    def text(self, job: str) -> Iterator[str]:
-        yield f"# HELP {self.name} {self.help}"
-        yield f"# TYPE {self.name} {self.kind}"
-        for labels, value in self.samples:
-            pairs = ",".join(f'{name}="{_escaped(str(label))}"' for name, label in {"job": job, **labels}.items())
-            yield f"{self.name}{{{pairs}}} {value!r}"
+__all__ = ["CONTENT_TYPE", "exposition"]
 
 
-def exposition(status: Mapping[str, Any]) -> str:
-    families = [family for family in [*_of_job(status), *_of_subtasks(status)] if family.samples]
-    return "\n".join(line for family in families for line in family.text(status["job"])) + "\n"
+def exposition(status: JobStatus) -> bytes:
+    """Returns the status in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_StatusCollector(status))
+    return generate_latest(registry)
 
 
-def _of_job(status: Mapping[str, Any]) -> Iterator[_Family]:
-    checkpoints, last = status["checkpoints"], status["checkpoints"]["last"]
+class _StatusCollector(Collector):
+    """Every metric has the label `job`. A metric without a value is left out."""
 
-    def one(name: str, kind: str, text: str, value: float | None) -> _Family:
-        return _Family(name, kind, text, [({}, value)] if value is not None else [])
+    def __init__(self, status: JobStatus) -> None:
+        self._status = status
 
-    yield one("weir_job_running", "gauge", "1 while records can flow.", int(status["phase"] == "running"))
-    yield one(
-        "weir_job_generation", "gauge", "Of the JobMaster: one more for each that took over.", status["generation"]
-    )
-    yield one("weir_job_uptime_seconds", "gauge", "Since the job last began to run.", _seconds(status["uptime_ms"]))
-    yield one("weir_restarts_total", "counter", "Since the job was started.", status["restarts"])
-    yield one("weir_slots_registered", "gauge", "Spark tasks that can be deployed to.", len(status["slots"]))
-    yield one("weir_slots_needed", "gauge", "Slots that the job takes.", status["slots_needed"])
-    yield one("weir_epoch", "gauge", "The newest that is published.", status["epoch"])
-    for name, text in (("completed", "Published and committed"), ("failed", "Expired, declined or aborted")):
-        yield one(f"weir_checkpoints_{name}_total", "counter", f"{text}, by this JobMaster.", checkpoints[name])
-    if last:
-        head, at = "weir_last_checkpoint", last["ended_at_ms"]
-        yield one(f"{head}_duration_seconds", "gauge", "From trigger to commit.", _seconds(last["duration_ms"]))
-        yield one(f"{head}_state_bytes", "gauge", "State files of all subtasks.", last["state_bytes"])
-        yield one(f"{head}_timestamp_seconds", "gauge", "When it was committed, Unix time.", _seconds(at))
-        parts = [({"part": name.removesuffix("_ms")}, last[name] / 1000) for name in TIMES if last[name] is not None]
-        yield _Family(f"{head}_part_seconds", "gauge", "Longest of all subtasks, by part of the snapshot.", list(parts))
-    for key, text in (
-        ("read_rows", "Rows of each source in the newest epoch."),
-        ("committed_rows", "Rows of each sink in the newest epoch."),
-        ("malformed_rows", "Rows of each source that could not be read, in the newest epoch."),
-    ):
-        samples = [({"operator": uid}, rows) for uid, rows in status[key].items()]
-        yield _Family(f"weir_{key}", "gauge", text, list(samples))
+    def collect(self) -> Iterator[Metric]:
+        for metric in (*self._of_job(), *self._of_last_checkpoint(), *self._of_operators(), *self._of_subtasks()):
+            if metric.samples:
+                yield metric
 
+    def _gauge(self, name: str, text: str, value: float | None) -> Metric:
+        metric = GaugeMetricFamily(name, text, labels=["job"])
+        if value is not None:
+            metric.add_metric([self._status.job], value)
+        return metric
 
-def _of_subtasks(status: Mapping[str, Any]) -> Iterator[_Family]:
-    subtasks = [
-        ({"vertex": vertex["id"], "subtask": subtask["subtask"]}, subtask)
-        for vertex in status["vertices"]
-        for subtask in vertex["subtasks"]
-    ]
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        metric = CounterMetricFamily(name, text, labels=["job"])
+        metric.add_metric([self._status.job], value)
+        return metric
 
-    def each(name: str, kind: str, text: str, key: str, scale: float = 1.0) -> _Family:
-        samples = [(labels, subtask[key] / scale) for labels, subtask in subtasks if subtask[key] is not None]
-        return _Family(name, kind, text, list(samples))
+    def _of_job(self) -> Iterator[Metric]:
+        status = self._status
+        yield self._gauge("weir_job_running", "1 while records can flow.", int(status.running))
+        yield self._gauge(
+            "weir_job_generation", "Generation of the JobMaster: each takeover adds one.", status.generation
+        )
+        yield self._gauge(
+            "weir_job_uptime_seconds", "Time since the job last began to run.", _seconds(status.uptime_ms)
+        )
+        yield self._counter("weir_restarts", "Restarts since the job was started.", status.restarts)
+        yield self._gauge("weir_slots_registered", "Spark tasks that can be deployed to.", len(status.slots))
+        yield self._gauge("weir_slots_needed", "Slots that the job takes.", status.slots_needed)
+        yield self._gauge("weir_epoch", "The newest published epoch.", status.epoch)
+        checkpoints = status.checkpoints
+        yield self._counter(
+            "weir_checkpoints_completed",
+            "Checkpoints that this JobMaster published and committed.",
+            checkpoints.completed,
+        )
+        yield self._counter(
+            "weir_checkpoints_failed",
+            "Checkpoints of this JobMaster that expired, were declined or aborted.",
+            checkpoints.failed,
+        )
 
-    yield each("weir_rows_in_total", "counter", "Rows taken in this attempt.", "rows_in")
-    yield each("weir_rows_out_total", "counter", "Rows sent on, or written by sinks, in this attempt.", "rows_out")
-    for name in SHARES:
-        yield each(f"weir_{name}_ratio", "gauge", f"Share of the last seconds that it was {name}.", name)
-        yield each(f"weir_{name}_seconds_total", "counter", f"Time that it was {name}.", f"{name}_ms", 1000)
-    yield each("weir_watermark_lag_seconds", "gauge", "How far event time is behind the clock.", "lag_ms", 1000)
+    def _of_last_checkpoint(self) -> Iterator[Metric]:
+        last = self._status.checkpoints.last
+        if last is None:
+            return
+        head = "weir_last_checkpoint"
+        yield self._gauge(
+            f"{head}_duration_seconds", "Time from its trigger to its commit.", _seconds(last.duration_ms)
+        )
+        yield self._gauge(f"{head}_state_bytes", "Size of the state files of all subtasks.", last.state_bytes)
+        yield self._gauge(f"{head}_timestamp_seconds", "Unix time of its commit.", _seconds(last.ended_at_ms))
+        parts = GaugeMetricFamily(
+            f"{head}_part_seconds", "Longest time of all subtasks, by part of the snapshot.", labels=["job", "part"]
+        )
+        for name in TIMES:
+            value_ms = getattr(last, name)
+            if value_ms is not None:
+                parts.add_metric([self._status.job, name.removesuffix("_ms")], value_ms / 1000)
+        yield parts
+
+    def _of_operators(self) -> Iterator[Metric]:
+        status = self._status
+        for name, text, rows_by_uid in (
+            ("weir_read_rows", "Rows of each source in the newest epoch.", status.read_rows),
+            ("weir_committed_rows", "Rows of each sink in the newest epoch.", status.committed_rows),
+            (
+                "weir_malformed_rows",
+                "Rows of each source that could not be read, in the newest epoch.",
+                status.malformed_rows,
+            ),
+        ):
+            metric = GaugeMetricFamily(name, text, labels=["job", "operator"])
+            for uid, rows in rows_by_uid.items():
+                metric.add_metric([status.job, uid], rows)
+            yield metric
+
+    def _of_subtasks(self) -> Iterator[Metric]:
+        yield self._by_subtask(CounterMetricFamily, "weir_rows_in", "Rows taken in this attempt.", "rows_in")
+        yield self._by_subtask(
+            CounterMetricFamily, "weir_rows_out", "Rows sent on, or written by sinks, in this attempt.", "rows_out"
+        )
+        for name in SHARES:
+            share, time = f"Share of the last seconds in which it was {name}.", f"Time in which it was {name}."
+            yield self._by_subtask(GaugeMetricFamily, f"weir_{name}_ratio", share, name)
+            yield self._by_subtask(CounterMetricFamily, f"weir_{name}_seconds", time, f"{name}_ms", 1000)
+        lag = "How far event time is behind the clock."
+        yield self._by_subtask(GaugeMetricFamily, "weir_watermark_lag_seconds", lag, "lag_ms", 1000)
+
+    def _by_subtask(
+        self,
+        family: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        name: str,
+        text: str,
+        field: str,
+        scale: float = 1.0,
+    ) -> Metric:
+        metric = family(name, text, labels=["job", "vertex", "subtask"])
+        for vertex in self._status.vertices:
+            for subtask in vertex.subtasks:
+                value = getattr(subtask, field)
+                if value is not None:
+                    metric.add_metric([self._status.job, vertex.id, str(subtask.subtask)], value / scale)
+        return metric
 
 
 def _seconds(value_ms: float | None) -> float | None:
     return value_ms / 1000 if value_ms is not None else None
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

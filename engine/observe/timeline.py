@@ -7,13 +7,27 @@ what a JobMaster says after it was replaced changes nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from enum import Enum
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from engine.jobmaster.events import (
+    Aborted,
+    AnyEvent,
+    AttemptFailed,
+    Claimed,
+    Completed,
+    Deploying,
+    OperatorFigures,
+    Published,
+    Running,
+    Stopped,
+    SubtaskFigures,
+    Triggered,
+)
 from engine.jobmaster.figures import TIMES
+from engine.jobmaster.status import CheckpointStatus, CheckpointSummary, Past
 from engine.protocol.failures import AttemptFailure, CheckpointFailure
 
 EVENTS = 500
@@ -24,46 +38,42 @@ RESTARTS = 500
 JOBMASTER_LOST = "jobmaster_lost"
 
 
-class CheckpointStatus(Enum):
-    """PUBLISHED: its epoch exists, and is being committed, or will be by whoever restores it."""
+class VertexFigures(msgspec.Struct, frozen=True):
+    """What a checkpoint took in one vertex: the longest time of its subtasks, their bytes together, then each."""
 
-    TRIGGERED = "triggered"
-    PUBLISHED = "published"
-    COMPLETED = "completed"
-    ABORTED = "aborted"
+    vertex: str
+    start_delay_ms: float
+    alignment_ms: float
+    sync_ms: float
+    async_ms: float
+    state_bytes: int
+    operators: dict[str, OperatorFigures]
+    subtasks: list[SubtaskFigures]
 
 
-class CheckpointRecord(msgspec.Struct):
-    checkpoint: int
-    attempt: str
-    triggered_at_ms: int
-    status: CheckpointStatus = CheckpointStatus.TRIGGERED
-    ended_at_ms: int | None = None
-    duration_ms: float | None = None
-    epoch: int | None = None
-    state_bytes: int | None = None
-    start_delay_ms: float | None = None
-    alignment_ms: float | None = None
-    sync_ms: float | None = None
-    async_ms: float | None = None
-    final: bool = False
-    why: str = ""
-    detail: str = ""
-    ledger: dict[str, int] = {}
-    subtasks: list[dict[str, Any]] = []
+class CheckpointDetail(CheckpointSummary, kw_only=True):
+    """One checkpoint with what it took by vertex, operator and subtask, and the job's totals at its barrier."""
+
+    vertices: list[VertexFigures]
+    ledger: dict[str, int]
+
+
+class CheckpointRecord(CheckpointSummary, kw_only=True):
+    ledger: dict[str, int] = msgspec.field(default_factory=dict)
+    subtasks: list[SubtaskFigures] = msgspec.field(default_factory=list)
 
     @property
     def over(self) -> bool:
         return self.status in (CheckpointStatus.COMPLETED, CheckpointStatus.ABORTED)
 
-    def summary(self) -> dict[str, Any]:
-        result: dict[str, Any] = msgspec.to_builtins(self)
-        del result["ledger"], result["subtasks"]
-        return result
+    def summary(self) -> CheckpointSummary:
+        return CheckpointSummary(**self._summary())
 
-    def as_json(self) -> dict[str, Any]:
-        """With what it took by vertex, operator and subtask."""
-        return {**self.summary(), "vertices": _by_vertex(self.subtasks), "ledger": self.ledger}
+    def with_parts(self) -> CheckpointDetail:
+        return CheckpointDetail(**self._summary(), vertices=_by_vertex(self.subtasks), ledger=self.ledger)
+
+    def _summary(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in CheckpointSummary.__struct_fields__}
 
 
 class RestartRecord(msgspec.Struct):
@@ -80,14 +90,10 @@ class RestartRecord(msgspec.Struct):
     slot: int | None = None
     recovery_ms: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        result: dict[str, Any] = msgspec.to_builtins(self)
-        return result
-
 
 class Timeline:
-    def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
-        self.events: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
+    def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
+        self.events: deque[AnyEvent] = deque(maxlen=EVENTS)
         self.restarts_since_start = 0
         self.started_at_ms: int | None = None
         self.ended_at_ms: int | None = None
@@ -113,77 +119,90 @@ class Timeline:
     def last_completed(self) -> CheckpointRecord | None:
         return next((c for c in reversed(self._checkpoints) if c.status is CheckpointStatus.COMPLETED), None)
 
+    @property
+    def past(self) -> Past:
+        last = self.last_completed
+        return Past(self.started_at_ms, self.restarts_since_start, last.summary() if last else None)
+
     def checkpoint(self, number: int) -> CheckpointRecord | None:
         """A JobMaster that is replaced may leave a number behind that its successor uses again: the last one counts."""
         return next((c for c in reversed(self._checkpoints) if c.checkpoint == number), None)
 
     # --- what happened ---
 
-    def add(self, event: Mapping[str, Any]) -> None:
+    def add(self, event: AnyEvent) -> None:
         self.events.append(event)
-        if event.get("generation", self._generation) < self._generation:
+        if event.generation < self._generation:
             return
-        at_ms = event["at_ms"]
-        match event["kind"]:
-            case "claimed":
+        match event:
+            case Claimed():
                 self._claimed(event)
-            case "deploying":
-                self._attempt = event["attempt"]
-                self._settle(CheckpointFailure.ATTEMPT_ENDED.code, CheckpointFailure.ATTEMPT_ENDED.text, at_ms)
+            case Deploying():
+                self._attempt = event.attempt
+                ended = CheckpointFailure.ATTEMPT_ENDED
+                self._settle(ended.code, ended.text, event.at_ms)
                 for record in self._open(CheckpointStatus.PUBLISHED):  # restoring has committed it
-                    _end(record, CheckpointStatus.COMPLETED, at_ms)
-            case "running":
+                    _end(record, CheckpointStatus.COMPLETED, event.at_ms)
+            case Running():
                 for restart in self._down:
-                    restart.recovery_ms = at_ms - restart.at_ms
+                    restart.recovery_ms = event.at_ms - restart.at_ms
                 self._down = []
-            case "attempt_failed":
-                failure = next((f.text for f in AttemptFailure if f.code == event["cause"]), "")
-                self._restarted({**event, "text": failure})
-            case "stopped":
-                self.ended_at_ms = at_ms
+            case AttemptFailed():
+                text = next((f.text for f in AttemptFailure if f.code == event.cause), "")
+                self._restarted(_restart_of(event, text))
+            case Stopped():
+                self.ended_at_ms = event.at_ms
                 self.restarts_since_start -= len(self._down)  # these were failures, and the last
                 self._down = []
-                self._settle(CheckpointFailure.ATTEMPT_ENDED.code, "the job ended", at_ms)
-            case "triggered" | "published" | "completed" | "aborted":
-                self._checkpoint_event(event)
+                self._settle(CheckpointFailure.ATTEMPT_ENDED.code, "the job ended", event.at_ms)
+            case Triggered():
+                self._begin(event.checkpoint, event.attempt, event.at_ms)
+            case Published():
+                record = self._record(event.checkpoint, event.at_ms)
+                record.epoch = event.epoch
+                record.status = CheckpointStatus.PUBLISHED
+            case Completed():
+                self._completed(event)
+            case Aborted():
+                record = self._record(event.checkpoint, event.at_ms)
+                record.why, record.detail = event.why, event.detail
+                _end(record, CheckpointStatus.ABORTED, event.at_ms)
 
-    def _claimed(self, event: Mapping[str, Any]) -> None:
+    def _claimed(self, event: Claimed) -> None:
         if self._generation and self.ended_at_ms is None:
             lost = f"the JobMaster of generation {self._generation} ended without a word; another took over"
-            at_ms = event.get("last_seen_ms") or event["at_ms"]
-            self._restarted(
-                {"at_ms": at_ms, "attempt": self._attempt, "cause": JOBMASTER_LOST, "text": lost, "detail": ""}
-            )
-            self._settle(JOBMASTER_LOST, lost, event["at_ms"])
+            at_ms = event.last_seen_ms or event.at_ms
+            self._restarted(RestartRecord(at_ms, self._attempt, JOBMASTER_LOST, lost, ""))
+            self._settle(JOBMASTER_LOST, lost, event.at_ms)
         else:
             self.restarts_since_start = 0
-            self.started_at_ms = event["at_ms"]
+            self.started_at_ms = event.at_ms
         self.ended_at_ms = None
-        self._generation = event["generation"]
+        self._generation = event.generation
 
-    def _restarted(self, event: Mapping[str, Any]) -> None:
-        restart = msgspec.convert(event, RestartRecord)
+    def _restarted(self, restart: RestartRecord) -> None:
         self._restarts.append(restart)
         self._down.append(restart)
         self.restarts_since_start += 1
 
-    def _checkpoint_event(self, event: Mapping[str, Any]) -> None:
-        number, at_ms = event["checkpoint"], event["at_ms"]
-        record = self.checkpoint(number)
-        if event["kind"] == "triggered" or record is None or record.over:
-            began_ms = int(at_ms - event.get("duration_ms", 0))  # its first event may be too old to be kept
-            record = CheckpointRecord(number, event.get("attempt", self._attempt), began_ms)
-            self._checkpoints.append(record)
-        for name in ("epoch", "state_bytes", *TIMES, "final", "why", "detail", "ledger", "subtasks"):
-            if name in event:
-                setattr(record, name, event[name])
-        match event["kind"]:
-            case "published":
-                record.status = CheckpointStatus.PUBLISHED
-            case "completed":
-                _end(record, CheckpointStatus.COMPLETED, at_ms, event["duration_ms"])
-            case "aborted":
-                _end(record, CheckpointStatus.ABORTED, at_ms)
+    def _completed(self, event: Completed) -> None:
+        began_ms = int(event.at_ms - event.duration_ms)  # used where its first event is too old to be kept
+        record = self._record(event.checkpoint, began_ms, event.attempt)
+        for name in ("epoch", "state_bytes", *TIMES, "final", "ledger", "subtasks"):
+            setattr(record, name, getattr(event, name))
+        _end(record, CheckpointStatus.COMPLETED, event.at_ms, event.duration_ms)
+
+    def _begin(self, checkpoint: int, attempt: str, at_ms: int) -> CheckpointRecord:
+        record = CheckpointRecord(checkpoint=checkpoint, attempt=attempt, triggered_at_ms=at_ms)
+        self._checkpoints.append(record)
+        return record
+
+    def _record(self, checkpoint: int, began_ms: int, attempt: str | None = None) -> CheckpointRecord:
+        """Returns the open record of a checkpoint, or a new one if its first event is no longer kept."""
+        record = self.checkpoint(checkpoint)
+        if record is None or record.over:
+            return self._begin(checkpoint, self._attempt if attempt is None else attempt, began_ms)
+        return record
 
     def _settle(self, why: str, detail: str, at_ms: int) -> None:
         """Nobody will complete what was only triggered."""
@@ -201,25 +220,44 @@ def _end(record: CheckpointRecord, status: CheckpointStatus, at_ms: int, duratio
     record.duration_ms = duration_ms if duration_ms is not None else at_ms - record.triggered_at_ms
 
 
-def _by_vertex(subtasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The longest time of all subtasks, and their bytes together, before each of them."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def _restart_of(event: AttemptFailed, text: str) -> RestartRecord:
+    return RestartRecord(
+        event.at_ms,
+        event.attempt,
+        event.cause,
+        text,
+        event.detail,
+        event.uid,
+        event.vertex,
+        event.subtask,
+        event.slot,
+    )
+
+
+def _by_vertex(subtasks: list[SubtaskFigures]) -> list[VertexFigures]:
+    found: dict[str, list[SubtaskFigures]] = {}
     for subtask in subtasks:
-        found.setdefault(subtask["vertex"], []).append(subtask)
-    return [
-        {
-            "vertex": vertex,
-            **_totals(members, TIMES),
-            "operators": {
-                uid: _totals([m["operators"][uid] for m in members if uid in m["operators"]], ("sync_ms", "async_ms"))
-                for uid in dict.fromkeys(uid for member in members for uid in member["operators"])
-            },
-            "subtasks": [{name: value for name, value in member.items() if name != "vertex"} for member in members],
-        }
-        for vertex, members in found.items()
-    ]
+        found.setdefault(subtask.vertex, []).append(subtask)
+    return [_vertex(vertex, members) for vertex, members in found.items()]
 
 
-def _totals(members: list[dict[str, Any]], times: tuple[str, ...]) -> dict[str, Any]:
-    longest = {name: max(member[name] for member in members) for name in times}
-    return {**longest, "state_bytes": sum(member["state_bytes"] for member in members)}
+def _vertex(vertex: str, members: list[SubtaskFigures]) -> VertexFigures:
+    uids = dict.fromkeys(uid for member in members for uid in member.operators)
+    return VertexFigures(
+        vertex,
+        max(member.start_delay_ms for member in members),
+        max(member.alignment_ms for member in members),
+        max(member.sync_ms for member in members),
+        max(member.async_ms for member in members),
+        sum(member.state_bytes for member in members),
+        {uid: _operator([m.operators[uid] for m in members if uid in m.operators]) for uid in uids},
+        members,
+    )
+
+
+def _operator(parts: list[OperatorFigures]) -> OperatorFigures:
+    return OperatorFigures(
+        max(part.sync_ms for part in parts),
+        max(part.async_ms for part in parts),
+        sum(part.state_bytes for part in parts),
+    )

@@ -13,14 +13,18 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from engine.core.errors import SyncFailed
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.run_folder import LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
 from engine.host.system import LaneOffload, SystemClock
+from engine.jobmaster import events
 from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.events import AnyEvent, stamped
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
-from engine.jobmaster.status import describe, describe_vertex
+from engine.jobmaster.status import JobStatus, VertexStatus, describe, describe_vertex
 from engine.network.control import ControlServer
 from engine.network.mailbox import Mailbox
 from engine.observe.history import History
@@ -211,7 +215,7 @@ class MasterProcess:
         def fail() -> None:
             if self._end is None:
                 self._end = Stop(Outcome.FAILED, why)
-                self._note("stopped", {"outcome": Outcome.FAILED.value, "reason": why})
+                self._note(events.Stopped(Outcome.FAILED.value, why))
 
         self._mailbox.put(fail)
 
@@ -236,10 +240,11 @@ class MasterProcess:
 
     # --- what HTTP asks for, on the deciding thread ---
 
-    def status(self) -> dict[str, Any]:
-        return describe(self.master, self._launch, self.timeline, self._clock.wall_ms(), self._spark_ui)
+    def status(self) -> JobStatus:
+        past = self.timeline.past
+        return describe(self.master, past, self._launch.path, self._spark_ui, self._clock.wall_ms())
 
-    def vertex(self, vertex_id: str) -> dict[str, Any] | None:
+    def vertex(self, vertex_id: str) -> VertexStatus | None:
         if all(vertex.id != vertex_id for vertex in self._graph.vertices):
             return None
         return describe_vertex(self.master, vertex_id, self._clock.wall_ms())
@@ -273,8 +278,8 @@ class MasterProcess:
                     self._slot_job.kill(slot.task_attempt, why)
                 case RunOffLoop(name, work, done):
                     self._offload.submit(_LANES.get(name, "publish"), work, self._bind(done))
-                case Note(kind, data):
-                    self._note(kind, data)
+                case Note(event):
+                    self._note(event)
                 case Stop():
                     self._end = self._end or action
 
@@ -287,16 +292,22 @@ class MasterProcess:
 
         return finished
 
-    def _note(self, kind: str, data: dict[str, Any]) -> None:
+    def _note(self, event: AnyEvent) -> None:
         generation = self.master.attempt.generation
-        event = {"at_ms": self._clock.wall_ms(), "generation": generation, "kind": kind, **data}
-        if kind == "claimed" and self._last_seen is not None:
-            event["last_seen_ms"] = self._last_seen.at_ms
+        if isinstance(event, events.Claimed) and self._last_seen is not None:
+            event = msgspec.structs.replace(event, last_seen_ms=self._last_seen.at_ms)
+        event = stamped(event, self._clock.wall_ms(), generation)
         self.timeline.add(event)
-        log.info("%s %s", kind, {k: v for k, v in data.items() if k not in ("ledger", "detail", "subtasks")})
+        log.info("%s %s", event.kind, _short(event))
         self._offload.submit("history", lambda: self._history.append(event), _written)
-        if kind == "claimed":
-            self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), data["generation"]))
+        if isinstance(event, events.Claimed):
+            self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation))
+
+
+def _short(event: AnyEvent) -> dict[str, Any]:
+    """Returns the fields of an event that fit on a line of the log."""
+    left_out = ("at_ms", "generation", "ledger", "detail", "subtasks")
+    return {name: value for name, value in msgspec.structs.asdict(event).items() if name not in left_out}
 
 
 def _written(_: None, error: BaseException | None) -> None:

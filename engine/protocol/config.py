@@ -1,4 +1,4 @@
-"""`CheckpointConfig`: Flink's names and meanings (SEMANTICS D3). Times in milliseconds."""
+"""`CheckpointConfig`: Flink's names and meanings (promises.md D3). Times are in milliseconds."""
 
 from __future__ import annotations
 

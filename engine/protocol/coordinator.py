@@ -20,7 +20,6 @@ from engine.protocol.messages import Acknowledge, Decline
 @dataclass(frozen=True)
 class TriggerSources:
     checkpoint: int
-    triggered_ms: float
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class AbortCheckpoint:
     checkpoint: int
     failure: CheckpointFailure
     detail: str
-    triggered_ms: float
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,12 @@ class CheckpointCoordinator:
         subtasks: Collection[SubtaskId],
         next_checkpoint: int,
         now_ms: float,
-        failures: int = 0,
     ) -> None:
         assert subtasks
         self.config = config
         self.attempt = attempt
         self.next_checkpoint = next_checkpoint
-        self.consecutive_failures = failures
+        self.consecutive_failures = 0
         self._subtasks = frozenset(subtasks)
         self._pending: dict[int, PendingCheckpoint] = {}
         self._publishing: dict[int, CompletedCheckpoint] = {}
@@ -121,7 +118,7 @@ class CheckpointCoordinator:
             self._subtasks,
             final=self._final_wanted,
         )
-        return [TriggerSources(checkpoint, now_ms)]
+        return [TriggerSources(checkpoint)]
 
     def want_final(self) -> None:
         """Every subtask has finished: the next checkpoint triggered is the last one; repeated until it completes."""
@@ -162,9 +159,9 @@ class CheckpointCoordinator:
 
     def on_not_published(self, checkpoint: int, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
         """The manifest could not be written, so no epoch record was tried: definite, and nothing was committed."""
-        completed = self._publishing.pop(checkpoint)
+        del self._publishing[checkpoint]
         self._aborted.append(checkpoint)
-        actions: list[CoordinatorAction] = [AbortCheckpoint(checkpoint, failure, detail, completed.triggered_ms)]
+        actions: list[CoordinatorAction] = [AbortCheckpoint(checkpoint, failure, detail)]
         return actions + self._count(failure, detail)
 
     def end_attempt(self, detail: str) -> list[CoordinatorAction]:
@@ -189,7 +186,7 @@ class CheckpointCoordinator:
     def _abort(self, pending: PendingCheckpoint, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
         del self._pending[pending.checkpoint]
         self._aborted.append(pending.checkpoint)
-        return [AbortCheckpoint(pending.checkpoint, failure, detail, pending.triggered_ms)]
+        return [AbortCheckpoint(pending.checkpoint, failure, detail)]
 
     def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
         return self._abort(pending, failure, detail) + self._count(failure, detail)

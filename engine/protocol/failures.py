@@ -71,8 +71,3 @@ class FailedAt:
     uid: str = ""
     subtask: SubtaskId | None = None
     slot: int | None = None
-
-    @property
-    def as_json(self) -> dict[str, str | int | None]:
-        vertex, subtask = (self.subtask.vertex, self.subtask.index) if self.subtask else ("", None)
-        return {"uid": self.uid, "vertex": vertex, "subtask": subtask, "slot": self.slot}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from engine.protocol.failures import Fault
@@ -28,8 +26,22 @@ class Register(msgspec.Struct, frozen=True, tag=True):
     partition: int = 0
 
 
+class SubtaskTotals(msgspec.Struct, frozen=True):
+    """Running totals of one subtask since its attempt began: rows, and how the task thread's time was spent (E2)."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    busy_ms: float = 0.0
+    back_pressured_ms: float = 0.0
+    idle_ms: float = 0.0
+    watermark_ms: int | None = None
+    finished: bool = False
+
+
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    metrics: dict[str, Any]
+    """The slot lives. `totals` are those of its subtasks, by the subtask's id as text."""
+
+    totals: dict[str, SubtaskTotals]
 
 
 class Deployed(msgspec.Struct, frozen=True, tag=True):
@@ -106,9 +118,11 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trigger(msgspec.Struct, frozen=True, tag=True):
+    """Sources emit the barrier of this checkpoint. `triggered_at_ms` is Unix time, to measure its start delay."""
+
     attempt: AttemptId
     checkpoint: int
-    triggered_ms: int
+    triggered_at_ms: int
 
 
 class NotifyComplete(msgspec.Struct, frozen=True, tag=True):

@@ -18,7 +18,7 @@ class Barrier(msgspec.Struct, frozen=True, tag="b"):
     """Separates the records of checkpoint `checkpoint` from those after it."""
 
     checkpoint: int
-    triggered_ms: int
+    triggered_at_ms: int
     """On the wall clock: how long a barrier was under way is part of each checkpoint's history."""
 
 

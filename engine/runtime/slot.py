@@ -31,6 +31,7 @@ from engine.protocol.messages import (
     Shutdown,
     SlotMessage,
     Start,
+    SubtaskTotals,
     TaskFailed,
     Trigger,
     Welcome,
@@ -120,10 +121,10 @@ class SlotRuntime:
             case Start(attempt):
                 if self._current(attempt) and self._deployment is not None and not self._started:
                     self._guarded(None, self._start)
-            case Trigger(attempt, checkpoint, triggered_ms):
+            case Trigger(attempt, checkpoint, triggered_at_ms):
                 if self._current(attempt) and self._started:
                     for subtask in self._subtasks:
-                        subtask.trigger(checkpoint, triggered_ms)
+                        subtask.trigger(checkpoint, triggered_at_ms)
             case NotifyComplete(attempt, checkpoint):
                 if self._current(attempt):
                     for subtask in self._subtasks:
@@ -185,16 +186,16 @@ class SlotRuntime:
         visit.activity = Activity.IDLE if activity is Activity.BUSY else activity
         return Activity.BUSY if was_busy else activity
 
-    def metrics(self) -> dict[str, Any]:
-        """For heartbeats: running totals per subtask."""
+    def totals(self) -> dict[str, SubtaskTotals]:
+        """Returns the running totals per subtask, for heartbeats."""
         return {
-            str(subtask.id): {
-                "rows_in": subtask.meter.rows_in,
-                "rows_out": subtask.rows_out,
-                "watermark_ms": subtask.meter.watermark_ms,
-                "finished": subtask.finished,
+            str(subtask.id): SubtaskTotals(
+                rows_in=subtask.meter.rows_in,
+                rows_out=subtask.rows_out,
+                watermark_ms=subtask.meter.watermark_ms,
+                finished=subtask.finished,
                 **{f"{activity.value}_ms": spent for activity, spent in subtask.meter.spent_ms.items()},
-            }
+            )
             for subtask in self._subtasks
         }
 

@@ -102,11 +102,11 @@ class Subtask:
 
     # --- told by the slot ---
 
-    def trigger(self, checkpoint: int, triggered_ms: int) -> None:
+    def trigger(self, checkpoint: int, triggered_at_ms: int) -> None:
         # A repeated trigger must not make a second snapshot: it would replace the files and committables of the first.
         if isinstance(self._head, SourceHead) and checkpoint > self._last_trigger:
             self._last_trigger = checkpoint
-            self._triggers.append((checkpoint, triggered_ms))
+            self._triggers.append((checkpoint, triggered_at_ms))
 
     def on_complete(self, checkpoint: int) -> None:
         for operator in self._chain.operators:
@@ -165,7 +165,7 @@ class Subtask:
             case StreamStatus(idle):
                 self._set_idle(idle)
             case Aligned(checkpoint, alignment_ms):
-                self._take_snapshot(checkpoint, gate.triggered_ms(checkpoint), alignment_ms)
+                self._take_snapshot(checkpoint, gate.triggered_at_ms(checkpoint), alignment_ms)
             case Superseded(checkpoint):
                 detail = "a barrier of a newer checkpoint came first"
                 self._report(Decline(self._attempt, checkpoint, self.id, False, detail))
@@ -204,10 +204,10 @@ class Subtask:
         self.finished = True
         self._report(SubtaskFinished(self._attempt, self.id))
 
-    def _take_snapshot(self, checkpoint: int, triggered_ms: int, alignment_ms: float) -> None:
-        start_delay_ms = max(0.0, self._clock.wall_ms() - triggered_ms - alignment_ms)
+    def _take_snapshot(self, checkpoint: int, triggered_at_ms: int, alignment_ms: float) -> None:
+        start_delay_ms = max(0.0, self._clock.wall_ms() - triggered_at_ms - alignment_ms)
         began = self._clock.now_ms()
-        self._chain.tail.signal(Barrier(checkpoint, triggered_ms))
+        self._chain.tail.signal(Barrier(checkpoint, triggered_at_ms))
         operators: dict[str, OperatorSnapshot] = {}
         sync_ms: dict[str, float] = {}
         before = self._clock.now_ms()

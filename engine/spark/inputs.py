@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.connectors.dataframe import DataFrameTable
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Offload, Store
 from engine.graph.job_graph import JobGraph
+from engine.jobmaster.events import Refreshed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ class SparkInputs:
         paths: JobPaths,
         clock: Clock,
         offload: Offload,
-        note: Callable[[str, dict[str, Any]], None],
+        note: Callable[[Refreshed], None],
     ) -> None:
         self._graph = graph
         self._session = session
@@ -59,7 +60,7 @@ class SparkInputs:
 
         def done(version: int | None, error: BaseException | None) -> None:
             """A failure is no reason to fail the job: it goes on with the version it has."""
-            self._note("refreshed", {"uid": uid, "version": version, "error": str(error) if error else None})
+            self._note(Refreshed(uid, version, str(error) if error else None))
             self._wait(uid, static)
 
         self._offload.submit("static", work, done)

@@ -146,7 +146,7 @@ class _Slot:
         while not self._ended.wait(HEARTBEAT_S):
             if time.monotonic() - self._heard_s > self._lease_s:
                 _end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
-            self._control.send(Heartbeat(self._runtime.metrics()))
+            self._control.send(Heartbeat(self._runtime.totals()))
             self._check_memory()
 
     def _check_memory(self) -> None:

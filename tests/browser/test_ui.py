@@ -55,7 +55,7 @@ def test_the_stream_is_materialized_with_a_click_and_its_checkpoints_are_plotted
     page.get_by_text("Materialize", exact=True).click()
     run = eventually("a run", lambda: next(iter(system.instance.get_runs()), None))
     assert system.finished(run.run_id, PATIENCE_S) is dg.DagsterRunStatus.SUCCESS
-    assert system.client("pageviews").status()["phase"] == "running"
+    assert system.client("pageviews").status().running
     page.reload()
     expect(page.get_by_text("exactly once", exact=True)).to_be_visible()
     keep(page, "stream")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -29,6 +30,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, Manifest
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.directory import DirectoryStore
+from tests.seen import completed
 
 SPEC = replace(DRILL, make=lambda n: page_views(n, 100))
 """A hundred views per second of event time, so that a few thousand make some windows."""
@@ -68,9 +70,8 @@ def build(folder: Path) -> None:
         permit = CommitPermit.issue(published.newest, published.generation)
         views.committer.commit(permit, committed["raw"])
         windows.committer.commit(permit, committed["out"])
-        event = {"kind": "completed", "epoch": epoch, "completed_at_ms": 1000 * epoch, "ledger": totals}
-        with events.open("a") as file:
-            file.write(json.dumps(event) + "\n")
+        with events.open("ab") as file:
+            file.write(msgspec.json.encode(completed(epoch, totals)) + b"\n")
 
 
 def _counters(batch: pa.Table, fired: pa.Table) -> dict[str, int]:

@@ -59,8 +59,8 @@ def first_slot(job: object) -> int:
     while True:
         try:
             status = job.client.status()  # type: ignore[attr-defined]
-            if status["checkpoints"]["completed"] >= 2:
-                return int(status["slots"][0]["pid"])
+            if status.checkpoints.completed >= 2:
+                return int(status.slots[0].pid)
         except WeirError:
             pass
         time.sleep(0.05)

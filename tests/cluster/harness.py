@@ -14,6 +14,7 @@ from engine.connectors.table import read_table
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.host.run_folder import MasterExit, MasterLaunch, RunFolder
+from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
 from engine.store.directory import DirectoryStore
@@ -61,7 +62,7 @@ class RunningJob:
         if self.supervisor.master_pid is not None:
             self._sessions.add(self.supervisor.master_pid)
 
-    def wait_for(self, what: str, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    def wait_for(self, what: str, condition: Callable[[JobStatus], Any]) -> JobStatus:
         """Poll the job's status until the condition holds; fails if the job ends or it takes too long."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -90,8 +91,8 @@ class RunningJob:
             self.ended = self.supervisor.poll()
             self._remember_session()
 
-    def completed(self, count: int) -> dict[str, Any]:
-        return self.wait_for(f"{count} checkpoints", lambda s: s["checkpoints"]["completed"] >= count)
+    def completed(self, count: int) -> JobStatus:
+        return self.wait_for(f"{count} checkpoints", lambda s: s.checkpoints.completed >= count)
 
     def table(self, name: str) -> pa.Table:
         return read_table(DirectoryStore(self.launch.store), JobPaths(self.launch.name).table(name))

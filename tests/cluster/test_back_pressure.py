@@ -29,7 +29,7 @@ def test_memory_is_bounded_and_back_pressure_shows_and_clears(tmp_path: Path) ->
     with RunningJob(tmp_path / "store", "stuck", gate=gate) as job:
 
         def rows(status: dict[str, Any]) -> int:
-            return int(status["vertices"][0]["rows_in"])
+            return int(status.vertices[0].rows_in)
 
         status = job.wait_for("rows", rows)
         held = -1
@@ -37,15 +37,15 @@ def test_memory_is_bounded_and_back_pressure_shows_and_clears(tmp_path: Path) ->
             held = rows(status)
             time.sleep(2)
             status = job.client.status()
-        pids = [slot["pid"] for slot in status["slots"]]
+        pids = [slot.pid for slot in status.slots]
         before_mib = [memory_mib(pid) for pid in pids]
-        before_ms = status["vertices"][0]["back_pressured_ms"]
+        before_ms = status.vertices[0].back_pressured_ms
         time.sleep(5)
         status = job.client.status()
         after_mib = [memory_mib(pid) for pid in pids]
         assert rows(status) == held, "a stuck job reads on"
         assert max(b - a for a, b in zip(before_mib, after_mib, strict=True)) < 4, (before_mib, after_mib)
-        assert status["vertices"][0]["back_pressured_ms"] - before_ms > 0.9 * 2 * 4500, "it does not show"
+        assert status.vertices[0].back_pressured_ms - before_ms > 0.9 * 2 * 4500, "it does not show"
         gate.unlink()
         status = job.wait_for("rows again", lambda s: rows(s) > held + 200_000)
-        assert status["phase"] == "running" and status["restarts"] == 0
+        assert status.running and status.restarts == 0

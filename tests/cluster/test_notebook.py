@@ -70,7 +70,7 @@ env.from_spark(spark.range(0, 1_000_000), uid="rows").map(slowly).to_spark_table
 job = env.execute_async("endless")
 while True:
     try:
-        if job.client.status()["checkpoints"]["completed"] >= 1:
+        if job.client.status().checkpoints.completed >= 1:
             break
     except Exception:  # it is starting
         pass

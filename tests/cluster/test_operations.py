@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import psutil
 import pytest
 
+from engine.jobmaster.status import JobStatus
 from tests.cluster.harness import RunningJob
 from tests.cluster.test_bad_input import weir
 from tests.observe.test_http import parse
@@ -41,14 +43,14 @@ def get(job: RunningJob, path: str) -> httpx.Response:
 @pytest.mark.promise("F1", "F2", "F3")
 def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters(tmp_path: Path) -> None:
     with RunningJob(tmp_path, "chatty") as job:
-        os.kill(job.completed(2)["slots"][0]["pid"], signal.SIGKILL)
-        job.wait_for("the second attempt", lambda s: s["attempt"] == 2 and s["phase"] == "running")
+        os.kill(job.completed(2).slots[0].pid, signal.SIGKILL)
+        job.wait_for("the second attempt", lambda s: s.attempt == 2 and s.running)
         before = job.completed(4)
         _ask_spark(before)
         assert {address for address, _ in listening(job)} == {"127.0.0.1"}, "somebody else could reach it"
         assert job.supervisor.master_pid is not None
         os.kill(job.supervisor.master_pid, signal.SIGKILL)
-        job.wait_for("generation 2", lambda s: s["generation"] == 2 and s["phase"] == "running")
+        job.wait_for("generation 2", lambda s: s.generation == 2 and s.running)
         job.completed(2)
         _ask_over_http(job, before)
         _ask_the_cli(tmp_path)
@@ -57,19 +59,19 @@ def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters
     _ask_after_its_end(tmp_path)
 
 
-def _ask_spark(status: dict[str, Any]) -> None:
+def _ask_spark(status: JobStatus) -> None:
     """What its UI shows, from the interface that has the same: the job and its slots, also that of the replaced one."""
-    spark = httpx.Client(base_url=f"{status['spark_ui']}/api/v1/applications")
+    spark = httpx.Client(base_url=f"{status.spark_ui}/api/v1/applications")
     (application,) = spark.get("").raise_for_status().json()
     (shown,) = spark.get(f"{application['id']}/jobs").raise_for_status().json()
-    runs = f"slots 0–1: {status['vertices'][0]['label']}"
+    runs = f"slots 0–1: {status.vertices[0].label}"
     assert (shown["jobGroup"], shown["name"]) == ("weir chatty", "slots of chatty")
     assert shown["description"] == f"weir chatty: {runs}"
     (stage,) = spark.get(f"{application['id']}/stages").raise_for_status().json()
     assert stage["name"] == "slots of chatty" and runs in stage["details"]
     tasks = spark.get(f"{application['id']}/stages/{stage['stageId']}/0/taskList").raise_for_status().json()
     running = {task["taskId"]: task["index"] for task in tasks if task["status"] == "RUNNING"}
-    assert running == {slot["task"]: slot["slot"] for slot in status["slots"]}, "Index is the slot"
+    assert running == {slot.task: slot.slot for slot in status.slots}, "Index is the slot"
     settings = dict(spark.get(f"{application['id']}/environment").raise_for_status().json()["sparkProperties"])
     assert settings["spark.authenticate"] == "true"
 
@@ -83,7 +85,7 @@ def listening(job: RunningJob) -> list[tuple[str, int]]:
     return found
 
 
-def _ask_over_http(job: RunningJob, before: dict[str, Any]) -> None:
+def _ask_over_http(job: RunningJob, before: JobStatus) -> None:
     status = get(job, "/job").json()
     assert status["restarts"] == 2 and status["uptime_ms"] < 60_000
     (vertex,) = status["vertices"]
@@ -91,7 +93,7 @@ def _ask_over_http(job: RunningJob, before: dict[str, Any]) -> None:
     assert vertex["rows_in_per_s"] > 0 and len(vertex["subtasks"]) == 2  # how many depends on what it catches up with
     listed = get(job, "/checkpoints?limit=500").json()["checkpoints"]
     assert {c["attempt"] for c in listed} >= {"1.1", "1.2", "2.1"}
-    last = before["checkpoints"]["last"]
+    last = msgspec.to_builtins(before.checkpoints.last)
     assert last in listed, "what an earlier JobMaster completed is still there"
     detail = get(job, f"/checkpoints/{last['checkpoint']}").json()
     assert [vertex["vertex"] for vertex in detail["vertices"]] == ["numbers"]

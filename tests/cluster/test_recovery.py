@@ -54,14 +54,14 @@ def got_windows(table: pa.Table) -> Counter[tuple[int, int, int, int]]:
 @pytest.mark.promise("A1", "A3", "B1", "B4", "D1", "D11")
 def test_killed_and_hung_slots_lose_and_double_nothing(tmp_path: Path) -> None:
     with RunningJob(tmp_path, "windows", heartbeat_timeout_s=2) as job:
-        killed = job.completed(2)["slots"][0]["pid"]
+        killed = job.completed(2).slots[0].pid
         os.kill(killed, signal.SIGKILL)
-        job.wait_for("the second attempt", lambda s: s["attempt"] == 2 and s["phase"] == "running")
-        stopped = job.completed(4)["slots"][1]["pid"]
+        job.wait_for("the second attempt", lambda s: s.attempt == 2 and s.running)
+        stopped = job.completed(4).slots[1].pid
         os.kill(stopped, signal.SIGSTOP)
-        status = job.wait_for("the third attempt", lambda s: s["attempt"] == 3 and s["phase"] == "running")
-        assert stopped not in [slot["pid"] for slot in status["slots"]]
-        assert status["last_failure"]["cause"] == "slot_silent"
+        status = job.wait_for("the third attempt", lambda s: s.attempt == 3 and s.running)
+        assert stopped not in [slot.pid for slot in status.slots]
+        assert status.last_failure.cause == "slot_silent"
         assert job.wait_until_ended().outcome == "finished"
     table = spark_read(tmp_path / "windows" / "tables" / "sums", tmp_path)
     assert got_windows(table) == expected_windows(600_000)
@@ -73,8 +73,8 @@ def test_a_killed_jobmaster_is_replaced_with_a_higher_generation_and_goes_on(tmp
         job.completed(2)
         assert job.supervisor.master_pid is not None
         os.kill(job.supervisor.master_pid, signal.SIGKILL)
-        status = job.wait_for("generation 2", lambda s: s["generation"] == 2 and s["phase"] == "running")
-        assert status["epoch"] >= 2, "it began anew instead of going on from the last epoch"
+        status = job.wait_for("generation 2", lambda s: s.generation == 2 and s.running)
+        assert status.epoch >= 2, "it began anew instead of going on from the last epoch"
         assert job.wait_until_ended().outcome == "finished"
         assert job.crashes == ["the JobMaster died (signal SIGKILL); starting another"]
     assert got_windows(job.table("sums")) == expected_windows(400_000)
@@ -83,7 +83,7 @@ def test_a_killed_jobmaster_is_replaced_with_a_higher_generation_and_goes_on(tmp
 @pytest.mark.promise("A2", "A5", "C2", "D11")
 def test_the_row_lane_with_value_state_survives_kill_9(tmp_path: Path) -> None:
     with RunningJob(tmp_path, "running_totals") as job:
-        os.kill(job.completed(3)["slots"][1]["pid"], signal.SIGKILL)
+        os.kill(job.completed(3).slots[1].pid, signal.SIGKILL)
         assert job.wait_until_ended().outcome == "finished"
     table = job.table("totals")
     columns = make(np.arange(60_000, dtype=np.int64))
@@ -103,7 +103,7 @@ def test_the_row_lane_with_value_state_survives_kill_9(tmp_path: Path) -> None:
 @pytest.mark.promise("A7", "C1", "D11")
 def test_broadcast_state_beside_keyed_state_survives_kill_9(tmp_path: Path) -> None:
     with RunningJob(tmp_path, "priced") as job:
-        os.kill(job.completed(3)["slots"][0]["pid"], signal.SIGKILL)
+        os.kill(job.completed(3).slots[0].pid, signal.SIGKILL)
         assert job.wait_until_ended().outcome == "finished"
     rows = list(zip(*(column.to_pylist() for column in job.table("priced").columns), strict=True))
     for subtask in (0, 1):

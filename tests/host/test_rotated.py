@@ -12,6 +12,7 @@ import pytest
 
 from engine.host.rotated import BEGIN, Position, RotatedFile, rotate_open
 from engine.host.run_folder import MasterLaunch
+from engine.jobmaster import events
 from engine.observe.history import History
 from engine.process import supervisor
 from engine.process.supervisor import Supervisor
@@ -55,14 +56,14 @@ def test_a_position_that_is_not_kept_any_more_begins_with_what_is(tmp_path: Path
 @pytest.mark.promise("F3")
 def test_a_line_that_a_crash_tore_takes_no_other_event_with_it(tmp_path: Path) -> None:
     history = History(tmp_path, "job")
-    history.append({"kind": "claimed", "at_ms": 1})
+    history.append(events.Claimed(at_ms=1))
     path = tmp_path / "job" / "history" / "events.jsonl"
     with path.open("ab") as file:
         file.write(b'{"kind": "trigg')
-    assert [event["kind"] for event in history.events()] == ["claimed"], "it may still be being written"
+    assert [event.kind for event in history.events()] == ["claimed"], "it may still be being written"
     successor = History(tmp_path, "job")
-    successor.append({"kind": "running", "at_ms": 2})
-    assert [event["kind"] for event in successor.events()] == ["claimed", "running"]
+    successor.append(events.Running("1.1", at_ms=2))
+    assert [event.kind for event in successor.events()] == ["claimed", "running"]
 
 
 def test_a_file_that_others_hold_open_is_bounded_and_they_go_on_writing_into_it(tmp_path: Path) -> None:

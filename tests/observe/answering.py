@@ -10,7 +10,8 @@ from engine.api import FixedDelay, StreamEnvironment, TumblingEventTimeWindows, 
 from engine.connectors.table import TableSink
 from engine.host.run_folder import MasterLaunch, RunFolder
 from engine.jobmaster.actions import Action, Note
-from engine.jobmaster.status import describe, describe_vertex
+from engine.jobmaster.events import stamped
+from engine.jobmaster.status import JobStatus, VertexStatus, describe, describe_vertex
 from engine.observe.history import History
 from engine.observe.timeline import Timeline
 from engine.protocol.messages import Heartbeat
@@ -50,8 +51,7 @@ class AnsweringRun(LocalRun):
     def carry_out(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Note):
-                generation = self.master.attempt.generation
-                event = {"at_ms": self.wall_ms(), "generation": generation, "kind": action.kind, **action.data}
+                event = stamped(action.event, self.wall_ms(), self.master.attempt.generation)
                 self.timeline.add(event)
                 self._history.append(event)
         super().carry_out(actions)
@@ -59,17 +59,17 @@ class AnsweringRun(LocalRun):
     def beat(self) -> None:
         """As each slot does, four times a second."""
         for slot in self.slots:
-            self.master.on_message(slot.session, Heartbeat(slot.runtime.metrics()), self.now_ms())
+            self.master.on_message(slot.session, Heartbeat(slot.runtime.totals()), self.now_ms())
 
     # --- what HTTP asks for ---
 
     def ask(self, question: Callable[[], Any]) -> Any:
         return question()
 
-    def status(self) -> dict[str, Any]:
-        return describe(self.master, self.launch, self.timeline, self.wall_ms(), "http://127.0.0.1:4040")
+    def status(self) -> JobStatus:
+        return describe(self.master, self.timeline.past, self.launch.path, "http://127.0.0.1:4040", self.wall_ms())
 
-    def vertex(self, vertex_id: str) -> dict[str, Any] | None:
+    def vertex(self, vertex_id: str) -> VertexStatus | None:
         known = [vertex.id for vertex in self.execution.graph.vertices]
         return describe_vertex(self.master, vertex_id, self.wall_ms()) if vertex_id in known else None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from engine.observe.http import ROUTES, make_app
@@ -175,7 +176,6 @@ def test_metrics_are_what_prometheus_reads(run: AnsweringRun) -> None:
 
 
 def test_names_of_operators_are_escaped_in_labels(run: AnsweringRun) -> None:
-    status = run.status()
     odd = 'a "b"\\c'
-    status["committed_rows"] = {odd: 1}
-    assert parse(exposition(status))["weir_committed_rows"] == [({"job": "test", "operator": odd}, 1)]
+    status = msgspec.structs.replace(run.status(), committed_rows={odd: 1})
+    assert parse(exposition(status).decode())["weir_committed_rows"] == [({"job": "test", "operator": odd}, 1)]

@@ -5,19 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from engine.jobmaster.events import AnyEvent
 from engine.jobmaster.figures import Rates
+from engine.jobmaster.status import CheckpointStatus
 from engine.observe.history import History
-from engine.observe.timeline import JOBMASTER_LOST, CheckpointStatus, Timeline
+from engine.observe.timeline import JOBMASTER_LOST, Timeline
+from engine.protocol.messages import SubtaskTotals
 from tests.observe.answering import NAME, AnsweringRun
 
 
-def event(at_ms: int, kind: str, generation: int = 1, **data: Any) -> dict[str, Any]:
-    return {"at_ms": at_ms, "generation": generation, "kind": kind, **data}
+def event(at_ms: int, kind: str, generation: int = 1, **data: Any) -> AnyEvent:
+    return msgspec.convert({"at_ms": at_ms, "generation": generation, "kind": kind, **data}, AnyEvent)
 
 
-def begun(generation: int = 1, at_ms: int = 0) -> list[dict[str, Any]]:
+def begun(generation: int = 1, at_ms: int = 0) -> list[AnyEvent]:
     attempt = f"{generation}.1"
     return [
         event(at_ms, "claimed", generation),
@@ -32,7 +36,7 @@ def test_a_completed_checkpoint_tells_where_its_time_went_by_operator_and_subtas
     run.run()
     completed = [c for c in run.timeline.checkpoints if c.status is CheckpointStatus.COMPLETED]
     assert [c.epoch for c in completed] == [3, 2, 1] and completed[0].final
-    detail = completed[0].as_json()
+    detail = msgspec.to_builtins(completed[0].with_parts())
     assert [vertex["vertex"] for vertex in detail["vertices"]] == ["views", "pv"]
     source, windows = detail["vertices"]
     assert [subtask["subtask"] for subtask in windows["subtasks"]] == [0, 1]
@@ -41,7 +45,7 @@ def test_a_completed_checkpoint_tells_where_its_time_went_by_operator_and_subtas
         assert figures["state_bytes"] >= 0
         assert all(figures[name] >= 0 for name in ("start_delay_ms", "alignment_ms", "sync_ms", "async_ms"))
     assert detail["duration_ms"] >= detail["async_ms"] > 0, "a turn of this clock is a millisecond"
-    parts = [vertex["state_bytes"] for vertex in completed[1].as_json()["vertices"]]
+    parts = [vertex.state_bytes for vertex in completed[1].with_parts().vertices]
     assert sum(parts) == completed[1].state_bytes
 
 
@@ -50,8 +54,8 @@ def test_who_reads_the_history_later_sees_what_was_seen_at_the_time(tmp_path: Pa
     run = AnsweringRun(tmp_path)
     run.run()
     later = Timeline(History(tmp_path, NAME).events())
-    assert [c.as_json() for c in later.checkpoints] == [c.as_json() for c in run.timeline.checkpoints]
-    assert [r.as_json() for r in later.restarts] == [r.as_json() for r in run.timeline.restarts]
+    assert later.checkpoints == run.timeline.checkpoints
+    assert later.restarts == run.timeline.restarts
 
 
 @pytest.mark.promise("F3")
@@ -149,8 +153,8 @@ def test_an_aborted_checkpoint_keeps_its_reason_and_its_number_may_come_again() 
 
 @pytest.mark.promise("E2", "F3")
 def test_rates_are_of_the_last_seconds_and_begin_anew_with_a_deployment() -> None:
-    def totals(rows: int, busy: float, idle: float) -> dict[str, Any]:
-        return {"a[0]": {"rows_in": rows, "rows_out": 0, "busy_ms": busy, "idle_ms": idle, "back_pressured_ms": 0.0}}
+    def totals(rows: int, busy: float, idle: float) -> dict[str, SubtaskTotals]:
+        return {"a[0]": SubtaskTotals(rows_in=rows, busy_ms=busy, idle_ms=idle)}
 
     rates = Rates()
     rates.add(totals(0, 0, 0), 0)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import msgspec
 
 from engine.host.run_folder import LastHeartbeat, MasterLaunch, RunFolder
 from orchestration.factory import build_stream_definitions
 from orchestration.resources import WeirStore, batch_spark
 from orchestration.spec import StreamSpec
+from tests.seen import completed
 
 NUMBERS = StreamSpec(
     job="numbers",
@@ -53,24 +54,9 @@ class FakeJob:
         self.folder.write_heartbeat(LastHeartbeat(now_ms() - int(age_s * 1000), 1, phase))
 
     def completes(self, checkpoint: int, read: int, committed: int, **over: Any) -> None:
-        event = {
-            "at_ms": checkpoint * 1000,
-            "kind": "completed",
-            "checkpoint": checkpoint,
-            "epoch": checkpoint,
-            "attempt": "1.1",
-            "completed_at_ms": checkpoint * 1000,
-            "duration_ms": 12.5,
-            "state_bytes": 4096,
-            "start_delay_ms": 1.0,
-            "alignment_ms": 2.5,
-            "sync_ms": 0.5,
-            "async_ms": 7.0,
-            "final": False,
-            "ledger": {"source:a": read, "sink:out": committed, "sent:x": 1, "digest:out": 99},
-            **over,
-        }
-        self.writes(json.dumps(event) + "\n")
+        ledger = {"source:a": read, "sink:out": committed, "sent:x": 1, "digest:out": 99}
+        event = completed(checkpoint, ledger, **over)
+        self.writes(msgspec.json.encode(event).decode() + "\n")
 
     def writes(self, text: str) -> None:
         with self.history.open("a") as file:

@@ -15,8 +15,9 @@ from orchestration import streams
 from orchestration.resources import WeirStore
 from orchestration.streams import StreamConfig
 from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
+from tests.seen import running
 
-RUNNING = {"phase": "running", "generation": 1, "epoch": 5, "parallelism": 3, "guarantee": "exactly once", "sinks": {}}
+RUNNING = running("numbers")
 
 
 @pytest.fixture

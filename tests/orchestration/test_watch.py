@@ -10,12 +10,14 @@ import dagster as dg
 import pytest
 
 from engine.host.run_folder import MasterExit
+from engine.jobmaster.status import SinkStatus
 from engine.observe.client import JobClient
 from orchestration import watch
 from orchestration.resources import WeirStore
 from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
+from tests.seen import running
 
-STATUS = {"sinks": {"out": {"rows": 30, "watermark_ms": 1_700_000_000_000, "lag_ms": 5}}}
+STATUS = running("numbers", {"out": SinkStatus(rows=30, watermark_ms=1_700_000_000_000, lag_ms=5)})
 
 
 @pytest.fixture

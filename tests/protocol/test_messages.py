@@ -19,7 +19,7 @@ COMMITTABLE = Committable("out", 1, ATTEMPT, 9, 2, {"path": "a/b", "size": 2**40
 
 SLOT_MESSAGES = [
     m.Register("session", "grpc://127.0.0.1:1", 42, 0, "nonce", "plan"),
-    m.Heartbeat({"a[0]": {"rows_in": 1, "watermark_ms": None, "busy_ms": 0.5, "finished": False}}),
+    m.Heartbeat({"a[0]": m.SubtaskTotals(rows_in=1, busy_ms=0.5)}),
     m.Deployed(ATTEMPT),
     m.Acknowledge(
         ATTEMPT, 9, STATE, [COMMITTABLE], {"sent:e": 1, "digest:out": 2**64 - 1}, Timings(1.5, 2.0, 0.1, 9.0)

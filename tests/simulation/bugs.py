@@ -16,7 +16,7 @@ from unittest.mock import patch
 import msgspec
 import pyarrow as pa
 
-import engine.jobmaster.master as jobmaster_module
+import engine.jobmaster.publisher as publisher_module
 import engine.runtime.slot as slot_module
 import engine.snapshot.epoch_log as log_module
 import engine.snapshot.restore as restore_module
@@ -24,6 +24,7 @@ from engine.connectors import table as table_module
 from engine.connectors.table import TableCommitter
 from engine.jobmaster.actions import RunOffLoop
 from engine.jobmaster.master import JobMaster
+from engine.jobmaster.publisher import Publisher
 from engine.protocol import ledger
 from engine.protocol.alignment.aligned import AlignedBarriers
 from engine.protocol.alignment.tracked import TrackedBarriers
@@ -178,9 +179,9 @@ def _heap_not_copied() -> Patches:
 
 
 def _commit_before_publish() -> Patches:
-    def append(self: JobMaster) -> RunOffLoop:
-        publication, record = self._publication, self._record
-        assert publication is not None and publication.ref is not None and record is not None
+    def append(self: Publisher) -> RunOffLoop:
+        publication, record = self._open, self._record
+        assert publication.ref is not None and record is not None
         ref, manifest = publication.ref, publication.manifest
 
         def work() -> Any:
@@ -189,7 +190,7 @@ def _commit_before_publish() -> Patches:
 
         return RunOffLoop("publish", work, self._appended)
 
-    return [(JobMaster, "_append_epoch", append)]
+    return [(Publisher, "_append_epoch", append)]
 
 
 def _no_fence() -> Patches:
@@ -223,31 +224,32 @@ def _publishes_behind_its_successor() -> Patches:
 
 
 def _unknown_is_failure() -> Patches:
-    appended = JobMaster._appended
+    appended = Publisher._appended
 
-    def impatient(self: JobMaster, record: Any, error: Any, now_ms: float) -> Any:
+    def impatient(self: Publisher, record: Any, error: Any, now_ms: float) -> Any:
         if record is None and error is None:
-            return self._not_published("no answer", now_ms)
+            return self._give_up("no answer", now_ms)
         return appended(self, record, error, now_ms)
 
-    return [(JobMaster, "_appended", impatient)]
+    return [(Publisher, "_appended", impatient)]
 
 
 def _reused_epoch() -> Patches:
     """After a restart the epochs are counted from the restored one, which is taken again."""
-    make = JobMaster._make_manifest
+    make = Publisher._make_manifest
 
-    def reused(self: JobMaster, completed: Any) -> Any:
+    def reused(self: Publisher, completed: Any) -> Any:
         manifest = make(self, completed)
-        restored = self._manifest is not None and self.newest is not None and self.newest.epoch == self._manifest.epoch
-        return msgspec.structs.replace(manifest, epoch=manifest.epoch - 1) if restored else manifest
+        restored, newest = self._restored, self.newest
+        again = restored is not None and newest is not None and newest.epoch == restored.epoch
+        return msgspec.structs.replace(manifest, epoch=manifest.epoch - 1) if again else manifest
 
     def unchecked(last: LogRecord, manifest: Any) -> LogRecord:
         return LogRecord(
             last.number + 1, RecordKind.EPOCH, last.generation, last.owner, manifest, manifest.checkpoint + 1
         )
 
-    return [(JobMaster, "_make_manifest", reused), (log_module, "epoch_after", unchecked)]
+    return [(Publisher, "_make_manifest", reused), (log_module, "epoch_after", unchecked)]
 
 
 def _checkpoint_ids_start_again() -> Patches:
@@ -275,13 +277,13 @@ def _abort_drops_committables() -> Patches:
 
 
 def _carried_committed_twice() -> Patches:
-    make = JobMaster._make_manifest
+    make = Publisher._make_manifest
 
-    def forgetful(self: JobMaster, completed: Any) -> Any:
+    def forgetful(self: Publisher, completed: Any) -> Any:
         self._carried = []
         return make(self, completed)
 
-    return [(JobMaster, "_make_manifest", forgetful)]
+    return [(Publisher, "_make_manifest", forgetful)]
 
 
 def _committables_forgotten_at_the_next_barrier() -> Patches:
@@ -295,14 +297,13 @@ def _committables_forgotten_at_the_next_barrier() -> Patches:
 
 
 def _restore_does_not_commit() -> Patches:
-    restore = JobMaster._restore
+    restore = Publisher.restore
 
-    def silent(self: JobMaster, now_ms: float) -> Any:
-        (action,) = restore(self, now_ms)
-        newest = self.newest
-        return [RunOffLoop(action.name, lambda: self._log.read_manifest(newest) if newest else None, action.done)]
+    def silent(self: Publisher, attempt: Any, done: Any) -> RunOffLoop:
+        action, newest = restore(self, attempt, done), self.newest
+        return RunOffLoop(action.name, lambda: self._log.read_manifest(newest) if newest else None, action.done)
 
-    return [(JobMaster, "_restore", silent)]
+    return [(Publisher, "restore", silent)]
 
 
 def _restore_aborts_published_files() -> Patches:
@@ -425,9 +426,9 @@ def _repeated_ack_deletes_files() -> Patches:
 def _repeated_trigger_taken_twice() -> Patches:
     """A repeated trigger makes a second snapshot under the same number (found by reading)."""
 
-    def trigger(self: Subtask, checkpoint: int, triggered_ms: int) -> None:
+    def trigger(self: Subtask, checkpoint: int, triggered_at_ms: int) -> None:
         if isinstance(self._head, SourceHead):
-            self._triggers.append((checkpoint, triggered_ms))
+            self._triggers.append((checkpoint, triggered_at_ms))
 
     return [(Subtask, "trigger", trigger)]
 
@@ -438,9 +439,9 @@ def _stopped_goes_on() -> Patches:
 
 
 def _retention_forgets_what_is_needed() -> Patches:
-    disposable = jobmaster_module.disposable
+    disposable = publisher_module.disposable
     return [
-        (jobmaster_module, "disposable", lambda paths, files, kept, generation: disposable(paths, files, [], 1 << 30))
+        (publisher_module, "disposable", lambda paths, files, kept, generation: disposable(paths, files, [], 1 << 30))
     ]
 
 

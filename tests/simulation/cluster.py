@@ -13,6 +13,7 @@ from typing import Any
 from engine.core.errors import CorruptSnapshot, Fenced, StoreError
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
+from engine.jobmaster import events
 from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.protocol.config import CheckpointConfig
@@ -100,7 +101,7 @@ class SlotProcess(Process):
             self.world.hits.add("slot: its lease ended")
             self.ends()
             return
-        self.send(Heartbeat(self.runtime.metrics()))
+        self.send(Heartbeat(self.runtime.totals()))
         self.world.after(HEARTBEAT_MS, self, "heartbeat", self._beat)
 
     # --- Control port ---
@@ -248,9 +249,9 @@ class MasterProcess(Process):
                     f"runs {name}",
                     lambda: self._run(name, work, done),
                 )
-            case Note(kind, data):
-                world.log(f"  {self.name} notes {kind} {data}")
-                self._cover(kind, data)
+            case Note(event):
+                world.log(f"  {self.name} notes {event}")
+                self._cover(event)
             case Stop(outcome, reason):
                 self.outcome, self.reason = outcome, reason
                 world.hits.add(f"outcome: {outcome.name}")
@@ -273,23 +274,21 @@ class MasterProcess(Process):
         expected = (StoreError, Fenced, CorruptSnapshot)
         world.off_loop(self, name, lambda: attempt_work(self, name, work, expected), ended)
 
-    def _cover(self, kind: str, data: dict[str, Any]) -> None:
+    def _cover(self, event: events.AnyEvent) -> None:
         hits = self.world.hits
-        match kind:
-            case "aborted":
-                hits.add(f"checkpoint: {data['why']}")
-                if data["why"] == CheckpointFailure.LEDGER_MISMATCH.code:
-                    raise Violation(
-                        "ledger", f"the engine itself refuses checkpoint {data['checkpoint']}: {data['detail']}"
-                    )
-            case "attempt_failed":
-                hits.add(f"attempt: {data['cause']}")
-            case "odd_acknowledgement":
-                hits.add(f"acknowledge: {data['outcome']}")
-            case "completed":
-                hits.add("checkpoint: completed, final" if data["final"] else "checkpoint: completed")
+        match event:
+            case events.Aborted(checkpoint, why, detail):
+                hits.add(f"checkpoint: {why}")
+                if why == CheckpointFailure.LEDGER_MISMATCH.code:
+                    raise Violation("ledger", f"the engine itself refuses checkpoint {checkpoint}: {detail}")
+            case events.AttemptFailed():
+                hits.add(f"attempt: {event.cause}")
+            case events.OddAcknowledgement():
+                hits.add(f"acknowledge: {event.outcome}")
+            case events.Completed():
+                hits.add("checkpoint: completed, final" if event.final else "checkpoint: completed")
             case _:
-                hits.add(f"note: {kind}")
+                hits.add(f"note: {event.kind}")
 
     def crashed(self) -> None:
         self._incarnation.cluster.store.forget(self)

@@ -22,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="number of processes")
     parser.add_argument("--trace", type=int, metavar="SEED", help="run this seed and print its trace")
     parser.add_argument("--bug", default="", help="with --trace: plant the bug of this name")
     arguments = parser.parse_args()

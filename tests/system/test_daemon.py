@@ -42,7 +42,7 @@ def green(system: System) -> dg.AssetCheckEvaluation | None:
 @pytest.mark.promise("F1")
 def test_a_job_without_an_interval_is_checkpointed_by_its_schedule_alone(system: System) -> None:
     status = system.client(JOB).status()
-    assert status["phase"] == "running" and status["checkpoints"]["interval_ms"] is None
+    assert status.running and status.checkpoints.interval_ms is None
     first = eventually("a checkpoint in Dagster", lambda: next(iter(system.materializations("checkpoints", JOB)), None))
     assert int(first["epoch"]) >= 1 and first["rows_read"] > 0 and first["duration_ms"] > 0
     runs = system.instance.get_runs(dg.RunsFilter(job_name=f"{JOB}_checkpoint"))
@@ -92,12 +92,12 @@ def test_the_job_outlives_dagster_and_what_happened_meanwhile_is_reported(system
     system.services.stop()
     made = client.wait_for_checkpoint(client.trigger_checkpoint(), 30)
     after = client.status()
-    assert after["generation"] == before["generation"] and made["epoch"] > max(epochs)
+    assert after.generation == before.generation and made.epoch > max(epochs)
     system.restart()
 
     def caught_up() -> bool | None:
         found = [int(m["epoch"]) for m in system.materializations("checkpoints", JOB)]
-        return True if made["epoch"] in found and len(found) == len(set(found)) else None
+        return True if made.epoch in found and len(found) == len(set(found)) else None
 
     assert eventually("the checkpoint is in Dagster, once", caught_up)
 
@@ -107,7 +107,7 @@ def test_a_job_whose_supervisor_was_killed_is_started_again_and_goes_on(system: 
     client = system.client(JOB)
     address = client.folder.read_address()
     assert address is not None
-    epoch = client.status()["epoch"]
+    epoch = client.status().epoch
     parent = int(Path(f"/proc/{address.pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(parent, signal.SIGKILL)
 
@@ -116,7 +116,7 @@ def test_a_job_whose_supervisor_was_killed_is_started_again_and_goes_on(system: 
         return found.generation if found is not None and found.generation > address.generation else None
 
     assert eventually("Dagster starts it again", replaced) > address.generation
-    assert client.wait_until_running(60) is None and client.status()["epoch"] >= epoch
+    assert client.wait_until_running(60) is None and client.status().epoch >= epoch
     assert not alive(address.pid)
     assert eventually("green again", lambda: green(system))
 
@@ -139,8 +139,8 @@ def test_a_jobmaster_that_hangs_is_seen_by_its_heartbeat_replaced_and_fenced(sys
     finally:
         os.kill(hung.pid, signal.SIGCONT)
     eventually("the old one ends when it wakes up", lambda: None if session_processes(hung.pid) else True, 60)
-    assert client.status()["generation"] == generation and client.ended() is None, "and leaves the new one alone"
-    assert client.wait_for_checkpoint(client.trigger_checkpoint(), 30)["status"] == "completed"
+    assert client.status().generation == generation and client.ended() is None, "and leaves the new one alone"
+    assert client.wait_for_checkpoint(client.trigger_checkpoint(), 30).epoch
 
 
 @pytest.mark.promise("F1")

@@ -103,7 +103,7 @@ def metadata(event: dg.EventLogEntry | None) -> dict[str, Any]:
 
 def test_the_page_view_job_is_running_soon_after_the_first_start(ui: Ui, instance: dg.DagsterInstance) -> None:
     assert ui.said(r"start of pageviews: (\w+) \(", 120) == "success"
-    assert JobClient(str(ui.store), "pageviews").status()["phase"] == "running"
+    assert JobClient(str(ui.store), "pageviews").status().running
     assert metadata(instance.get_latest_materialization_event(dg.AssetKey(["streams", "pageviews"])))["generation"] == 1
 
 
@@ -149,9 +149,9 @@ def test_a_second_one_on_the_same_home_says_where_the_first_is(ui: Ui) -> None:
 
 def test_it_ends_without_leaving_a_process_the_job_goes_on_and_the_next_start_remembers(ui: Ui) -> None:
     client = JobClient(str(ui.store), "pageviews")
-    generation = client.status()["generation"]
+    generation = client.status().generation
     ui.stop()
-    assert client.status()["generation"] == generation, "the job outlives the UI"
+    assert client.status().generation == generation, "the job outlives the UI"
     ui.start()
     time.sleep(5)
     assert "under way" not in ui.output.read_text(), "nothing is started or drilled a second time"

@@ -63,7 +63,7 @@ class InputGate:
         self._ended = 0
         self._next = 0
         self._ready: list[Taken] = []
-        self._triggered_ms: dict[int, int] = {}
+        self._triggered_at_ms: dict[int, int] = {}
 
     def start(self) -> None:
         self._grant(1)
@@ -76,10 +76,10 @@ class InputGate:
     def on_abort(self, checkpoint: int) -> None:
         self._aligner.on_abort(checkpoint)
 
-    def triggered_ms(self, checkpoint: int) -> int:
+    def triggered_at_ms(self, checkpoint: int) -> int:
         """When the aligned checkpoint was triggered; forgets all up to it."""
-        result = self._triggered_ms[checkpoint]
-        self._triggered_ms = {c: at for c, at in self._triggered_ms.items() if c > checkpoint}
+        result = self._triggered_at_ms[checkpoint]
+        self._triggered_at_ms = {c: at for c, at in self._triggered_at_ms.items() if c > checkpoint}
         return result
 
     def poll(self, max_rows: int, now_ms: float) -> Taken | None:
@@ -102,7 +102,7 @@ class InputGate:
                 self._idle_channels[position] = element.idle
                 self._advance()
             elif isinstance(element, Barrier):
-                self._triggered_ms[element.checkpoint] = element.triggered_ms
+                self._triggered_at_ms[element.checkpoint] = element.triggered_at_ms
                 self._ready.extend(self._aligner.on_barrier(position, element.checkpoint, now_ms))
             else:
                 assert isinstance(element, EndOfData)

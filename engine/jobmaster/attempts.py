@@ -1,0 +1,51 @@
+"""One attempt at running the job, and the decision whether there is another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.protocol.coordinator import CheckpointCoordinator
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.restart import RestartStrategy
+
+
+@dataclass
+class Attempt:
+    """One deployment of the whole job. Its slots are told to start once all of them have built their subtasks."""
+
+    id: AttemptId
+    coordinator: CheckpointCoordinator
+    undeployed: set[str]
+    """The sessions of the slots that have not answered yet."""
+    finished: set[SubtaskId] = field(default_factory=set)
+
+
+class Restarts:
+    """Decides whether the job is tried again after a failure.
+
+    The restart strategy decides for all failures alike. An error of the job's own code that comes again and again
+    without an epoch in between ends the job, whatever the strategy says.
+    """
+
+    def __init__(self, strategy: RestartStrategy, same_error_limit: int) -> None:
+        self._strategy = strategy
+        self._same_error_limit = same_error_limit
+        self._last_error = ""
+        self._times = 0
+
+    def on_failure(self, now_ms: float, jitter: float) -> float | None:
+        """Returns how many ms to wait before the next attempt; None: give up."""
+        delay_ms, self._strategy = self._strategy.on_failure(now_ms, jitter)
+        return delay_ms
+
+    def on_job_error(self, error: str) -> str | None:
+        """Counts an error of the job's own code. Returns the reason to give up, if the same one came too often."""
+        self._times = self._times + 1 if error == self._last_error else 1
+        self._last_error = error
+        if self._times < self._same_error_limit:
+            return None
+        return f"{error} (the same error {self._times} times without a checkpoint in between)"
+
+    def on_published(self) -> None:
+        """The job got on: an error from now on is not the same one again."""
+        self._last_error, self._times = "", 0

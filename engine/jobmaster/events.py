@@ -1,0 +1,213 @@
+"""What happened to a job. A JobMaster notes an event; the history keeps it, the timeline and HTTP show it.
+
+An event is one JSON object: `kind` names its class, `at_ms` and `generation` say when and under which JobMaster it
+happened. Whoever carries the note out fills these two in.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+
+def _kind(name: str) -> str:
+    """Returns the name of an event's class as it stands in JSON: `AttemptFailed` is `attempt_failed`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="kind", tag=_kind, kw_only=True):
+    at_ms: int = 0
+    generation: int = 0
+
+    @property
+    def kind(self) -> str:
+        return _kind(type(self).__name__)
+
+
+# --- the JobMaster takes the job over ---
+
+
+class Claimed(Event, frozen=True):
+    """A JobMaster owns the job now. `last_seen_ms`: the last sign of life of the one before it."""
+
+    last_seen_ms: int | None = None
+
+
+class ClaimFailed(Event, frozen=True):
+    """The store did not answer the claim; it is tried again."""
+
+    error: str
+
+
+class ClaimLost(Event, frozen=True):
+    """Another process was faster, or the outcome is unknown; the claim is tried again."""
+
+
+# --- an attempt begins and ends ---
+
+
+class SlotRegistered(Event, frozen=True):
+    pid: int
+    registered: int
+
+
+class Deploying(Event, frozen=True):
+    """Slots build the subtasks of this attempt from the state of this epoch; none: they begin empty."""
+
+    attempt: str
+    epoch: int | None
+
+
+class Running(Event, frozen=True):
+    attempt: str
+
+
+class TaskFailed(Event, frozen=True):
+    """A subtask could not go on. `detail` is the traceback."""
+
+    where: str
+    error: str
+    detail: str
+
+
+class AttemptFailed(Event, frozen=True):
+    """The attempt is over. `uid`, `vertex`, `subtask` and `slot` say where it failed, as far as that is known."""
+
+    attempt: str
+    cause: str
+    detail: str
+    uid: str = ""
+    vertex: str = ""
+    subtask: int | None = None
+    slot: int | None = None
+
+
+class Stopped(Event, frozen=True):
+    """The job is over. `outcome` is one of `actions.Outcome`."""
+
+    outcome: str
+    reason: str
+
+
+# --- a checkpoint ---
+
+
+class Triggered(Event, frozen=True):
+    checkpoint: int
+    attempt: str
+
+
+class OddAcknowledgement(Event, frozen=True):
+    """An acknowledgement that was repeated, came late or belongs to nothing known."""
+
+    checkpoint: int
+    subtask: str
+    outcome: str
+
+
+class Aborted(Event, frozen=True):
+    """`why` is the code of a `CheckpointFailure`."""
+
+    checkpoint: int
+    why: str
+    detail: str
+
+
+class PublishUnknown(Event, frozen=True):
+    """The store did not say whether the epoch record exists; the same record is created again."""
+
+    checkpoint: int
+
+
+class Published(Event, frozen=True):
+    """The epoch record exists."""
+
+    checkpoint: int
+    epoch: int
+
+
+class OperatorFigures(msgspec.Struct, frozen=True):
+    """One operator's part of a subtask's snapshot."""
+
+    sync_ms: float
+    async_ms: float
+    state_bytes: int
+
+
+class SubtaskFigures(msgspec.Struct, frozen=True):
+    """What a checkpoint took in one subtask, and in each of its operators by uid."""
+
+    vertex: str
+    subtask: int
+    start_delay_ms: float
+    alignment_ms: float
+    sync_ms: float
+    async_ms: float
+    state_bytes: int
+    operators: dict[str, OperatorFigures]
+
+
+class Completed(Event, frozen=True):
+    """The epoch is committed. Times are the longest of all subtasks', bytes their sum, `ledger` the job's totals."""
+
+    checkpoint: int
+    epoch: int
+    attempt: str
+    completed_at_ms: int
+    duration_ms: float
+    state_bytes: int
+    start_delay_ms: float
+    alignment_ms: float
+    sync_ms: float
+    async_ms: float
+    final: bool
+    ledger: dict[str, int]
+    subtasks: list[SubtaskFigures]
+
+
+# --- beside checkpoints ---
+
+
+class Refreshed(Event, frozen=True):
+    """A static table was read anew; with an error its last version stays in use."""
+
+    uid: str
+    version: int | None
+    error: str | None
+
+
+AnyEvent = (
+    Claimed
+    | ClaimFailed
+    | ClaimLost
+    | SlotRegistered
+    | Deploying
+    | Running
+    | TaskFailed
+    | AttemptFailed
+    | Stopped
+    | Triggered
+    | OddAcknowledgement
+    | Aborted
+    | PublishUnknown
+    | Published
+    | Completed
+    | Refreshed
+)
+
+
+def stamped(event: AnyEvent, at_ms: int, generation: int) -> AnyEvent:
+    """Returns the event with its time and the generation of the JobMaster that noted it."""
+    return msgspec.structs.replace(event, at_ms=at_ms, generation=generation)
+
+
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+def decode(line: bytes) -> AnyEvent | None:
+    """Returns the event in a line of the history; None: the line is cut short, or no event of this version."""
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:
+        return None

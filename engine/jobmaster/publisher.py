@@ -1,0 +1,324 @@
+"""`Publisher`: makes a completed checkpoint an epoch. It owns the job's epoch log, from the claim to retention.
+
+A publication writes the manifest, creates the epoch record (the commit point), and commits the sinks' output. The
+JobMaster is told what it comes to by one of the outcomes below.
+
+Invariants: only the owner of the log's last fence publishes; epochs are published one at a time and committed before
+the next; a permit exists only for a published epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.core.errors import Fenced, StoreError
+from engine.core.sinks import Committer
+from engine.graph.job_graph import JobGraph
+from engine.jobmaster import events
+from engine.jobmaster.actions import Action, Done, Note, RunOffLoop
+from engine.protocol import ledger
+from engine.protocol.checkpoint import CommitPermit, CompletedCheckpoint
+from engine.protocol.epoch_records import Claimed, LogRecord
+from engine.protocol.failures import CheckpointFailure
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Committable, Manifest, ManifestRef
+from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.retention import disposable, keep
+
+
+@dataclass(frozen=True)
+class NotPublished:
+    """No epoch record was created and none will be: the checkpoint can be aborted."""
+
+    completed: CompletedCheckpoint
+    failure: CheckpointFailure
+    detail: str
+
+
+@dataclass(frozen=True)
+class Published:
+    """The epoch record exists. The commit point has passed; the commits follow."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Every sink has committed the epoch."""
+
+    completed: CompletedCheckpoint
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class CommitFailed:
+    """The epoch is published, but a sink could not commit it. Restoring commits it again."""
+
+    completed: CompletedCheckpoint
+    detail: str
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Another JobMaster owns the log: this one may neither publish nor commit."""
+
+    detail: str
+
+
+PublicationOutcome = NotPublished | Published | Committed | CommitFailed | Replaced
+Tell = Callable[[PublicationOutcome, float], list[Action]]
+OffLoop = Callable[[str, Callable[[], Any], Done], RunOffLoop]
+
+
+@dataclass
+class Publication:
+    """The one checkpoint that is being published."""
+
+    completed: CompletedCheckpoint
+    manifest: Manifest
+    ref: ManifestRef | None = None
+    create_sent: bool = False
+    retry_at_ms: float | None = None
+
+
+class Publisher:
+    """`tell` brings an outcome to the JobMaster and returns what it decides; `off_loop` makes the action for I/O."""
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        log: EpochLog,
+        committers: Mapping[str, Committer],
+        wall_ms: Callable[[], int],
+        retry_ms: float,
+        off_loop: OffLoop,
+        tell: Tell,
+    ) -> None:
+        self.newest: ManifestRef | None = None
+        self.ledger: dict[str, int] = {}
+        """The job's totals at the newest epoch."""
+        self._graph = graph
+        self._log = log
+        self._committers = dict(committers)
+        self._wall_ms = wall_ms
+        self._retry_ms = retry_ms
+        self._off_loop = off_loop
+        self._tell = tell
+        self._record: LogRecord | None = None  # the last one of the log: the next is created behind it
+        self._restored: Manifest | None = None  # what this attempt goes on from
+        self._carried: list[Committable] = []  # by the newest epoch: what later snapshots may still hold
+        self._retained: list[ManifestRef] = []
+        self._swept = False
+        self._queue: deque[CompletedCheckpoint] = deque()
+        self._publication: Publication | None = None
+
+    @property
+    def busy(self) -> bool:
+        """True while the outcome of a publication is open: nothing may be restored and the job may not end."""
+        return self._publication is not None
+
+    @property
+    def wakeup_ms(self) -> float | None:
+        """When `on_tick` has something to do."""
+        return self._publication.retry_at_ms if self._publication is not None else None
+
+    def on_tick(self, now_ms: float) -> list[Action]:
+        publication = self._publication
+        if publication is None or publication.retry_at_ms is None or now_ms < publication.retry_at_ms:
+            return []
+        publication.retry_at_ms = None
+        return [self._append_epoch()]
+
+    # ------------------------------------------------------------------ claim and restore
+
+    def claim(self, owner: str, done: Done) -> RunOffLoop:
+        """Appends a fence to the log. `done` gets `Claimed`, or None: another process was faster, claim again."""
+
+        def claimed(claimed: Claimed | None, error: BaseException | None, now_ms: float) -> list[Action]:
+            if claimed is not None:
+                self._record = claimed.record
+                self.newest = claimed.record.newest
+                self._retained = [self.newest] if self.newest else []
+            return done(claimed, error, now_ms)
+
+        return self._off_loop("claim", lambda: self._log.claim(owner), claimed)
+
+    def restore(self, attempt: AttemptId, done: Done) -> RunOffLoop:
+        """Commits the newest epoch again, since it may have been published and not committed, and removes what no
+        epoch knows. `done` gets its manifest; None: there is no epoch yet.
+        """
+        assert not self.busy, "nothing is restored while a publication is open"
+        newest = self.newest
+
+        def work() -> Manifest | None:
+            manifest = self._log.read_manifest(newest) if newest else None
+            permit = CommitPermit.issue(newest, attempt.generation) if newest else None
+            if permit is not None and manifest is not None:
+                self._commit_all(permit, manifest)
+            for committer in self._committers.values():
+                committer.abort_unknown(permit, attempt)
+            return manifest
+
+        return self._off_loop("restore", work, done)
+
+    def go_on_from(self, restored: Manifest | None) -> None:
+        """Counts what the next attempt does on top of this manifest."""
+        self._restored = restored
+        self.ledger = dict(restored.ledger) if restored else {}
+
+    # ------------------------------------------------------------------ publish
+
+    def publish(self, completed: CompletedCheckpoint, now_ms: float) -> list[Action]:
+        self._queue.append(completed)
+        return self.publish_next(now_ms)
+
+    def publish_next(self, now_ms: float) -> list[Action]:
+        """Begins with the oldest checkpoint that waits, unless one is being published."""
+        if self.busy or not self._queue:
+            return []
+        completed = self._queue.popleft()
+        manifest = self._make_manifest(completed)
+        broken = ledger.violations(manifest.ledger, self._base, self._graph.checkpoints.mode)
+        if broken:
+            return self._tell(
+                NotPublished(completed, CheckpointFailure.LEDGER_MISMATCH, "; ".join(broken)),
+                now_ms,
+            )
+        self._publication = Publication(completed, manifest)
+        return [self._off_loop("manifest", lambda: self._log.write_manifest(manifest), self._manifest_written)]
+
+    def drop_waiting(self) -> list[CompletedCheckpoint]:
+        """Forgets the checkpoints whose publication has not begun, and returns them."""
+        waiting = list(self._queue)
+        self._queue.clear()
+        return waiting
+
+    def _make_manifest(self, completed: CompletedCheckpoint) -> Manifest:
+        carried = [c for ack in completed.acks for c in ack.committables]
+        published = {c.identity for c in self._carried}
+        return Manifest(
+            job=self._graph.name,
+            epoch=self.newest.epoch + 1 if self.newest else 1,
+            checkpoint=completed.checkpoint,
+            attempt=completed.attempt,
+            created_ms=self._wall_ms(),
+            max_parallelism=self._graph.max_parallelism,
+            subtasks=[ack.state for ack in completed.acks],
+            commits=[c for c in carried if c.identity not in published],
+            carried=carried,
+            ledger=ledger.total(self._base, (ack.ledger for ack in completed.acks)),
+            final=completed.final,
+        )
+
+    @property
+    def _base(self) -> dict[str, int]:
+        """The totals at the epoch that this attempt goes on from."""
+        return self._restored.ledger if self._restored else {}
+
+    def _manifest_written(self, ref: ManifestRef | None, error: BaseException | None, now_ms: float) -> list[Action]:
+        publication = self._open
+        if ref is None:
+            return self._give_up(str(error), now_ms)
+        publication.ref = ref
+        return [self._append_epoch()]
+
+    def _append_epoch(self) -> RunOffLoop:
+        publication, record = self._open, self._record
+        assert publication.ref is not None and record is not None
+        ref = publication.ref
+        return self._off_loop("publish", lambda: self._log.publish(record, ref), self._appended)
+
+    def _appended(self, record: LogRecord | None, error: BaseException | None, now_ms: float) -> list[Action]:
+        publication = self._open
+        if isinstance(error, Fenced):
+            return self._tell(Replaced(str(error)), now_ms)
+        if error is not None and not isinstance(error, StoreError):
+            raise error
+        if error is not None and not publication.create_sent:
+            return self._give_up(str(error), now_ms)
+        if record is None:
+            publication.create_sent = True  # from here on only the log knows: repeat until the answer is definite
+            publication.retry_at_ms = now_ms + self._retry_ms
+            return [Note(events.PublishUnknown(publication.completed.checkpoint))]
+        return self._published(publication, record, now_ms)
+
+    def _give_up(self, detail: str, now_ms: float) -> list[Action]:
+        completed = self._open.completed
+        self._publication = None
+        return self._tell(NotPublished(completed, CheckpointFailure.FINALIZE_FAILED, detail), now_ms)
+
+    # ------------------------------------------------------------------ commit
+
+    def _published(self, publication: Publication, record: LogRecord, now_ms: float) -> list[Action]:
+        """The commit point is behind us. Only now is there a permit."""
+        manifest = publication.manifest
+        self._record = record
+        self.newest = record.newest
+        assert self.newest is not None and self.newest.epoch == manifest.epoch
+        self._carried = manifest.carried
+        self.ledger = dict(manifest.ledger)
+        permit = CommitPermit.issue(self.newest, record.generation)
+        return [
+            *self._tell(Published(manifest), now_ms),
+            self._off_loop("commit", lambda: self._commit_all(permit, manifest), self._committed),
+        ]
+
+    def _commit_all(self, permit: CommitPermit, manifest: Manifest) -> None:
+        assert permit.epoch == manifest.epoch
+        if manifest.epoch == 0:
+            return  # a fork begins with another job's state, and has published nothing itself
+        for uid, committer in self._committers.items():
+            if manifest.rewound_to is not None:
+                committer.rewind(permit, manifest.rewound_to)
+                continue
+            committer.commit(permit, [c for c in manifest.commits if c.uid == uid])
+
+    def _committed(self, _: None, error: BaseException | None, now_ms: float) -> list[Action]:
+        publication = self._open
+        self._publication = None
+        if error is not None:
+            return self._tell(CommitFailed(publication.completed, str(error)), now_ms)
+        return self._tell(Committed(publication.completed, publication.manifest), now_ms)
+
+    @property
+    def _open(self) -> Publication:
+        assert self._publication is not None
+        return self._publication
+
+    # ------------------------------------------------------------------ retention
+
+    def sweep(self, generation: int) -> RunOffLoop:
+        """Deletes the snapshots that no kept epoch needs."""
+        assert self.newest is not None
+        self._retained = keep(self._retained, self.newest, self._graph.checkpoints.retained)
+        kept = list(self._retained)
+        # What earlier generations left is looked for once; after that only this one makes files.
+        generations = [generation] if self._swept else range(1, generation + 1)
+        self._swept = True
+
+        def work() -> None:
+            store, paths = self._log.store, self._log.paths
+            files = [path for number in generations for path in store.list(paths.generation(number))]
+            for directory in disposable(paths, files, kept, generation):
+                store.delete(directory)
+
+        return self._off_loop("sweep", work, _ignore)
+
+    def discard(self, attempt: AttemptId, checkpoint: int) -> RunOffLoop:
+        """Deletes the state files of an aborted checkpoint. What its sinks pre-committed stays."""
+        return self.delete([self._log.paths.attempt(attempt, checkpoint)])
+
+    def delete(self, paths: list[str]) -> RunOffLoop:
+        def work() -> None:
+            for path in paths:
+                self._log.store.delete(path)
+
+        return self._off_loop("delete", work, _ignore)
+
+
+def _ignore(result: Any, error: BaseException | None, now_ms: float) -> list[Action]:
+    """What could not be deleted now goes with the next sweep."""
+    return []
