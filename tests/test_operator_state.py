@@ -372,20 +372,6 @@ def test_a_stream_may_be_connected_with_itself() -> None:
     assert sorted(row["n"] for row in run(job, parallelism=2).rows("out")) == [-2, -2, -1, -1, 1, 2]
 
 
-def test_what_can_not_be_connected_is_told() -> None:
-    env, other = StreamEnvironment(), StreamEnvironment()
-    stream, elsewhere = (e.from_source(ListSource([]), "app string", uid="rules") for e in (env, other))
-    with pytest.raises(JobError, match=r"connect takes a broadcast stream, .*rules.broadcast\(MapStateDescriptor"):
-        stream.connect(stream.broadcast())  # type: ignore[arg-type]
-    with pytest.raises(JobError, match="two streams are of different environments"):
-        stream.key_by("app").connect(elsewhere.broadcast(RULES))
-
-
-def test_a_uid_must_not_be_empty() -> None:
-    with pytest.raises(JobError, match="map needs a uid: state is found by it"):
-        StreamEnvironment().from_source(ListSource([]), "app string", uid="rules").map(lambda row: row, uid="")
-
-
 def test_a_broadcast_stream_that_nobody_connects_with_is_an_error() -> None:
     def job(env: StreamEnvironment) -> None:
         env.from_source(ListSource(numbered(1)), "n long", uid="numbers").print()

@@ -1,10 +1,16 @@
-"""What a job's author writes with."""
+"""The API for writing jobs: import everything from `engine.api`.
+
+Begin with a `StreamEnvironment`, and call methods of the streams that it returns.
+"""
 
 from engine.api.environment import StreamEnvironment
-from engine.api.partitioning import BroadcastStream
-from engine.api.placement import DataStreamSink
-from engine.api.streams.data import DataStream, KeyedStream, WindowedStream
-from engine.api.windows import TumblingEventTimeWindows, WatermarkStrategy
+from engine.api.streams.broadcast import BroadcastStream
+from engine.api.streams.data import DataStream
+from engine.api.streams.keyed import KeyedStream
+from engine.api.streams.sink import DataStreamSink
+from engine.api.streams.windowed import WindowedStream
+from engine.api.watermarks import WatermarkStrategy
+from engine.api.windows import TumblingEventTimeWindows
 from engine.core.broadcast_functions import (
     BroadcastContext,
     BroadcastProcessFunction,

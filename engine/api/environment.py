@@ -1,7 +1,7 @@
 """`StreamEnvironment`: where a job begins.
 
-A job is a function of its environment, and its import path is its address; or it is written down in a script or a
-notebook around an environment that is attached to a Spark session, and executed there.
+There are two ways to write a job. It is a function that takes an environment, and `weir run` or `weir submit` finds it
+by its import path; or it is a script or a notebook that makes an environment on a Spark session and executes it there.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from engine.api.dataframes import schema_of
+from engine.api.dataframes import dataframe_schema
 from engine.api.params import Params
-from engine.api.placement import checked_parallelism
 from engine.api.schema import parse_schema
 from engine.api.streams.data import DataStream
-from engine.connectors.dataframe import DataFrameSource, Frame
+from engine.api.streams.placement import checked_parallelism
+from engine.connectors.dataframe import DataFrameLike, DataFrameSource
 from engine.connectors.elements import ElementsSource
 from engine.core.durations import Duration, to_ms
 from engine.core.errors import JobError, WeirError
 from engine.core.sources import Source
-from engine.graph.job_graph import JobGraph, SourceSpec
-from engine.graph.stream_graph import StreamGraph
+from engine.graph.job_graph import JobGraph, OperatorSpec, SourceSpec
+from engine.graph.stream_graph import StreamGraph, StreamInput
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.restart import ExponentialDelay, NoRestart, RestartStrategy
 from engine.state.key_groups import DEFAULT_MAX_PARALLELISM
@@ -35,7 +35,17 @@ if TYPE_CHECKING:
 
 
 class StreamEnvironment:
-    """`spark`: the session that the job is executed on. `store`: where its snapshots and tables are then."""
+    """Makes the first streams of a job, and holds the settings of the whole job.
+
+        def job(env: StreamEnvironment) -> None:
+            env.enable_checkpointing("1 s")
+            views = env.from_elements([{"app": "a", "pv": 1}, {"app": "a", "pv": 2}], "app string, pv long")
+            views.key_by("app").sum("pv", uid="sums").print()
+
+    `weir run`, `weir submit` and the like make the environment, with the `params` and the `parallelism` of the
+    submission. A script or a notebook makes it with `spark`, the session to execute on, and `store`, the directory for
+    the job's snapshots and tables.
+    """
 
     def __init__(
         self,
@@ -56,7 +66,7 @@ class StreamEnvironment:
         self._restart: RestartStrategy | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Functions of a job may hold on to it; they travel to the slots, the session stays with the driver."""
+        """Leaves the Spark session out: functions of a job that refer to the environment are sent to the slots."""
         return {**self.__dict__, "_spark": None}
 
     def enable_checkpointing(
@@ -70,7 +80,14 @@ class StreamEnvironment:
         tolerable_failed: int = 0,
         retained: int = 3,
     ) -> None:
-        """Checkpoint every `interval`; None: only by hand, and at the end of a bounded job."""
+        """Takes a checkpoint every `interval`, such as "1 s".
+
+        With None there are checkpoints only on request (`weir checkpoint`) and at the end of a bounded job.
+
+        `mode` is exactly once, or at least once. A checkpoint that takes longer than `timeout` is aborted. The next one
+        starts at least `min_pause` after the last was completed, and at most `max_concurrent` run at a time. The job
+        fails after more than `tolerable_failed` failed checkpoints in a row. The newest `retained` are kept.
+        """
         try:
             self.checkpoints = CheckpointConfig(
                 interval_ms=None if interval is None else to_ms(interval),
@@ -85,25 +102,31 @@ class StreamEnvironment:
             raise JobError(f"enable_checkpointing: {error}") from error
 
     def set_parallelism(self, parallelism: int) -> None:
-        """The job's own choice; it goes before what the job is submitted with."""
+        """Sets the parallelism of operators that do not set their own. It goes before that of the submission."""
         self._own_parallelism = checked_parallelism(parallelism)
 
     @property
     def parallelism(self) -> int:
+        """The parallelism of operators that do not set their own: the job's own, the submitted one, or 2."""
         return self._own_parallelism or self._submitted_parallelism or 2
 
     def set_restart_strategy(self, strategy: RestartStrategy) -> None:
+        """Sets when and how often the job restarts after a failure, as in `FixedDelay(3)`."""
         self._restart = strategy
 
     @property
     def restart(self) -> RestartStrategy:
-        """As Flink: no restart without checkpoints, exponential delay with them."""
+        """The restart strategy that was set, or Flink's default: none without checkpoints, else exponential delay."""
         if self._restart is not None:
             return self._restart
         return NoRestart() if self.checkpoints.interval_ms is None else ExponentialDelay()
 
     def from_source(self, source: Source, schema: pa.Schema | str, uid: str) -> DataStream:
-        """A stream of a source's splits; its parallelism is at most the number of splits, where that is known."""
+        """Returns the stream of a source's records, which have the given schema.
+
+        By its `uid` a restarted job finds the positions in the source again. A source that knows the number of its
+        splits has at most that parallelism.
+        """
         parsed = parse_schema(schema)
         try:
             source.check(parsed)
@@ -116,32 +139,50 @@ class StreamEnvironment:
         node = self.graph.add_source(SourceSpec(uid, source, parsed, None), parallelism)
         return DataStream(self, node, parsed)
 
-    def from_spark(self, frame: Frame, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
-        """A bounded stream of a DataFrame's rows, materialised once in the job's store before its slots start.
+    def from_spark(self, frame: DataFrameLike, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
+        """Returns the rows of a DataFrame as a bounded stream.
 
-        `frame`: a DataFrame of the attached session, or a function of a session that makes one (with `schema`).
+        `frame` is a DataFrame of the environment's session, or a function that makes one from a session; a function
+        needs `schema`. Spark writes the rows into the job's store once, before slots start, so that a restarted job
+        reads the same rows.
         """
-        return self.from_source(DataFrameSource(frame), schema_of(frame, schema, f"from_spark {uid!r}"), uid)
+        return self.from_source(DataFrameSource(frame), dataframe_schema(frame, schema, f"from_spark {uid!r}"), uid)
 
     def from_elements(
         self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema | str, uid: str = "elements"
     ) -> DataStream:
-        """A bounded stream of these records."""
+        """Returns a bounded stream of these records, for tests and examples."""
         parsed = parse_schema(schema)
         return self.from_source(ElementsSource(rows, parsed), parsed, uid)
 
+    def _add_operator(
+        self, spec: OperatorSpec, schema: pa.Schema, parallelism: int, *inputs: StreamInput
+    ) -> DataStream:
+        """Adds an operator behind `inputs` and returns the stream of its results.
+
+        The kinds of streams call this, so that they need not import each other.
+        """
+        return DataStream(self, self.graph.add_operator(spec, schema, parallelism, *inputs), schema)
+
     def build(self, name: str, code: str = "") -> JobGraph:
-        """What was written so far, as a graph. `code`: a digest of what else slots have to agree on."""
+        """Returns the graph of the job as written so far. `code` is a digest of the job's code, which slots compare."""
         return self.graph.translate(name, self.checkpoints, self.restart, self.max_parallelism, code)
 
     def execute(self, name: str) -> None:
-        """Run the job on the attached session until it has ended; it goes on from the last epoch of its name."""
+        """Runs the job on the environment's Spark session until it ends.
+
+        If a job of this name has run before, it goes on from its last epoch.
+        """
         self.execute_async(name).wait()
 
     def execute_async(self, name: str) -> AttachedJob:
-        """Start the job on the attached session and go on; for notebooks."""
+        """Starts the job on the environment's Spark session and returns at once, for notebooks.
+
+        The returned job can be watched, cancelled and waited for.
+        """
+        # Imported here because it imports the whole engine, which a slot that builds the job does without.
         from engine.process.attached import AttachedJob
 
         if self._spark is None:
-            raise JobError("there is no session to execute on: write StreamEnvironment(spark), or use `weir run`")
+            raise JobError("there is no Spark session to execute on: write StreamEnvironment(spark), or use `weir run`")
         return AttachedJob(self._spark, self.build(name), self._store)

@@ -1,4 +1,8 @@
-"""Polars expressions of one record, compiled to functions of a batch: what `select` and `where` run."""
+"""Compiles the polars expressions of `select` and `where` to functions of a batch.
+
+Invariant: an expression computes each record from that record alone. Batches are as large as what has arrived, so an
+expression over all rows of a batch would give a different result after each replay.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from engine.api.schema import EVENT_TIME_FIELD, plain
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
 
-_MASK = f"{EVENT_TIME}.mask"  # names that no column can have
+_MASK = f"{EVENT_TIME}.mask"  # no column of a stream can have this name or the next
 _LENGTH = f"{EVENT_TIME}.length"
 
 Apply = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -21,7 +25,7 @@ Apply = Callable[[pa.RecordBatch], pa.RecordBatch]
 def selection(
     before: pa.Schema, columns: Sequence[str | pl.Expr], named: Mapping[str, pl.Expr]
 ) -> tuple[Apply, pa.Schema]:
-    """What computes these columns of a batch, and their schema."""
+    """Returns the function that computes these columns of a batch, and their schema."""
     if not columns and not named:
         raise JobError("select needs at least one column or expression")
     kept = [column for column in columns if isinstance(column, str)]
@@ -31,7 +35,7 @@ def selection(
         _check_per_record("select", expression)
     made = _try("select", before, expressions)
     if EVENT_TIME in made.names:
-        raise JobError(f"select: the name {EVENT_TIME!r} is the engine's own; event time goes along by itself")
+        raise JobError(f"select: the name {EVENT_TIME!r} is reserved; event time is carried along in any case")
     fields = [before.field(f.name) if f.name in kept else f for f in made]
     if EVENT_TIME in before.names:
         fields.append(EVENT_TIME_FIELD)
@@ -52,11 +56,12 @@ def selection(
 
 
 def filtering(before: pa.Schema, condition: pl.Expr) -> Apply:
+    """Returns the function that keeps the rows of a batch for which the condition is true."""
     expression = _expression("where", condition)
     _check_per_record("where", expression)
     made = _try("where", before, [expression])
     if len(made) != 1 or not pa.types.is_boolean(made.field(0).type):
-        raise JobError(f"where needs one condition that is true or false; this one gives ({plain(made)})")
+        raise JobError(f"where needs one condition that is true or false; this expression gives ({plain(made)})")
 
     def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
         frame = _frame(batch).select(expression.alias(_MASK), _whole_length(batch))
@@ -66,7 +71,7 @@ def filtering(before: pa.Schema, condition: pl.Expr) -> Apply:
 
 
 def _try(kind: str, before: pa.Schema, expressions: list[pl.Expr]) -> pa.Schema:
-    """What the expressions make of an empty batch."""
+    """Returns the schema of the results, found by running the expressions on an empty batch."""
     try:
         made = _frame(before.empty_table()).select(expressions)
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
@@ -82,7 +87,7 @@ def _frame(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
 
 
 def _whole_length(batch: pa.RecordBatch) -> pl.Expr:
-    """Beside a column of the batch's length a constant gets that length too, and any other length is an error."""
+    """Returns a column of the batch. Beside it, polars repeats a constant for each row and refuses other lengths."""
     return pl.col(batch.schema.names[0]).alias(_LENGTH)
 
 
@@ -93,17 +98,16 @@ def _expression(kind: str, given: Any) -> pl.Expr:
 
 
 def _check_per_record(kind: str, given: Any) -> None:
-    """Batches are as large as what has arrived, so an expression over all rows of one would give a different result
-    after each replay."""
+    """Raises a `JobError` for an expression that looks at several records, such as a sum or a shift."""
     todo = [_expression(kind, given)]
     while todo:
         expression = todo.pop()
         if "element()" in str(expression):
-            continue  # of the elements of one list, such as list.reverse
+            continue  # it looks at the elements of one list, such as list.reverse
         try:
             per_record = expression.meta.is_row_separable()
             one_to_one = expression.meta.is_length_preserving() or expression.meta.is_scalar()
-        except pl.exceptions.PolarsError:  # selectors and Python functions: polars can't tell without the columns
+        except pl.exceptions.PolarsError:  # a selector or a Python function: polars cannot tell without the columns
             per_record = one_to_one = True
         if not per_record or not one_to_one:
             raise JobError(
@@ -114,7 +118,10 @@ def _check_per_record(kind: str, given: Any) -> None:
 
 
 def _spark_type(made: pa.DataType) -> pa.DataType:
-    """Strings stay strings, also inside lists and structs; polars makes the 64-bit variants."""
+    """Returns the type that Spark has for a polars result, also inside lists, maps and structs.
+
+    Polars makes strings, binaries and lists with 64-bit offsets; Spark has those with 32-bit offsets.
+    """
     types = pa.types
     if types.is_large_string(made) or types.is_string_view(made):
         return pa.string()

@@ -1,4 +1,4 @@
-"""`env.params`: what a job can be started with, typed by its defaults and listed by `weir describe`."""
+"""`env.params`: the parameters that a job can be started with. `weir describe` lists them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ T = TypeVar("T", bool, int, float, str)
 
 @dataclass(frozen=True)
 class Param:
+    """A parameter that the job has asked for."""
+
     name: str
     default: Any
     help: str
 
 
 class Params:
+    """The parameters that a job was started with, as in `weir run JOB --param rate=50000`."""
+
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = dict(given)
         self.declared: dict[str, Param] = {}
 
     def get(self, name: str, default: T, help: str = "") -> T:
-        """The value given at the start, converted to the type of `default`."""
+        """Returns the value that the job was started with, or `default`. The value has the type of `default`.
+
+        `weir describe` shows the name, the default and the `help` text.
+
+            rate = env.params.get("rate", 1000, "records per second")
+        """
         self.declared[name] = Param(name, default, help)
         text = self._given.get(name)
         if text is None:
@@ -36,9 +45,10 @@ class Params:
         try:
             return type(default)(text)
         except ValueError as error:
-            raise JobError(f"parameter {name}={text!r} is not a {type(default).__name__}") from error
+            raise JobError(f"parameter {name}={text!r} is not of type {type(default).__name__}") from error
 
     def check_all_known(self) -> None:
+        """Raises a `JobError` if the job was started with a parameter that it has not asked for."""
         unknown = sorted(set(self._given) - set(self.declared))
         if unknown:
             known = ", ".join(sorted(self.declared)) or "none"

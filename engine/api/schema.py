@@ -1,252 +1,35 @@
-"""Schemas of streams: a `pa.Schema`, or a Spark DDL string parsed here, without Spark.
+"""Schemas of streams: a job declares each as a `pa.Schema` or as a Spark DDL string."""
 
-Invariant: a DDL string gives the Arrow schema that Spark's own Arrow conversion gives for it, so that a stream, the
-table it is written to and a DataFrame read back from that table agree on every type.
-
-    columns := column ("," column)*
-    column  := name [":"] type ["NOT" "NULL"] ["COMMENT" text]
-    type    := "decimal" ["(" precision ["," scale] ")"] | "array<" type ">" | "map<" type "," type ">"
-             | "struct<" [columns] ">" | one of the plain names below
-"""
-
-import re
-from dataclasses import dataclass
-from typing import NoReturn
+from __future__ import annotations
 
 import pyarrow as pa
 
-from engine.core.errors import JobError
+from engine.api.ddl import parse_ddl
+from engine.api.schema_rules import SchemaError, check_names
 from engine.core.event_time import EVENT_TIME
 
 EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())
-
-RESERVED_PREFIX = "_event_time"  # the engine's own column, which goes with each record
-
-_PLAIN_TYPES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "tinyint": pa.int8(),
-    "short": pa.int16(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "real": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-_DECIMAL_NAMES = ("decimal", "dec", "numeric")
-_ALLOWED_TYPES = ", ".join((*_PLAIN_TYPES, "decimal(p,s)", "array<…>", "map<…,…>", "struct<…>"))
-_MAX_PRECISION = 38
-
-_TOKEN = re.compile(
-    r"""\s*(?:
-        (?P<word>\w+)
-      | `(?P<quoted>(?:[^`]|``)+)`
-      | (?P<text>'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*")
-      | (?P<mark>[<>(),:])
-      | (?P<end>\Z)
-    )""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
-
-
-class SchemaError(JobError, ValueError):
-    """A schema that cannot be the schema of a stream; the message says where and what is allowed."""
+"""The hidden column that a stream has once event time is assigned."""
 
 
 def parse_schema(schema: pa.Schema | str) -> pa.Schema:
-    """The Arrow schema of a stream, from itself or from a Spark DDL string such as `"app_id string, ts timestamp"`."""
+    """Returns the Arrow schema that a job declares, as itself or as a DDL string such as `"app_id string, ts long"`."""
     if isinstance(schema, pa.Schema):
-        _check_names(schema.names)
+        check_names(schema.names)
         return schema
     if isinstance(schema, str):
-        return _Parser(schema).schema()
+        return parse_ddl(schema)
     raise SchemaError(f"a schema is a pyarrow.Schema or a Spark DDL string, not a {type(schema).__name__}")
 
 
-def out_schema(given: pa.Schema | str | None, before: pa.Schema) -> pa.Schema:
-    """Of an operator behind a stream of `before`: as declared, or the same. Event time goes along by itself."""
-    if given is None:
+def out_schema(declared: pa.Schema | str | None, before: pa.Schema) -> pa.Schema:
+    """Returns an operator's output schema: the declared one, or its input's (`before`). Event time is carried along."""
+    if declared is None:
         return before
-    parsed = parse_schema(given)
+    parsed = parse_schema(declared)
     return parsed.append(EVENT_TIME_FIELD) if EVENT_TIME in before.names else parsed
 
 
 def plain(schema: pa.Schema) -> str:
-    """As users know it."""
+    """Writes a schema for messages to the author, without the hidden event time column."""
     return ", ".join(f"{field.name} {field.type}" for field in schema if field.name != EVENT_TIME)
-
-
-def _check_names(names: list[str]) -> None:
-    if not names:
-        raise SchemaError("the schema has no columns; a stream needs at least one")
-    for name in names:
-        if fault := _fault_of_name(name):
-            raise SchemaError(fault)
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise SchemaError(f"column {repeated[0]!r} occurs more than once; names must be unique")
-
-
-def _fault_of_name(name: str) -> str | None:
-    if name.startswith(RESERVED_PREFIX):
-        return f"column name {name!r} is reserved; choose one that does not start with {RESERVED_PREFIX!r}"
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str  # the group of _TOKEN that matched: word, quoted, text, mark or end
-    text: str
-    start: int
-
-    def is_word(self, word: str) -> bool:
-        return self.kind == "word" and self.text.lower() == word
-
-    def __str__(self) -> str:
-        return "the end" if self.kind == "end" else repr(self.text)
-
-
-class _Parser:
-    """Recursive descent over the grammar above; keywords and type names in any case."""
-
-    def __init__(self, ddl: str) -> None:
-        self._ddl = ddl
-        self._tokens = self._tokenize()
-        self._next = 0
-
-    def schema(self) -> pa.Schema:
-        if self._peek().kind == "end":
-            self._fail(self._peek(), "the schema has no columns; a stream needs at least one, as in 'id long'")
-        fields = self._columns(top=True)
-        if self._peek().kind != "end":
-            self._fail(self._peek(), f"expected ',', NOT NULL, COMMENT or the end, found {self._peek()}")
-        return pa.schema(fields)
-
-    def _columns(self, *, top: bool) -> list[pa.Field]:
-        fields: list[pa.Field] = []
-        seen: set[str] = set()
-        while True:
-            name = self._name()
-            if name.text in seen:
-                self._fail(name, f"column {name.text!r} occurs more than once; names must be unique")
-            if top and (fault := _fault_of_name(name.text)):
-                self._fail(name, fault)
-            seen.add(name.text)
-            self._skip_mark(":")
-            fields.append(self._column(name.text))
-            if not self._skip_mark(","):
-                return fields
-
-    def _column(self, name: str) -> pa.Field:
-        data_type = self._type()
-        nullable = True
-        if self._peek().is_word("not"):
-            self._take()
-            token = self._take()
-            if not token.is_word("null"):
-                self._fail(token, f"expected NULL after NOT, found {token}")
-            nullable = False
-        if self._peek().is_word("comment"):
-            self._take()
-            token = self._take()
-            if token.kind != "text":
-                self._fail(token, f"expected a quoted text after COMMENT, found {token}")
-        return pa.field(name, data_type, nullable=nullable)
-
-    def _name(self) -> _Token:
-        token = self._take()
-        if token.kind == "quoted" or (token.kind == "word" and not token.text.isdigit()):
-            return token
-        self._fail(token, f"expected a column name (in `backquotes` if it is no plain word), found {token}")
-
-    def _type(self) -> pa.DataType:
-        token = self._take()
-        name = token.text.lower() if token.kind == "word" else None
-        if name in _PLAIN_TYPES:
-            return _PLAIN_TYPES[name]
-        if name in _DECIMAL_NAMES:
-            return self._decimal()
-        if name == "array":
-            self._expect_mark("<")
-            element = pa.field("element", self._type())
-            self._expect_mark(">")
-            return pa.list_(element)
-        if name == "map":
-            self._expect_mark("<")
-            key = pa.field("key", self._type(), nullable=False)
-            self._expect_mark(",")
-            value = pa.field("value", self._type())
-            self._expect_mark(">")
-            return pa.map_(key, value)
-        if name == "struct":
-            self._expect_mark("<")
-            if self._skip_mark(">"):
-                return pa.struct([])
-            fields = self._columns(top=False)
-            self._expect_mark(">")
-            return pa.struct(fields)
-        found = f"unknown type {token}" if name else f"expected a type, found {token}"
-        self._fail(token, f"{found}; the types are {_ALLOWED_TYPES}")
-
-    def _decimal(self) -> pa.DataType:
-        precision, scale = 10, 0
-        if self._skip_mark("("):
-            precision = self._number(1, _MAX_PRECISION, "precision")
-            if self._skip_mark(","):
-                scale = self._number(0, precision, "scale")
-            self._expect_mark(")")
-        return pa.decimal128(precision, scale)
-
-    def _number(self, low: int, high: int, what: str) -> int:
-        token = self._take()
-        if token.kind != "word" or not token.text.isdecimal() or not low <= int(token.text) <= high:
-            self._fail(token, f"expected the decimal's {what}, a number from {low} to {high}, found {token}")
-        return int(token.text)
-
-    def _peek(self) -> _Token:
-        return self._tokens[self._next]
-
-    def _take(self) -> _Token:
-        token = self._peek()
-        if token.kind != "end":
-            self._next += 1
-        return token
-
-    def _skip_mark(self, mark: str) -> bool:
-        if self._peek().kind == "mark" and self._peek().text == mark:
-            self._next += 1
-            return True
-        return False
-
-    def _expect_mark(self, mark: str) -> None:
-        if not self._skip_mark(mark):
-            self._fail(self._peek(), f"expected {mark!r}, found {self._peek()}")
-
-    def _tokenize(self) -> list[_Token]:
-        tokens: list[_Token] = []
-        position = 0
-        while not tokens or tokens[-1].kind != "end":
-            match = _TOKEN.match(self._ddl, position)
-            if match is None or match.lastgroup is None:
-                start = position + len(self._ddl[position:]) - len(self._ddl[position:].lstrip())
-                self._fail_at(start, f"cannot read {self._ddl[start]!r} here; odd names go in `backquotes`")
-            text = match[match.lastgroup]
-            if match.lastgroup == "quoted":
-                text = text.replace("``", "`")
-            tokens.append(_Token(match.lastgroup, text, match.start(match.lastgroup)))
-            position = match.end()
-        return tokens
-
-    def _fail(self, token: _Token, problem: str) -> NoReturn:
-        self._fail_at(token.start, problem)
-
-    def _fail_at(self, start: int, problem: str) -> NoReturn:
-        raise SchemaError(f"schema {self._ddl!r}, character {start + 1}: {problem}")

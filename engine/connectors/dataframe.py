@@ -22,7 +22,8 @@ from engine.runtime.static_table import DONE, StaticTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Frame: TypeAlias = "DataFrame | Callable[[SparkSession], DataFrame]"
+DataFrameLike: TypeAlias = "DataFrame | Callable[[SparkSession], DataFrame]"
+"""A DataFrame, or a function that makes one from a Spark session."""
 
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
@@ -31,7 +32,7 @@ _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 class DataFrameSource(Source):
     """Materialised once: the first start of the job writes it, every later one reads the same."""
 
-    frame: Frame | None
+    frame: DataFrameLike | None
     open_splits = ParquetSource.open_splits
 
     def __getstate__(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class DataFrameSource(Source):
 class DataFrameTable(StaticTable):
     """A static table as the driver writes it: version 1 before slots start, another one at each refresh."""
 
-    frame: Frame | None
+    frame: DataFrameLike | None
 
     KEPT = 5
     """Versions that stay: a restored subtask begins with the one that its snapshot names."""
@@ -80,7 +81,7 @@ class DataFrameTable(StaticTable):
         return newest
 
 
-def _write(frame: Frame | None, session: SparkSession, store: Store, folder: str) -> None:
+def _write(frame: DataFrameLike | None, session: SparkSession, store: Store, folder: str) -> None:
     assert frame is not None, "only the driver writes"
     before = session.conf.get(_TIMESTAMPS)
     session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's default is a format that others read as nanoseconds

@@ -15,7 +15,9 @@ EVENT_TIME = "_event_time"
 
 
 @dataclass(frozen=True)
-class WatermarkStrategy:
+class EventTimeStrategy:
+    """Says which column holds the event time, and how far the watermark stays behind the highest one seen."""
+
     column: str
     bound_ms: int
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from engine.connectors.dataframe import DataFrameTable
-from engine.core.event_time import WatermarkStrategy
+from engine.core.event_time import EventTimeStrategy
 from engine.core.sinks import Sink
 from engine.core.sources import Source
 from engine.graph.exchange import Exchange
@@ -22,7 +22,7 @@ class SourceSpec:
     uid: str
     source: Source
     schema: pa.Schema
-    strategy: WatermarkStrategy | None
+    strategy: EventTimeStrategy | None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch
-from engine.core.event_time import WatermarkStrategy, event_times, with_event_times
+from engine.core.event_time import EventTimeStrategy, event_times, with_event_times
 from engine.core.sources import MALFORMED, Source, SourceContext, SplitReader
 from engine.core.tags import OutputTag
 from engine.protocol import ledger
@@ -32,7 +32,7 @@ class _Split:
 
 
 class SourceHead:
-    def __init__(self, source: Source, schema: pa.Schema, strategy: WatermarkStrategy | None) -> None:
+    def __init__(self, source: Source, schema: pa.Schema, strategy: EventTimeStrategy | None) -> None:
         self._source = source
         self._schema = schema
         self._strategy = strategy

@@ -5,6 +5,7 @@ import pytest
 from engine.api import CheckpointingMode, ExponentialDelay, FixedDelay, JobError, NoRestart, StreamEnvironment
 from engine.api.params import Params
 from engine.connectors.generator import GeneratorSource
+from engine.core.errors import SchemaMismatch
 
 
 @pytest.mark.promise("D3")
@@ -73,9 +74,18 @@ def test_parameters_have_the_type_of_their_default() -> None:
 
 def test_a_parameter_of_the_wrong_type_or_unknown_is_told_by_its_name() -> None:
     params = Params({"rate": "fast", "flag": "yes", "typo": "1"})
-    with pytest.raises(JobError, match="parameter rate='fast' is not a int"):
+    with pytest.raises(JobError, match="parameter rate='fast' is not of type int"):
         params.get("rate", 1)
     with pytest.raises(JobError, match="parameter flag='yes': write true or false"):
         params.get("flag", False)
     with pytest.raises(JobError, match="the job has no parameter typo; it has: flag, rate"):
         params.check_all_known()
+
+
+def test_elements_that_do_not_fit_the_schema_are_told_by_position() -> None:
+    env = StreamEnvironment()
+    with pytest.raises(SchemaMismatch, match=r"element 1 has the fields \['b'\], the schema \['a'\]"):
+        env.from_elements([{"a": 1}, {"b": 1}], "a long")
+    for wrong in ("text", 2**70, 1.5):
+        with pytest.raises(SchemaMismatch, match="the elements do not fit the schema"):
+            env.from_elements([{"a": wrong}], "a long")

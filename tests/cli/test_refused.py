@@ -20,7 +20,7 @@ from tests.cli.command import weir
             ["run", "tests.cluster.jobs:windows", "--param", "speed=3"],
             "the job has no parameter speed; it has: rate, rows",
         ),
-        (["run", "tests.cluster.jobs:windows", "--param", "rate=fast"], "parameter rate='fast' is not a int"),
+        (["run", "tests.cluster.jobs:windows", "--param", "rate=fast"], "parameter rate='fast' is not of type int"),
         (["run", "tests.cluster.jobs:windows", "--parallelism", "9"], "too few slots: the job needs 9"),
         (["status", "nosuchjob"], "there is no job 'nosuchjob'"),
         (["run", "tests.cluster.jobs:windows", "--store", "/proc/weir"], "can't be written"),

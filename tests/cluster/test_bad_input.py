@@ -81,7 +81,7 @@ def test_a_full_store_fails_checkpoints_and_loses_nothing_once_there_is_room(tmp
                 while True:
                     file.write(b"0" * 4096)
                     file.flush()
-            job.wait_for("a failed checkpoint", lambda s: s["checkpoints"]["failed"] >= 1)
+            job.wait_for("a failed checkpoint", lambda s: s.checkpoints.failed >= 1)
             time.sleep(1)
             ballast.unlink()
             assert job.wait_until_ended().outcome == "finished"

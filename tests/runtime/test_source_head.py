@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.errors import SchemaMismatch
-from engine.core.event_time import WatermarkStrategy, event_times, with_event_times
+from engine.core.event_time import EventTimeStrategy, event_times, with_event_times
 from engine.core.sources import Discovery, FixedSource, SourceContext, SplitReader, assigned
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.base import RestoredState
@@ -64,7 +64,7 @@ class _ScriptReader(SplitReader):
 def head(
     source: FixedSource, bound_ms: int | None = 0, restored: RestoredState | None = None, subtask: int = 0, of: int = 1
 ) -> SourceHead:
-    strategy = None if bound_ms is None else WatermarkStrategy("ts", bound_ms)
+    strategy = None if bound_ms is None else EventTimeStrategy("ts", bound_ms)
     made = SourceHead(source, SCHEMA, strategy)
     made.open(context("src", subtask, of), restored)
     return made
@@ -225,7 +225,7 @@ def test_event_times_replace_those_that_a_batch_has() -> None:
 
 @pytest.mark.promise("B1", "B3")
 def test_an_assigning_operator_makes_watermarks_behind_its_rows_and_swallows_those_from_before() -> None:
-    operator = AssignTimestamps(WatermarkStrategy("ts", 2))
+    operator = AssignTimestamps(EventTimeStrategy("ts", 2))
     operator.open(context("assign"), None)
     out = Collected()
     for rows in ([10], [8], [], [20]):

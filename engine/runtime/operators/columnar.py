@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch, UserFunctionError
-from engine.core.event_time import WatermarkStrategy, event_times, with_event_times
+from engine.core.event_time import EventTimeStrategy, event_times, with_event_times
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.runtime.operators.base import EVENT_TIME, Operator, Output
 
@@ -55,7 +55,7 @@ def _plain(schema: pa.Schema) -> str:
 class AssignTimestamps(Operator):
     """Event times and watermarks where they are not assigned at the source: per subtask, over all that arrives."""
 
-    def __init__(self, strategy: WatermarkStrategy) -> None:
+    def __init__(self, strategy: EventTimeStrategy) -> None:
         self._strategy = strategy
         self._emitted_ms = MIN_WATERMARK
 

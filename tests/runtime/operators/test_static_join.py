@@ -7,12 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api import StreamEnvironment
-from engine.core.errors import JobError
 from engine.core.paths import JobPaths
 from engine.runtime.operators.static_join import JoinIndex
 from engine.runtime.static_table import StaticTable
@@ -33,37 +30,6 @@ def test_keys_of_several_columns_all_have_to_be_equal() -> None:
     index = JoinIndex(pa.table({"a": ["x", "x", "y"], "b": [1, 2, 1]}), ["a", "b"])
     left, right = index.matches([pa.array(["x", "y", "y"]), pa.array([2, 1, 2])], 3)
     assert (left.tolist(), right.tolist()) == ([0, 1], [1, 2])
-
-
-def views(env: StreamEnvironment | None = None) -> Any:
-    return (env or StreamEnvironment()).from_elements([], "app_id string, user long", uid="views")
-
-
-def no_frame(spark: Any) -> Any:
-    raise AssertionError("never called while a job is built")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"on": "app"}, "the stream has no column 'app'"),
-        ({"on": "user"}, "the table has no column 'user'"),
-        ({"on": []}, "names no column"),
-        ({"on": "app_id", "how": "full"}, "'inner' or 'left'"),
-        ({"on": "app_id", "schema": "app_id long, owner string"}, "string in the stream and int64 in the table"),
-        ({"on": "app_id", "schema": "app_id string, user long"}, "both sides have a column 'user'"),
-        ({"on": "app_id", "schema": None}, "needs schema="),
-        ({"on": "app_id", "refresh": "10 ms"}, "keep Spark busy"),
-    ],
-)
-def test_what_can_t_be_joined_is_said_while_the_job_is_built(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(JobError, match=said):
-        views().join_static(no_frame, uid="owners", **{"schema": "app_id string, owner string", **options})
-
-
-def test_the_joined_stream_has_the_columns_of_both_sides() -> None:
-    joined = views().join_static(no_frame, on="app_id", uid="owners", schema="app_id string, owner string")
-    assert joined.schema.names == ["app_id", "user", "owner"]
 
 
 def test_old_versions_are_deleted_and_only_complete_ones_are_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where the operator just added runs: its parallelism and its slots (A9)."""
+"""Placement: the parallelism and the slots of the operator that was added last (A9)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING, Self
 from engine.core.errors import JobError
 from engine.graph.stream_graph import StreamNode
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the environment makes streams, so it imports their files
     from engine.api.environment import StreamEnvironment
 
 
 class Placed:
-    """A stream or a sink, which stands for the operator that was added last."""
+    """A stream or a sink. It stands for the operator that was added last, and says where that operator runs."""
 
     def __init__(self, env: StreamEnvironment, node: int) -> None:
         self._env = env
         self._node = node
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Of this operator; goes before the environment's, the submission's and the configuration file's."""
+        """Sets the number of subtasks of this operator.
+
+        It goes before the parallelism of the environment, of the submission and of the configuration file.
+        """
         node = self._just_added(f"set_parallelism({parallelism})")
         checked_parallelism(parallelism)
         most = node.source.source.max_parallelism if node.source else None
@@ -32,7 +35,7 @@ class Placed:
         return self
 
     def slot_sharing_group(self, name: str) -> Self:
-        """This operator, and what follows it, share slots only with what is in the group of this name."""
+        """Puts this operator and those behind it into a group; they share slots only with operators of that group."""
         node = self._just_added(f"slot_sharing_group({name!r})")
         if not name:
             raise JobError(f"the slot sharing group of {node.uid!r} needs a name")
@@ -40,18 +43,16 @@ class Placed:
         return self
 
     def _just_added(self, what: str) -> StreamNode:
+        """Returns the operator, or raises a `JobError` if another follows it, which has taken its placement from it."""
         graph = self._env.graph
         node, after = graph.nodes[self._node], graph.consumers(self._node)
         if after:
-            raise JobError(f"{what} comes too late: {after[0].uid!r} follows {node.uid!r} already; call it before")
+            raise JobError(f"{what} comes too late: {after[0].uid!r} already follows {node.uid!r}; call it before")
         return node
 
 
-class DataStreamSink(Placed):
-    """The end of a stream."""
-
-
 def checked_parallelism(parallelism: int) -> int:
+    """Returns the parallelism, or raises a `JobError` if there cannot be that many subtasks."""
     if parallelism < 1:
         raise JobError(f"the parallelism must be at least 1, not {parallelism}")
     return parallelism

@@ -1,20 +1,20 @@
-"""Physical partitioning (A4): the exchange that lies between a stream and its next operator.
+"""Partitioning (A4): the exchange between a stream and its next operator, which says which subtask gets which record.
 
-An operator behind an exchange runs at the environment's parallelism, and is never chained to what is before it; behind
-`forward`, and behind none, it stays with what is before it.
+An operator behind an exchange has the environment's parallelism, and is never chained to the operator before it. Behind
+`forward`, or behind no exchange, an operator has the parallelism of the one before it, and may be chained to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyarrow as pa
 
-from engine.api.placement import Placed
 from engine.api.schema import plain
+from engine.api.streams.broadcast import BroadcastStream
+from engine.api.streams.placement import Placed
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
 from engine.core.state_types import MapStateDescriptor
@@ -22,30 +22,35 @@ from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.stream_graph import StreamInput, StreamNode
 from engine.state.key_hash import hash_columns
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the environment makes streams, so it imports their files
     from engine.api.environment import StreamEnvironment
 
 
 class Partitioned(Placed):
+    """The part of a `DataStream` that says how its records reach the subtasks of the next operator."""
+
     def __init__(self, env: StreamEnvironment, node: int, schema: pa.Schema, exchange: Exchange | None = None) -> None:
         super().__init__(env, node)
         self.schema = schema
         self._exchange = exchange
 
     def forward(self) -> Self:
-        """Each subtask to the one of the same index. Both sides need the same parallelism."""
+        """Sends the records of each subtask to the subtask of the same index. Both sides need the same parallelism."""
         return self._through(Exchange(ExchangeKind.FORWARD))
 
     def shuffle(self) -> Self:
-        """Each record to any subtask, with the same probability."""
+        """Sends each record to a random subtask; all are equally likely."""
         return self._through(Exchange(ExchangeKind.SHUFFLE))
 
     def rebalance(self) -> Self:
-        """Evenly: what a subtask has sent to each of the others differs by at most one record."""
+        """Sends records to all subtasks in turn; what one sender has sent to each differs by at most one record."""
         return self._through(Exchange(ExchangeKind.REBALANCE))
 
     def rescale(self) -> Self:
-        """Evenly within groups of neighbours, so with fewer channels: 2 to 4 subtasks has 4 of them, rebalance 8."""
+        """Sends records in turn to a group of neighbouring subtasks only.
+
+        This needs fewer channels than `rebalance`: from 2 subtasks to 4 there are 4 instead of 8.
+        """
         return self._through(Exchange(ExchangeKind.RESCALE))
 
     @overload
@@ -53,18 +58,25 @@ class Partitioned(Placed):
     @overload
     def broadcast(self, state: MapStateDescriptor, /, *more: MapStateDescriptor) -> BroadcastStream: ...
     def broadcast(self, *states: MapStateDescriptor) -> Self | BroadcastStream:
-        """Each record to every subtask. With broadcast states, which it changes there: `other.connect(this)`."""
+        """Sends each record to every subtask.
+
+        With descriptors of broadcast state it returns a `BroadcastStream`, whose records may change that state:
+
+            RULES = MapStateDescriptor("rules", pa.string(), pa.int64())
+            events.key_by("app").connect(rules.broadcast(RULES)).process(Limit(), uid="limit")
+        """
         through = self._through(Exchange(ExchangeKind.BROADCAST))
         return BroadcastStream(self._env, through._input, states) if states else through
 
     def global_(self) -> Self:
-        """Every record to subtask 0."""
+        """Sends every record to subtask 0."""
         return self._through(Exchange(ExchangeKind.GLOBAL))
 
     def partition_custom(self, function: Callable[[Any, int], int], *columns: str) -> Self:
-        """Each record to the subtask `function(key, partitions)`. A key is the column's value, or a tuple of them.
+        """Sends each record to the subtask that `function(key, partitions)` returns, a number from 0 to partitions - 1.
 
-        The function has to be pure: it is asked once per distinct key of a batch.
+        The key is the value of the column, or a tuple of the values of several columns. The function has to be pure:
+        it is called once per distinct key of a batch.
         """
         self._check_key("partition_custom", columns)
         return self._through(Exchange(ExchangeKind.CUSTOM, columns, function))
@@ -77,7 +89,9 @@ class Partitioned(Placed):
 
     def _check_no_exchange(self, what: str) -> None:
         if self._exchange is not None:
-            raise JobError(f"{self._exchange} is followed by {what}: one exchange lies between two operators, drop one")
+            raise JobError(
+                f"{self._exchange} is followed by {what}: only one exchange can lie between two operators, remove one"
+            )
 
     def _check_key(self, what: str, columns: tuple[str, ...]) -> None:
         if not columns:
@@ -98,36 +112,16 @@ class Partitioned(Placed):
 
     @property
     def _input(self) -> StreamInput:
-        """For the next operator."""
+        """The input of the next operator."""
         return StreamInput(self._node, self._exchange)
 
     def _parallelism(self) -> int:
-        """Of the next operator, unless it sets its own."""
+        """Returns the parallelism of the next operator, unless that sets its own."""
         if self._exchange is None or self._exchange.kind is ExchangeKind.FORWARD:
             return self._env.graph.nodes[self._node].parallelism
         return self._env.parallelism
 
     def _just_added(self, what: str) -> StreamNode:
         if self._exchange is not None:
-            raise JobError(f"{what} right behind {self._exchange}: call it on the operator that follows")
+            raise JobError(f"{what} cannot follow {self._exchange}: call it on the operator behind the exchange")
         return super()._just_added(what)
-
-
-@dataclass(frozen=True)
-class BroadcastStream:
-    """What goes to every subtask, and the states that it may change there: for `connect`."""
-
-    env: StreamEnvironment
-    input: StreamInput
-    descriptors: tuple[MapStateDescriptor, ...]
-
-
-def checked_broadcast(given: Any, env: StreamEnvironment) -> BroadcastStream:
-    if not isinstance(given, BroadcastStream):
-        raise JobError(
-            "connect takes a broadcast stream, with the state that its records change: "
-            'stream.connect(rules.broadcast(MapStateDescriptor("rules", pa.string(), pa.int64())))'
-        )
-    if given.env is not env:
-        raise JobError("connect: the two streams are of different environments, which are different jobs")
-    return given

@@ -1,0 +1,97 @@
+"""`KeyedStream`: a stream by key. Operators behind it keep state per key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from engine.api.schema import out_schema, plain
+from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
+from engine.api.streams.connected import KeyedBroadcastConnectedStream
+from engine.api.streams.keyed_input import KeyedInput
+from engine.api.streams.windowed import WindowedStream
+from engine.api.windows import TumblingEventTimeWindows
+from engine.core.errors import JobError
+from engine.core.event_time import EVENT_TIME
+from engine.core.functions import KeyedProcessFunction, ReduceFunction, Row
+from engine.graph.job_graph import OperatorSpec
+from engine.runtime.functions import own
+from engine.runtime.operators.base import Operator
+from engine.runtime.operators.rows import KeyedProcess, KeyedReduce
+
+if TYPE_CHECKING:  # for annotations only: see engine/api/streams/__init__.py
+    from engine.api.streams.data import DataStream
+
+
+class KeyedStream:
+    """A stream whose records are grouped by key: all records of a key reach the same subtask.
+
+    `key_by` makes one. Its operators keep state per key, so each needs a `uid`, by which its state is found again
+    after a restart.
+    """
+
+    def __init__(self, keyed: KeyedInput) -> None:
+        self._keyed = keyed
+
+    def window(self, assigner: TumblingEventTimeWindows) -> WindowedStream:
+        """Divides the records of each key into windows of event time, for `aggregate`.
+
+        The stream needs event time: call `assign_timestamps_and_watermarks` before `key_by`.
+
+            views.key_by("app_id").window(TumblingEventTimeWindows.of("10 s")).aggregate(pv=count(), uid="pv")
+        """
+        if EVENT_TIME not in self._keyed.schema.names:
+            raise JobError("window needs event time: call assign_timestamps_and_watermarks(...) before key_by(...)")
+        return WindowedStream(self._keyed, assigner)
+
+    def reduce(self, function: Callable[[Row, Row], Row] | ReduceFunction, uid: str) -> DataStream:
+        """Combines the records of each key into one running value, and emits that value for every record.
+
+        `function(left, right)` takes the running value and the next record, and returns the new running value. The
+        first record of a key is its first value. The schema stays the same.
+
+            payments.key_by("user").reduce(lambda left, right: {**right, "n": left["n"] + right["n"]}, uid="paid")
+        """
+        keys, schema = self._keyed.keys, self._keyed.schema
+
+        def build() -> Operator:
+            mine = own(function)
+            return KeyedReduce(mine, mine.reduce if isinstance(mine, ReduceFunction) else mine, keys, schema)
+
+        return self._add("reduce", uid, build, schema)
+
+    def sum(self, column: str, uid: str) -> DataStream:
+        """Emits every record with `column` replaced by the sum of its key's values so far."""
+        return self._running(column, uid, lambda left, right: left + right)
+
+    def min(self, column: str, uid: str) -> DataStream:
+        """Emits every record with `column` replaced by the least of its key's values so far."""
+        return self._running(column, uid, min)
+
+    def max(self, column: str, uid: str) -> DataStream:
+        """Emits every record with `column` replaced by the greatest of its key's values so far."""
+        return self._running(column, uid, max)
+
+    def process(self, function: KeyedProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
+        """Calls the function with each record; it may read and change the state of the record's key.
+
+        The function returns any number of records of `schema`, which is the stream's own if not given.
+        """
+        keys, before = self._keyed.keys, self._keyed.schema
+        out = out_schema(schema, before)
+        return self._add("process", uid, lambda: KeyedProcess(own(function), keys, before, out), out)
+
+    def connect(self, broadcast: BroadcastStream) -> KeyedBroadcastConnectedStream:
+        """Connects a broadcast stream, such as rules or prices; every subtask receives all of its records."""
+        return KeyedBroadcastConnectedStream(self._keyed, checked_broadcast(broadcast, self._keyed.env))
+
+    def _running(self, column: str, uid: str, combine: Callable[[Any, Any], Any]) -> DataStream:
+        schema = self._keyed.schema
+        if column not in schema.names:
+            raise JobError(f"there is no column {column!r}; the stream has ({plain(schema)})")
+        return self.reduce(lambda left, right: {**right, column: combine(left[column], right[column])}, uid)
+
+    def _add(self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema) -> DataStream:
+        return self._keyed.add_operator(OperatorSpec(uid, kind, build, row_lane=True), schema)

@@ -1,0 +1,50 @@
+"""Events are one JSON object each, and are read back as what they were."""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+import pytest
+
+from engine.jobmaster import events
+from tests.seen import completed
+
+EXAMPLES = [
+    events.Claimed(last_seen_ms=3),
+    events.ClaimFailed("away"),
+    events.ClaimLost(),
+    events.SlotRegistered(4711, 2),
+    events.Deploying("1.2", 4),
+    events.Running("1.2"),
+    events.TaskFailed("a[0]: ", "boom", "Traceback"),
+    events.AttemptFailed("1.2", "slot_lost", "gone", slot=1),
+    events.Stopped("finished", "all done"),
+    events.Triggered(5, "1.2"),
+    events.OddAcknowledgement(5, "a[0]", "duplicate"),
+    events.Aborted(5, "expired", "no answer"),
+    events.PublishUnknown(5),
+    events.Published(5, 4),
+    completed(4, {"source:a": 1}),
+    events.Refreshed("prices", 2, None),
+]
+
+
+def test_there_is_an_example_of_every_event() -> None:
+    assert {type(example) for example in EXAMPLES} == set(typing.get_args(events.AnyEvent))
+
+
+@pytest.mark.promise("F3")
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.kind)
+def test_an_event_is_read_back_as_it_was_written(example: events.AnyEvent) -> None:
+    stamped = events.stamped(example, 1234, 7)
+    line = msgspec.json.encode(stamped)
+    assert events.decode(line) == stamped
+    assert msgspec.json.decode(line).items() >= {"kind": example.kind, "at_ms": 1234, "generation": 7}.items()
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b'{"kind": "trigg', b'{"kind": "of_another_version"}', b"[]", b'{"kind":"running"}']
+)
+def test_a_line_that_is_no_event_is_none(line: bytes) -> None:
+    assert events.decode(line) is None

@@ -1,0 +1,271 @@
+"""A completed checkpoint becomes an epoch, and the JobMaster hears what the publication comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from engine.core.errors import Fenced, StoreError
+from engine.core.paths import JobPaths
+from engine.core.sinks import Committer
+from engine.graph.job_graph import JobGraph
+from engine.jobmaster.actions import Action, Note, RunOffLoop
+from engine.jobmaster.events import PublishUnknown
+from engine.jobmaster.publisher import (
+    CommitFailed,
+    Committed,
+    NotPublished,
+    PublicationOutcome,
+    Published,
+    Publisher,
+    Replaced,
+)
+from engine.protocol.checkpoint import CommitPermit, CompletedCheckpoint
+from engine.protocol.config import CheckpointConfig
+from engine.protocol.epoch_records import LogRecord
+from engine.protocol.failures import CheckpointFailure
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.manifest import Committable, Manifest, ManifestRef, SubtaskState, Timings
+from engine.protocol.messages import Acknowledge
+from engine.protocol.restart import NoRestart
+from engine.snapshot.epoch_log import EpochLog
+from engine.store.directory import DirectoryStore
+
+ATTEMPT = AttemptId(1, 1)
+GRAPH = JobGraph("job", (), (), 128, CheckpointConfig(retained=2), NoRestart(), "plan")
+
+
+class Recording(Committer):
+    def __init__(self) -> None:
+        self.committed: list[tuple[int, list[int]]] = []
+        self.aborted: list[int | None] = []
+        self.error: Exception | None = None
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.committed.append((permit.epoch, [c.sequence for c in committables]))
+
+    def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
+        self.aborted.append(permit.epoch if permit else None)
+
+
+class Desk:
+    """A publisher that has claimed its log, its outcomes, and the I/O it has asked for, run when the test says so."""
+
+    def __init__(self, folder: Any, committer: Recording | None = None) -> None:
+        self.log = EpochLog(DirectoryStore(folder), JobPaths("job"))
+        self.committer = committer or Recording()
+        self.outcomes: list[PublicationOutcome] = []
+        self.notes: list[Any] = []
+        self.asked: list[RunOffLoop] = []
+        self.publisher = Publisher(
+            GRAPH,
+            self.log,
+            {"out": self.committer},
+            lambda: 5,
+            50,
+            RunOffLoop,
+            lambda outcome, now_ms: self._tell(outcome),
+        )
+        self.do([self.publisher.claim("me", lambda claimed, error, now_ms: [])])
+        self.run()
+
+    def _tell(self, outcome: PublicationOutcome) -> list[Action]:
+        self.outcomes.append(outcome)
+        return []
+
+    def do(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Note):
+                self.notes.append(action.event)
+            else:
+                assert isinstance(action, RunOffLoop)
+                self.asked.append(action)
+
+    def step(self, now_ms: float = 0.0) -> str:
+        """Carries out what was asked for first, and returns its name."""
+        action = self.asked.pop(0)
+        result, error = None, None
+        try:
+            result = action.work()
+        except Exception as raised:
+            error = raised
+        self.do(action.done(result, error, now_ms))
+        return action.name
+
+    def run(self) -> list[str]:
+        names = []
+        while self.asked:
+            names.append(self.step())
+        return names
+
+    def publish(self, completed: CompletedCheckpoint) -> None:
+        self.do(self.publisher.publish(completed, 0.0))
+
+
+def completed(checkpoint: int, *sequences: int, sent: int = 3, received: int = 3) -> CompletedCheckpoint:
+    born = [Committable("out", 0, ATTEMPT, checkpoint, sequence, {}) for sequence in sequences]
+    counted = {"sent:a->b": sent, "received:a->b": received}
+    ack = Acknowledge(ATTEMPT, checkpoint, SubtaskState(SubtaskId("a", 0), [], {}), born, counted, Timings())
+    return CompletedCheckpoint(checkpoint, ATTEMPT, 0.0, 1.0, False, (ack,))
+
+
+@pytest.fixture
+def desk(tmp_path: Any) -> Desk:
+    return Desk(tmp_path)
+
+
+@pytest.mark.promise("D11")
+def test_the_manifest_is_written_then_the_epoch_record_then_the_sinks_commit(desk: Desk) -> None:
+    desk.publish(completed(1, 7))
+    assert desk.publisher.busy
+    assert desk.run() == ["manifest", "publish", "commit"]
+    assert [type(outcome) for outcome in desk.outcomes] == [Published, Committed]
+    assert desk.committer.committed == [(1, [7])]
+    assert not desk.publisher.busy and desk.publisher.newest is not None and desk.publisher.newest.epoch == 1
+    assert desk.publisher.ledger == {"sent:a->b": 3, "received:a->b": 3}
+
+
+def test_nothing_is_committed_before_the_epoch_record_exists(desk: Desk) -> None:
+    desk.publish(completed(1, 7))
+    while desk.step() != "publish":
+        assert desk.publisher.newest is None
+    last = desk.log.last()
+    assert last is not None and last.newest is not None and desk.committer.committed == []
+
+
+@pytest.mark.promise("D4")
+def test_epochs_are_published_one_at_a_time_in_their_order(desk: Desk) -> None:
+    desk.publish(completed(1, 1))
+    desk.publish(completed(2, 2))
+    assert desk.run() == ["manifest", "publish", "commit"], "the second waits"
+    desk.do(desk.publisher.publish_next(0.0))
+    desk.run()
+    assert [epoch for epoch, _ in desk.committer.committed] == [1, 2]
+
+
+def test_what_waits_can_be_dropped_and_what_is_under_way_can_not(desk: Desk) -> None:
+    desk.publish(completed(1))
+    desk.publish(completed(2))
+    assert [c.checkpoint for c in desk.publisher.drop_waiting()] == [2]
+    desk.run()
+    assert [epoch for epoch, _ in desk.committer.committed] == [1]
+
+
+@pytest.mark.promise("D11")
+def test_what_an_epoch_has_published_is_not_published_again_while_sinks_still_hold_it(desk: Desk) -> None:
+    desk.publish(completed(1, 1))
+    desk.run()
+    held = Committable("out", 0, ATTEMPT, 1, 1, {})
+    later = completed(2, 2)
+    ack = later.acks[0]
+    both = Acknowledge(ATTEMPT, 2, ack.state, [held, *ack.committables], ack.ledger, ack.timings)
+    desk.publish(CompletedCheckpoint(2, ATTEMPT, 0.0, 1.0, False, (both,)))
+    desk.run()
+    assert desk.committer.committed == [(1, [1]), (2, [2])]
+
+
+@pytest.mark.promise("H1")
+def test_a_checkpoint_whose_ledger_does_not_balance_is_not_published(desk: Desk) -> None:
+    desk.publish(completed(1, sent=3, received=2))
+    (outcome,) = desk.outcomes
+    assert isinstance(outcome, NotPublished) and outcome.failure is CheckpointFailure.LEDGER_MISMATCH
+    assert "edge a->b: 3 rows sent, 2 received" in outcome.detail and not desk.publisher.busy and not desk.asked
+
+
+def test_a_manifest_that_can_t_be_written_ends_the_publication_and_the_next_one_is_the_same_epoch(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochLog, "write_manifest", _raising(StoreError("disk full")))
+        desk.publish(completed(1, 1))
+        desk.run()
+    (outcome,) = desk.outcomes
+    assert isinstance(outcome, NotPublished) and outcome.failure is CheckpointFailure.FINALIZE_FAILED
+    assert not desk.publisher.busy and desk.committer.committed == []
+    desk.publish(completed(2, 2))
+    desk.run()
+    assert desk.committer.committed == [(1, [2])]
+
+
+def test_an_unknown_outcome_is_asked_again_until_the_answer_is_definite(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Callable[..., Any]] = [_returning(None), _raising(StoreError("away")), _returning(None)]
+    real, tried = EpochLog.publish, []
+
+    def publish(self: EpochLog, last: LogRecord, ref: ManifestRef) -> LogRecord | None:
+        tried.append((last, ref))
+        answer = answers.pop(0) if answers else real
+        return answer(self, last, ref)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(EpochLog, "publish", publish)
+    desk.publish(completed(1, 1))
+    desk.run()
+    for now_ms in (50.0, 100.0, 150.0):
+        assert desk.outcomes == [] and desk.publisher.busy, "only the log knows"
+        assert desk.publisher.wakeup_ms == 50.0 or now_ms > 50.0
+        assert desk.publisher.on_tick(-1.0) == []
+        desk.do(desk.publisher.on_tick(1e9))
+        desk.run()
+    assert [type(outcome) for outcome in desk.outcomes] == [Published, Committed]
+    assert len(tried) == 4 and len({str(one) for one in tried}) == 1, "the same record each time"
+    assert [type(note) for note in desk.notes] == [PublishUnknown] * 3
+
+
+@pytest.mark.promise("F2")
+def test_who_finds_another_s_record_in_its_place_is_replaced_and_commits_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EpochLog, "publish", _raising(Fenced("log record 2 is not ours")))
+    desk.publish(completed(1, 1))
+    desk.run()
+    assert desk.outcomes == [Replaced("log record 2 is not ours")] and desk.committer.committed == []
+
+
+@pytest.mark.promise("D11")
+def test_an_epoch_that_a_sink_could_not_commit_is_committed_by_restoring(desk: Desk) -> None:
+    desk.committer.error = OSError("the target is away")
+    desk.publish(completed(1, 7))
+    desk.run()
+    assert isinstance(desk.outcomes[-1], CommitFailed) and not desk.publisher.busy
+    desk.committer.error = None
+    restored: list[Manifest | None] = []
+    desk.do([desk.publisher.restore(AttemptId(1, 2), lambda manifest, error, now_ms: restored.append(manifest) or [])])
+    desk.run()
+    assert desk.committer.committed == [(1, [7])] and desk.committer.aborted == [1]
+    assert restored[0] is not None and restored[0].epoch == 1
+
+
+def test_nothing_is_restored_while_the_outcome_of_a_publication_is_open(desk: Desk) -> None:
+    desk.publish(completed(1))
+    with pytest.raises(AssertionError, match="publication is open"):
+        desk.publisher.restore(AttemptId(1, 2), lambda manifest, error, now_ms: [])
+
+
+@pytest.mark.promise("H1")
+def test_totals_go_on_from_the_epoch_that_was_restored(desk: Desk, tmp_path: Any) -> None:
+    desk.publish(completed(1))
+    desk.run()
+    successor = Desk(tmp_path)
+    restored: list[Manifest] = []
+    successor.do([successor.publisher.restore(AttemptId(2, 1), lambda m, error, now_ms: restored.append(m) or [])])
+    successor.run()
+    successor.publisher.go_on_from(restored[0])
+    successor.publish(completed(2))
+    successor.run()
+    assert successor.publisher.ledger == {"sent:a->b": 6, "received:a->b": 6}
+
+
+def _returning(value: Any) -> Callable[..., Any]:
+    return lambda *_: value
+
+
+def _raising(error: Exception) -> Callable[..., Any]:
+    def work(*_: Any) -> Any:
+        raise error
+
+    return work
