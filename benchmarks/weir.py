@@ -19,7 +19,8 @@ import httpx
 import msgspec
 
 from benchmarks.processes import alive, tree
-from engine.host.run_folder import MasterLaunch, RunFolder
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import RunFolder
 from engine.jobmaster.events import AnyEvent, AttemptFailed, Completed, Triggered
 from engine.jobmaster.status import JobStatus
 from engine.observe.history import History
@@ -42,28 +43,25 @@ class WeirJob:
     """`with WeirJob("benchmarks.jobs:window") as job:` runs it; leaving the block cancels it and leaves no process."""
 
     def __init__(self, path: str, parallelism: int = PARALLELISM, **params: Any) -> None:
-        self._path = path
-        self._parallelism = parallelism
         self.name = path.partition(":")[2]
         self.store = fresh_folder(f"weir-{self.name}")
-        self._params = {name: str(value) for name, value in params.items()}
+        self._launch = MasterLaunch(
+            path=path,
+            name=self.name,
+            params={name: str(value) for name, value in params.items()},
+            parallelism=parallelism,
+            store=str(self.store),
+            max_slots=parallelism,
+        )
         self._run = RunFolder(self.store, self.name)
         self._seen_pids: set[int] = set()
 
     def __enter__(self) -> Self:
         self._run.prepare()
-        launch = MasterLaunch(
-            path=self._path,
-            name=self.name,
-            params=self._params,
-            parallelism=self._parallelism,
-            store=str(self.store),
-            max_slots=self._parallelism,
-        )
-        command = [sys.executable, "-m", "engine.process.master_main", str(self._run.write_launch(launch))]
-        with self._run.log.open("wb") as log:
+        command = [sys.executable, "-m", "engine.process.master_main", str(self._run.write_launch(self._launch))]
+        with self._run.log_file.open("wb") as output:
             self._process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
         try:
             self.wait_for("its JobMaster answers", lambda: self._run.read_address() is not None)
@@ -140,7 +138,7 @@ class WeirJob:
         return tree(self._process.pid)
 
     def _tail(self) -> str:
-        return "\n".join(self._run.log.read_text(errors="replace").splitlines()[-15:])
+        return "\n".join(self._run.log_file.read_text(errors="replace").splitlines()[-15:])
 
     def table(self, name: str) -> Path:
         return self.store / self.name / "tables" / name

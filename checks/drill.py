@@ -28,7 +28,8 @@ from checks.results import DrillResult
 from checks.spec import DrillSpec
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
-from engine.host.run_folder import MasterExit, MasterLaunch
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import MasterExit
 from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
@@ -71,7 +72,12 @@ def run_drill(
     progress(f"ledger of {records:,} records written before the job starts")
     reader = _Reader(spec, folder)
     launch = MasterLaunch(
-        spec.path, spec.job, spec.launch_params(records), spec.parallelism, str(folder), max(2, spec.parallelism)
+        path=spec.path,
+        name=spec.job,
+        params=spec.launch_params(records),
+        parallelism=spec.parallelism,
+        store=str(folder),
+        max_slots=max(2, spec.parallelism),
     )
     run = _Run(launch, spec, records, random.Random(seed), kills, progress, share)
     with contextlib.ExitStack() as whatever_happens:
@@ -151,13 +157,13 @@ class _Run:
             reader.check_alive()
             if time.monotonic() > deadline_s:
                 raise DrillFailed(
-                    f"job {self._spec.job!r} did not finish in time; its log is {self._client.folder.log}"
+                    f"job {self._spec.job!r} did not finish in time; its log is {self._client.folder.log_file}"
                 )
             with contextlib.suppress(WeirError):  # between two JobMasters nobody answers
                 self._look(self._client.status(), time.monotonic())
             time.sleep(_POLL_S)
         if ended.outcome != "finished":
-            raise DrillFailed(f"the job {ended.outcome}: {ended.reason}; its log is {self._client.folder.log}")
+            raise DrillFailed(f"the job {ended.outcome}: {ended.reason}; its log is {self._client.folder.log_file}")
         if self._to_kill or self._killed_s is not None:
             raise DrillFailed("the job ended before every kill was survived: give it more records")
         self._share(1.0)

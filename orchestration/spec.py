@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import dagster as dg
 
 from checks.spec import DrillSpec
+from engine.host.launch import LaunchOptions
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -53,6 +54,11 @@ class StreamSpec:
             raise ValueError(f"{self.job!r} can't be a job's name in Dagster: letters, digits and _ only")
         if self.drill_cron and self.drill is None:
             raise ValueError(f"job {self.job!r} has a schedule for drills, but no drill")
+
+    @property
+    def options(self) -> LaunchOptions:
+        """What the job is started with unless a run's config says otherwise."""
+        return LaunchOptions(path=self.path, name=self.job, params=dict(self.params), parallelism=self.parallelism)
 
     @property
     def stream_key(self) -> dg.AssetKey:

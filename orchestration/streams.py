@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import msgspec
 from pydantic import Field
 
 from engine.core.errors import NotRunning, WeirError
-from engine.host.run_folder import MasterLaunch
+from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.observe.client import JobClient
 from engine.process.submit import FromSnapshot, choose_snapshot, plan_launch, start_detached
 from orchestration.health import Health, State, look
@@ -39,6 +40,22 @@ class StreamConfig(dg.Config):
         "ALLOW_REPLAY: from the newest intact one, what came after stays and comes again",
     )
 
+    @classmethod
+    def of(cls, launch: MasterLaunch) -> "StreamConfig":
+        """Returns the config that starts a job again with its last parameters, parallelism and store.
+
+        Whoever started it last chose these. Spark's options are not part of a config and are not repeated.
+        """
+        return cls(parallelism=launch.parallelism, params=launch.params, store=launch.store)
+
+    def over(self, options: LaunchOptions) -> LaunchOptions:
+        """Returns the options of a job's spec, changed by what this config says."""
+        return msgspec.structs.replace(
+            options,
+            params={**options.params, **self.params},
+            parallelism=self.parallelism or options.parallelism,
+        )
+
 
 @dataclass(frozen=True)
 class Ensured:
@@ -49,13 +66,11 @@ class Ensured:
 def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensured:
     """Start the job unless it runs. One that runs otherwise than asked for is an error: nobody stops it by accident."""
     client = JobClient(store, spec.job)
-    params = {**spec.params, **config.params}
-    parallelism = config.parallelism or spec.parallelism
     if client.alive():
         _same_as_asked(client, config)
         _wait(client)
         return Ensured(client, "it was running already: nothing to do")
-    launch = plan_launch(spec.path, store, params=params, parallelism=parallelism, name=spec.job)
+    launch = plan_launch(config.over(spec.options), store)
     went_back = choose_snapshot(launch, config.from_snapshot)
     client = start_detached(launch, BY)
     _wait(client)
@@ -65,7 +80,7 @@ def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensure
 def _wait(client: JobClient) -> None:
     ended = client.wait_until_running(START_TIMEOUT_S)
     if ended is not None and ended.outcome != "finished":
-        raise WeirError(f"job {client.name!r} {ended.outcome}: {ended.reason}. Its log is {client.folder.log}")
+        raise WeirError(f"job {client.name!r} {ended.outcome}: {ended.reason}. Its log is {client.folder.log_file}")
 
 
 def _same_as_asked(client: JobClient, config: StreamConfig) -> None:
@@ -84,11 +99,6 @@ def _same_as_asked(client: JobClient, config: StreamConfig) -> None:
             f"job {client.name!r} is running already, but not as asked for: {'; '.join(differs)}. Cancel it first "
             f"({client.name}_cancel), then materialize again"
         )
-
-
-def as_config(launch: MasterLaunch) -> StreamConfig:
-    """To start a job again as it was started last, whoever did that."""
-    return StreamConfig(parallelism=launch.parallelism, params=launch.params, store=launch.store)
 
 
 def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
@@ -114,7 +124,7 @@ def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
                 STORE: store,
                 "outcome": ensured.said,
                 "seconds": round(time.monotonic() - started, 1),
-                "log": dg.MetadataValue.path(str(ensured.client.folder.log)),
+                "log": dg.MetadataValue.path(str(ensured.client.folder.log_file)),
                 **metadata,
             }
         )

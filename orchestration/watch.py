@@ -20,7 +20,7 @@ from engine.observe.history import History
 from orchestration.health import Health, State, look
 from orchestration.resources import WeirStore, metadata_of
 from orchestration.spec import StreamSpec
-from orchestration.streams import HEALTHY, as_config, health_metadata, severity
+from orchestration.streams import HEALTHY, StreamConfig, health_metadata, severity
 
 MOST_A_TICK = 100
 """Plots show the last hundred; what has piled up while no daemon ran comes in portions, inside a sensor's 60 s."""
@@ -185,6 +185,6 @@ def _start_again(spec: StreamSpec, client: JobClient, health: Health, now_ms: in
         return
     yield dg.RunRequest(
         run_key=f"{client.store}-{desired.at_ms}-{now_ms // START_AGAIN_EVERY_MS}",
-        run_config=dg.RunConfig(ops={spec.stream_key.to_python_identifier(): as_config(desired.launch)}),
+        run_config=dg.RunConfig(ops={spec.stream_key.to_python_identifier(): StreamConfig.of(desired.launch)}),
         tags={"weir/why": health.detail},
     )

@@ -20,7 +20,7 @@ from engine.cli.liveview import plain_line, render
 from engine.connectors.table import read_table
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
-from engine.host.run_folder import MasterLaunch
+from engine.host.launch import MasterLaunch
 from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
@@ -84,8 +84,14 @@ def main() -> None:
 def _play(act: Act, want: dict[tuple[str, int], int]) -> Played:
     """Run one job to its end; on the way, kill -9 one of its two workers."""
     params = {"rows": str(ROWS), "rate": str(RATE), "feed": str(STORE.absolute() / "feed")}
-    path = f"assets.pageviews.demo_jobs:{act.name}"
-    launch = MasterLaunch(path, act.name, params, 2, str(STORE.absolute()), 2)
+    launch = MasterLaunch(
+        path=f"assets.pageviews.demo_jobs:{act.name}",
+        name=act.name,
+        params=params,
+        parallelism=2,
+        store=str(STORE.absolute()),
+        max_slots=2,
+    )
     supervisor = Supervisor(launch, console.print)
     client = JobClient(launch.store, launch.name)
     supervisor.start()

@@ -241,7 +241,7 @@ def logs(
     if not shown:
         seen = ", ".join(sorted(reader.operators - {""}))
         what = f" of operator {operator!r} (there are lines of: {seen or 'none'})" if operator else ""
-        errors.print(f"no line{what} yet; what Spark itself says is in {client.folder.log}", highlight=False)
+        errors.print(f"no line{what} yet; what Spark itself says is in {client.folder.log_file}", highlight=False)
 
 
 def _show(reader: LogReader) -> int:

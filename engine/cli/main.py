@@ -15,17 +15,28 @@ from engine.cli import inspecting as cli_inspect
 from engine.cli.doctor import render as render_doctor
 from engine.cli.doctor import run_doctor
 from engine.cli.foreground import Printed, watch
+from engine.cli.launching import (
+    GoBack,
+    JobPath,
+    Parallelism,
+    Param,
+    finish,
+    launching,
+    prepare,
+    shown_options,
+    store_hint,
+)
 from engine.cli.shared import JobName, Store, console, errors, examples, job_name
 from engine.core.errors import WeirError
 from engine.graph.drawing.diagram import Level, diagrams
 from engine.graph.drawing.render import Format
 from engine.graph.drawing.render import render as render_graph
 from engine.graph.execution_graph import ExecutionGraph
-from engine.host.run_folder import MasterExit, MasterLaunch, RunFolder
+from engine.host.launch import LaunchOptions
+from engine.host.run_folder import MasterExit, RunFolder
 from engine.observe.client import JobClient
-from engine.process.loading import JobSpec, as_pairs, as_params, default_name, find_job, load, load_job
-from engine.process.settings import read_settings
-from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch, start_detached
+from engine.process.loading import find_job, load, load_job
+from engine.process.submit import start_detached
 from engine.process.supervisor import Supervisor
 from engine.spark.packaging import package
 
@@ -35,26 +46,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
-Param = Annotated[list[str] | None, typer.Option(help="a parameter of the job, NAME=VALUE (see weir describe)")]
-Parallelism = Annotated[int | None, typer.Option(min=1, help="of operators that set none themselves (default 2)")]
-Name = Annotated[str | None, typer.Option(help="name of the job (default: from its import path)")]
-MaxSlots = Annotated[int | None, typer.Option(min=1, help="task slots Spark is given (default: the cores, at least 4)")]
-Rewind = Annotated[bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide later ones")]
-Fork = Annotated[
-    str | None, typer.Option("--fork", metavar="NAME", help="a job of this name goes on from the newest intact epoch")
-]
-AllowReplay = Annotated[
-    bool, typer.Option("--allow-replay", help="go back to the newest intact epoch; later output stays and comes again")
-]
-SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
-Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
-Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
-SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
-PyFiles = Annotated[
-    list[str] | None, typer.Option(help="archive of code for workers elsewhere (default: what weir package makes)")
-]
 
 
 def main() -> None:
@@ -74,7 +65,7 @@ def main() -> None:
 
 
 def add_commands(to: typer.Typer) -> None:
-    """What other packages add, by the entry points `weir.commands`: the engine knows none of them by name."""
+    """Adds the commands of other packages, found by their entry points `weir.commands`; the engine imports none."""
     for entry in sorted(entry_points(group="weir.commands"), key=lambda entry: entry.name):
         try:
             to.command(entry.name)(entry.load())
@@ -88,33 +79,15 @@ def add_commands(to: typer.Typer) -> None:
         "weir run assets.pageviews.job:job --param rate=50000 --parallelism 4 --name fast",
     )
 )
-def run(
-    job: JobPath,
-    store: Store = ".weir",
-    param: Param = None,
-    parallelism: Parallelism = None,
-    name: Name = None,
-    max_slots: MaxSlots = None,
-    slots_timeout: SlotsTimeout = 60.0,
-    master: Master = "",
-    conf: Conf = None,
-    py_files: PyFiles = None,
-    slot_memory: SlotMemory = None,
-    rewind: Rewind = False,
-    fork_name: Fork = None,
-    allow_replay: AllowReplay = False,
-) -> None:
+@launching
+def run(options: LaunchOptions, store: str, back: GoBack) -> None:
     """Run a job in the foreground, with a live view and the records that its print sinks print.
 
     Ctrl-C cancels it; the next run goes on from its last epoch.
     """
-    launch = _launch(
-        job, store, param, parallelism, name, max_slots, slots_timeout, master, conf, py_files, slot_memory
-    )
-    launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
+    launch = prepare(options, store, back)
     folder = RunFolder(launch.store, launch.name)
-    graph = load(JobSpec.of(launch))
-    printed = Printed(folder.logs, graph)
+    printed = Printed(folder.logs, load(launch))
     supervisor = Supervisor(launch, lambda what: errors.print(f"[yellow]{what}[/]"))
     supervisor.start()
     folder.want_running(launch, "cli")
@@ -127,7 +100,7 @@ def run(
         ended = folder.read_exit() or MasterExit("cancelled", "cancelled")
     finally:
         supervisor.stop()
-    _finish(ended, launch)
+    finish(ended, launch)
 
 
 @app.command(
@@ -136,37 +109,20 @@ def run(
         "weir submit assets.pageviews.job:job --master spark://host:7077",
     )
 )
-def submit(
-    job: JobPath,
-    store: Store = ".weir",
-    param: Param = None,
-    parallelism: Parallelism = None,
-    name: Name = None,
-    max_slots: MaxSlots = None,
-    slots_timeout: SlotsTimeout = 60.0,
-    master: Master = "",
-    conf: Conf = None,
-    py_files: PyFiles = None,
-    slot_memory: SlotMemory = None,
-    rewind: Rewind = False,
-    fork_name: Fork = None,
-    allow_replay: AllowReplay = False,
-) -> None:
+@launching
+def submit(options: LaunchOptions, store: str, back: GoBack) -> None:
     """Start a job in the background and return when it runs. It outlives this terminal; `weir cancel` ends it.
 
     What it prints is in `weir logs`.
     """
-    launch = _launch(
-        job, store, param, parallelism, name, max_slots, slots_timeout, master, conf, py_files, slot_memory
-    )
-    launch = _go_back(launch, rewind=rewind, fork_name=fork_name, allow_replay=allow_replay)
+    launch = prepare(options, store, back)
     client = start_detached(launch, "cli")
     with console.status(f"starting {launch.name}: Spark, then its slots …"):
         ended = client.wait_until_running()
     if ended is not None:
-        _finish(ended, launch)
+        finish(ended, launch)
         return
-    console.print(f"[green]{launch.name} is running.[/] Watch it with: weir status {launch.name}{_store_hint(store)}")
+    console.print(f"[green]{launch.name} is running.[/] Watch it with: weir status {launch.name}{store_hint(store)}")
 
 
 cli_inspect.add_to(app)
@@ -195,7 +151,7 @@ def cancel(job: JobName, store: Store = ".weir") -> None:
 @app.command()
 def describe(job: JobPath, param: Param = None, parallelism: Parallelism = None) -> None:
     """Show a job's parameters and its graph, without running it."""
-    loaded = load_job(_spec(job, param, parallelism))
+    loaded = load_job(shown_options(job, param, parallelism))
     table = Table("parameter", "default", "meaning", box=None, pad_edge=False)
     for declared in loaded.params:
         table.add_row(declared.name, repr(declared.default), declared.help)
@@ -220,7 +176,7 @@ def graph(
     parallelism: Parallelism = None,
 ) -> None:
     """Draw a job without running it: its operators, how they are chained, and their subtasks in slots."""
-    loaded = load_job(_spec(job, param, parallelism))
+    loaded = load_job(shown_options(job, param, parallelism))
     drawn = render_graph(diagrams(loaded.stream_graph, loaded.graph, level), form)
     if output is None:
         print(drawn, end="")
@@ -253,68 +209,3 @@ def doctor(
     print(render_doctor(checks))
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
-
-
-def _spec(job: str, param: list[str] | None, parallelism: int | None) -> JobSpec:
-    """As the job would be started now."""
-    parallelism = parallelism or read_settings().parallelism
-    return JobSpec(job, default_name(job), dict(as_params(param or [])), parallelism)
-
-
-def _launch(
-    job: str,
-    store: str,
-    param: list[str] | None,
-    parallelism: int | None,
-    name: str | None,
-    max_slots: int | None,
-    slots_timeout: float,
-    master: str,
-    conf: list[str] | None,
-    py_files: list[str] | None,
-    slot_memory: int | None,
-) -> MasterLaunch:
-    """What `run` and `submit` were given."""
-    return plan_launch(
-        job,
-        store,
-        params=as_params(param or []),
-        parallelism=parallelism,
-        name=name,
-        max_slots=max_slots,
-        slots_timeout_s=slots_timeout,
-        master=master,
-        conf=as_pairs("--conf", conf or []),
-        py_files=py_files or [],
-        slot_memory_mb=slot_memory,
-    )
-
-
-def _go_back(launch: MasterLaunch, *, rewind: bool, fork_name: str | None, allow_replay: bool) -> MasterLaunch:
-    """Restoring behind committed output is never automatic: only by one of these options."""
-    if sum([rewind, fork_name is not None, allow_replay]) > 1:
-        raise WeirError("choose one of --rewind, --fork and --allow-replay")
-    if fork_name is not None:
-        launch, said = fork_launch(launch, fork_name)
-    elif rewind or allow_replay:
-        said = choose_snapshot(launch, FromSnapshot.REWIND if rewind else FromSnapshot.ALLOW_REPLAY)
-    else:
-        return launch
-    console.print(said, highlight=False)
-    return launch
-
-
-def _finish(ended: MasterExit, launch: MasterLaunch) -> None:
-    folder = RunFolder(launch.store, launch.name)
-    if ended.outcome == "failed" or ended.outcome == "fenced":
-        errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {escape(ended.reason)}")
-        errors.print(f"log: {folder.log}", highlight=False)
-        raise typer.Exit(1)
-    console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)
-    tables = sorted(Path(launch.store, launch.name, "tables").glob("*/_spark_metadata"))
-    for table in tables:
-        console.print(f"  spark.read.parquet({str(table.parent)!r})", highlight=False, soft_wrap=True)
-
-
-def _store_hint(store: str) -> str:
-    return "" if store in (".weir", read_settings().store) else f" --store {store}"

@@ -1,4 +1,4 @@
-"""What all commands of `weir` share: how a job and a store are named, where is printed."""
+"""What all commands of `weir` share: how a job and a store are named, and the consoles they print to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JobName = Annotated[str, typer.Argument(help="name of the job (weir jobs), or it
 
 
 def _configured(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """The configuration file's store, where neither the command line nor WEIR_STORE names one."""
+    """Returns the configuration file's store if neither the command line nor WEIR_STORE names one."""
     source = context.get_parameter_source(str(option.name))
     return (source and source.name == "DEFAULT" and read_settings().store) or value
 

@@ -1,6 +1,7 @@
-"""The folder `<store>/<job>/run/`: how the processes of a job find each other. Readable only by the owner.
+"""The folder `<store>/<job>/run/`, in which the processes of a job find each other. Only its owner can read it.
 
-Beside it `<store>/<job>/desired.json`: what should be running, whoever asked last (CLI, HTTP or Dagster).
+The file `<store>/<job>/desired.json` beside it says what should be running, as the last one who asked (CLI, HTTP or
+Dagster) wanted it.
 """
 
 from __future__ import annotations
@@ -14,30 +15,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from engine.host.launch import MasterLaunch
+
 T = TypeVar("T")
 
 FENCED = "fenced"
 FENCED_EXIT_CODE = 3
 """A fenced JobMaster says so by its exit code alone: the folder belongs to its successor by then."""
-
-
-class MasterLaunch(msgspec.Struct, frozen=True):
-    """What a JobMaster process is started with. `master`: empty is local Spark; `conf` is Spark's configuration."""
-
-    path: str
-    name: str
-    params: dict[str, str]
-    parallelism: int | None
-    store: str
-    max_slots: int
-    slots_timeout_s: float = 60.0
-    heartbeat_timeout_s: float = 10.0
-    master: str = ""
-    conf: dict[str, str] = {}
-    py_files: list[str] = []
-    slot_memory_mb: int | None = None
-    id: str = ""
-    """Of this start. The folder belongs to the last one: a process of an earlier start must not write there."""
 
 
 class MasterAddress(msgspec.Struct, frozen=True):
@@ -75,10 +59,10 @@ class Desired(msgspec.Struct, frozen=True):
 class RunFolder:
     def __init__(self, store: str | Path, job: str) -> None:
         self.folder = Path(store).absolute() / job / "run"
-        self.log = self.folder / "master.log"
-        """What the JobMaster's process and Spark print; `logs` has what the job's own code says."""
+        self.log_file = self.folder / "master.log"
+        """Holds what the JobMaster's process and Spark print. `logs` holds what the job's own code prints."""
         self.logs = self.folder / "logs"
-        self._launch = self.folder / "launch.json"
+        self.launch_file = self.folder / "launch.json"
         self._address = self.folder / "master.json"
         self._targets = self.folder / "targets.json"
         self._exit = self.folder / "exit.json"
@@ -91,18 +75,18 @@ class RunFolder:
         self.folder.chmod(0o700)
 
     def write_launch(self, launch: MasterLaunch) -> Path:
-        _write(self._launch, msgspec.json.format(msgspec.json.encode(launch)))
-        return self._launch
+        _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)))
+        return self.launch_file
 
     def read_launch(self) -> MasterLaunch | None:
-        return _read(self._launch, MasterLaunch)
+        return _read(self.launch_file, MasterLaunch)
 
     def belongs_to(self, launch: MasterLaunch) -> bool:
         last = self.read_launch()
         return last is None or last.id == launch.id
 
     def write_address(self, address: MasterAddress) -> None:
-        """Also as Prometheus looks for whom to ask: a JobMaster that is replaced has another port."""
+        """Also writes a discovery target for Prometheus: a JobMaster that replaces another one has another port."""
         _write(self._address, msgspec.json.encode(address))
         _write(self._targets, msgspec.json.encode([{"targets": [urlsplit(address.url).netloc]}]))
 
@@ -110,7 +94,7 @@ class RunFolder:
         return _read(self._address, MasterAddress)
 
     def write_exit(self, end: MasterExit, launch: MasterLaunch) -> None:
-        """Not by one that was fenced, or slept through a later start: the folder is its successor's."""
+        """Does nothing if the JobMaster was fenced or slept through a later start: its successor owns the folder."""
         if end.outcome == FENCED or not self.belongs_to(launch):
             return
         _write(self._exit, msgspec.json.encode(end))
@@ -126,7 +110,7 @@ class RunFolder:
         return _read(self._heartbeat, LastHeartbeat)
 
     def clear(self) -> None:
-        """Before a start. The last heartbeat stays: its age says how long nobody has been there."""
+        """Prepares the folder for a start. The last heartbeat stays: its age says how long no JobMaster has run."""
         self._exit.unlink(missing_ok=True)
         self._forget_address()
 
@@ -138,7 +122,7 @@ class RunFolder:
         self._write_desired(Desired(True, launch, by, _now_ms()))
 
     def want_stopped(self, by: str) -> None:
-        """Also of a job that is not running: nobody is to start it again."""
+        """Keeps the job from being started again, whether or not it runs now."""
         desired = self.read_desired()
         if desired is not None and desired.running:
             self._write_desired(Desired(False, desired.launch, by, _now_ms()))
@@ -150,14 +134,14 @@ class RunFolder:
         _write(self._desired, msgspec.json.format(msgspec.json.encode(desired)))
 
     def token(self) -> str:
-        """Made once per job; who can read the folder can talk to the job."""
+        """Returns the job's token, made once: whoever can read the folder can talk to the job."""
         if not self._token.exists():
             _write(self._token, secrets.token_urlsafe(32).encode())
         return self._token.read_text()
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all, and never readable by others."""
+    """Writes the file as a whole or not at all; others can never read it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

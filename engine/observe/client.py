@@ -68,7 +68,7 @@ class JobClient:
             except NotRunning:
                 pass
             time.sleep(0.2)
-        raise WeirError(f"job {self.name!r} does not run after {timeout_s:.0f} s; its log is {self.folder.log}")
+        raise WeirError(f"job {self.name!r} does not run after {timeout_s:.0f} s; its log is {self.folder.log_file}")
 
     def wait_until_ended(self, timeout_s: float | None = None) -> MasterExit | None:
         """Until the job has ended on purpose; None: nobody answers for it any more."""
@@ -78,7 +78,7 @@ class JobClient:
             if ended is not None or not self.alive():
                 return ended
             time.sleep(0.1)
-        raise WeirError(f"job {self.name!r} has not ended after {timeout_s:.0f} s; its log is {self.folder.log}")
+        raise WeirError(f"job {self.name!r} has not ended after {timeout_s:.0f} s; its log is {self.folder.log_file}")
 
     def alive(self) -> bool:
         try:
@@ -114,7 +114,7 @@ class JobClient:
         known = known_jobs(self.store)
         if self.name not in known:
             return f"there is no job {self.name!r} in the store {self.store}; it has: {', '.join(known) or 'none'}"
-        return f"job {self.name!r} is not running; its last log is {self.folder.log}"
+        return f"job {self.name!r} is not running; its last log is {self.folder.log_file}"
 
 
 def known_jobs(store: str) -> list[str]:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from engine.core.errors import WeirError
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
-from engine.host.run_folder import MasterExit, MasterLaunch, RunFolder
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
 from engine.process.master_process import MasterProcess
-from engine.spark.session import is_local, master_of
+from engine.spark.session import is_local, spark_master_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,15 +40,21 @@ class AttachedJob:
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
-        start = secrets.token_hex(8)
-        launch = MasterLaunch("", graph.name, {}, None, self.client.store, slots, master=master_of(session), id=start)
+        launch = MasterLaunch(
+            path="",
+            name=graph.name,
+            store=self.client.store,
+            max_slots=slots,
+            spark_master=spark_master_of(session),
+            id=secrets.token_hex(8),
+        )
         self._launch = launch
         self._folder = RunFolder(launch.store, launch.name)
         self._folder.prepare()
         self._folder.clear()
         self._folder.write_launch(launch)
-        path = tuple(sys.path) if is_local(launch.master) else ()
-        self._process = MasterProcess(launch, graph, lambda: graph, session, path=path)
+        module_path = tuple(sys.path) if is_local(launch.spark_master) else ()
+        self._process = MasterProcess(launch, graph, lambda: graph, session, module_path=module_path)
         self._end: MasterExit | None = None
         self._thread = threading.Thread(target=self._run, name=f"weir {graph.name}", daemon=True)
         self._thread.start()
@@ -86,16 +93,16 @@ class AttachedJob:
 
 def check_room(session: SparkSession, slots: int) -> None:
     """Slots hold their cores for good, so too few of them would wait for ever."""
-    room, master = session.sparkContext.defaultParallelism, master_of(session)
-    more = f"local[{slots + 1}]" if is_local(master) else f"{slots + 1} cores"
+    room, spark_master = session.sparkContext.defaultParallelism, spark_master_of(session)
+    more = f"local[{slots + 1}]" if is_local(spark_master) else f"{slots + 1} cores"
     if slots > room:
         raise WeirError(
-            f"the job needs {slots} slots, but this Spark session ({master}) runs {room} tasks at a time: start it "
-            f"with {more}, or lower the job's parallelism"
+            f"the job needs {slots} slots, but this Spark session ({spark_master}) runs {room} tasks at a time: "
+            f"start it with {more}, or lower the job's parallelism"
         )
     if slots == room:
         warnings.warn(
-            f"the job's {slots} slots take all of this Spark session ({master}): other queries wait until it "
+            f"the job's {slots} slots take all of this Spark session ({spark_master}): other queries wait until it "
             f"ends; {more} would leave room for them",
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""From an import path such as `assets.pageviews.job:job` to a JobGraph. Job code travels as this path."""
+"""Loads a job from an import path such as `assets.pageviews.job:job`. Job code travels as this path."""
 
 from __future__ import annotations
 
@@ -7,34 +7,17 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engine.api.environment import StreamEnvironment
 from engine.api.params import Param
 from engine.core.errors import JobError
 from engine.graph.job_graph import JobGraph
 from engine.graph.stream_graph import StreamGraph
-
-if TYPE_CHECKING:
-    from engine.host.run_folder import MasterLaunch
-
-
-@dataclass(frozen=True)
-class JobSpec:
-    """How a job is started: the same in the JobMaster and in every slot."""
-
-    path: str
-    name: str
-    params: dict[str, str]
-    parallelism: int | None
-
-    @classmethod
-    def of(cls, launch: MasterLaunch) -> JobSpec:
-        return cls(launch.path, launch.name, launch.params, launch.parallelism)
+from engine.host.launch import LaunchOptions
 
 
 def default_name(path: str) -> str:
@@ -53,13 +36,14 @@ class LoadedJob:
     params: list[Param]
 
 
-def load(spec: JobSpec) -> JobGraph:
-    return load_job(spec).graph
+def load(options: LaunchOptions) -> JobGraph:
+    """Builds the same graph in the JobMaster and in every slot."""
+    return load_job(options).graph
 
 
-def load_job(spec: JobSpec) -> LoadedJob:
-    function = find_job(spec.path)
-    env = StreamEnvironment(params=spec.params, parallelism=spec.parallelism)
+def load_job(options: LaunchOptions) -> LoadedJob:
+    function = find_job(options.path)
+    env = StreamEnvironment(params=options.params, parallelism=options.parallelism)
     try:
         function(env)
     except JobError:
@@ -68,16 +52,16 @@ def load_job(spec: JobSpec) -> LoadedJob:
         frames = traceback.extract_tb(error.__traceback__)
         at = frames[-1]
         raise JobError(
-            f"the job {spec.path} raised while it was being built: {type(error).__name__}: {error} "
+            f"the job {options.path} raised while it was being built: {type(error).__name__}: {error} "
             f"({Path(at.filename).name}, line {at.lineno})"
         ) from error
     env.params.check_all_known()
-    graph = env.build(spec.name, _code_hash(function))
+    graph = env.build(options.name or default_name(options.path), _code_hash(function))
     return LoadedJob(env.graph, graph, list(env.params.declared.values()))
 
 
 def find_job(path: str) -> Callable[[StreamEnvironment], None]:
-    """The function behind an import path; a JobError says what is wrong with the path."""
+    """Finds the function behind an import path; a JobError says what is wrong with the path."""
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:
         raise JobError(f"{path!r} is not a job: write MODULE:FUNCTION, as in assets.pageviews.job:job")
@@ -108,7 +92,7 @@ _NOT_IN_SLOTS = ("asset.py", "drill.py")
 
 
 def _code_hash(function: Callable[[StreamEnvironment], None]) -> str:
-    """Over the source of the job's own package: what a slot would import, from a folder or from an archive."""
+    """Hashes the source of the job's own package: what a slot would import, from a folder or from an archive."""
     module = sys.modules[function.__module__]
     if not module.__package__:
         return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
@@ -119,18 +103,3 @@ def _code_hash(function: Callable[[StreamEnvironment], None]) -> str:
             digest.update(file.name.encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def as_params(pairs: list[str]) -> Mapping[str, str]:
-    return as_pairs("--param", pairs)
-
-
-def as_pairs(option: str, pairs: list[str]) -> Mapping[str, str]:
-    """`--option NAME=VALUE` from a command line."""
-    result = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise JobError(f"{option} {pair!r}: write NAME=VALUE")
-        result[name] = value
-    return result

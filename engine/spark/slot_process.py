@@ -43,16 +43,17 @@ class SlotLaunch:
     """What the JobMaster gives every slot, inside Spark's task closure.
 
     `build` makes the graph: by the job's import path, or one that was made in a notebook and travels in the closure.
+    `module_path` is appended to the slot's module search path.
     """
 
     name: str
     build: Callable[[], JobGraph]
     store: str
     nonce_path: str
-    master: str
+    jobmaster_address: str
     token: str
     lease_s: float
-    path: tuple[str, ...]
+    module_path: tuple[str, ...]
     memory_bytes: int | None = None
 
 
@@ -63,21 +64,21 @@ def run_slot(launch: SlotLaunch, task_attempt: int, partition: int) -> None:
     sys.setswitchinterval(0.0005)  # an I/O thread that wakes gets the interpreter soon
     os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "ignore")  # batches come from the network unaligned
     pa.set_cpu_count(1)  # a slot has one task thread; kernels that spread over all cores would fight over them
-    for entry in launch.path:
+    for entry in launch.module_path:
         if entry not in sys.path:
             sys.path.append(entry)
-    log = LogWriter(RunFolder(launch.store, launch.name).logs)
-    with capturing(log):
-        _Slot(launch, task_attempt, partition, log).run()
+    log_writer = LogWriter(RunFolder(launch.store, launch.name).logs)
+    with capturing(log_writer):
+        _Slot(launch, task_attempt, partition, log_writer).run()
 
 
 class _Slot:
-    def __init__(self, launch: SlotLaunch, task_attempt: int, partition: int, log: LogWriter) -> None:
+    def __init__(self, launch: SlotLaunch, task_attempt: int, partition: int, log_writer: LogWriter) -> None:
         self._lease_s = launch.lease_s
         self._memory_bytes = launch.memory_bytes
         self._heard_s = time.monotonic()
         self._ended = threading.Event()
-        self._log = log
+        self._log_writer = log_writer
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         put = self._mailbox.put
@@ -87,14 +88,14 @@ class _Slot:
         session = uuid.uuid4().hex
         transport = FlightTransport(
             launch.name,
-            _address_towards(launch.master),
+            _address_towards(launch.jobmaster_address),
             launch.token,
             lambda *frame: put(lambda: self._runtime.on_frame(*frame)),
             lambda *grant: put(lambda: self._runtime.on_grant(*grant)),
             lambda *broken: put(lambda: self._runtime.on_channel_broken(*broken)),
         )
         self._control = ControlClient(
-            launch.name, session, launch.master, launch.token, self._on_message, self._on_lost
+            launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
         )
         self._runtime = SlotRuntime(
             ExecutionGraph(graph).plan,
@@ -134,7 +135,7 @@ class _Slot:
     def _on_message(self, message: MasterMessage) -> None:
         self._heard_s = time.monotonic()
         if isinstance(message, Deploy):
-            self._log.rename(slot_name(message.slot))
+            self._log_writer.rename(slot_name(message.slot))
         self._mailbox.put(lambda: self._runtime.on_control(message))
 
     def _on_lost(self, why: str) -> None:
@@ -165,9 +166,9 @@ def resident_bytes() -> int:
         return 0
 
 
-def _address_towards(master: str) -> str:
+def _address_towards(jobmaster_address: str) -> str:
     """The address of this machine on the way to the JobMaster: there the other slots reach it too."""
-    found = urlsplit(master)
+    found = urlsplit(jobmaster_address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((found.hostname, found.port))  # sends nothing
         return str(probe.getsockname()[0])

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from engine.cli.main import app
 from engine.core.errors import WeirError
+from engine.host.launch import LaunchOptions
 from engine.process.submit import plan_launch
 
 JOB = "tests.cluster.jobs:windows"
@@ -65,11 +66,11 @@ def test_the_command_line_goes_before_the_configuration_file_and_that_before_the
 @pytest.mark.promise("A9")
 def test_the_file_s_parallelism_is_resolved_at_launch_for_the_jobmaster_and_every_slot(tmp_path: Path) -> None:
     configured("[weir]\nparallelism = 3\nmax_slots = 5\n")
-    launch = plan_launch(JOB, tmp_path, params={})
+    launch = plan_launch(LaunchOptions(path=JOB), tmp_path)
     assert (launch.parallelism, launch.max_slots) == (3, 5)
-    assert plan_launch(JOB, tmp_path, params={}, parallelism=1, max_slots=2).parallelism == 1
+    assert plan_launch(LaunchOptions(path=JOB, parallelism=1, max_slots=2), tmp_path).parallelism == 1
     with pytest.raises(WeirError, match="too few slots: the job needs 6, Spark is given 5"):
-        plan_launch(JOB, tmp_path, params={}, parallelism=6)
+        plan_launch(LaunchOptions(path=JOB, parallelism=6), tmp_path)
 
 
 def test_the_store_is_the_option_s_then_the_environment_s_then_the_file_s(

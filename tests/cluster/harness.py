@@ -13,24 +13,32 @@ import pyarrow as pa
 from engine.connectors.table import read_table
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
-from engine.host.run_folder import MasterExit, MasterLaunch, RunFolder
+from engine.host.launch import LaunchOptions, MasterLaunch
+from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
 from engine.store.directory import DirectoryStore
 
 PATIENCE_S = 90
-_OPTIONS = ("slots_timeout_s", "heartbeat_timeout_s", "master", "conf", "py_files", "slot_memory_mb")
 
 
 class RunningJob:
-    """A context manager: whatever happens, no process of the job outlives it, and that is checked."""
+    """A context manager: whatever happens, no process of the job outlives it, and that is checked.
+
+    Keywords that are options of a start are taken as such; all others are parameters of the job.
+    """
 
     def __init__(self, store: Path, function: str, *, parallelism: int = 2, **params: Any) -> None:
-        options = {name: params.pop(name) for name in _OPTIONS if name in params}
-        texts = {name: str(value) for name, value in params.items()}
+        options = {name: params.pop(name) for name in LaunchOptions.__struct_fields__ if name in params}
         self.launch = MasterLaunch(
-            f"tests.cluster.jobs:{function}", function, texts, parallelism, str(store), 4, **options
+            path=f"tests.cluster.jobs:{function}",
+            name=function,
+            params={name: str(value) for name, value in params.items()},
+            parallelism=parallelism,
+            store=str(store),
+            max_slots=4,
+            **options,
         )
         self.client = JobClient(str(store), function)
         self.crashes: list[str] = []
@@ -98,7 +106,7 @@ class RunningJob:
         return read_table(DirectoryStore(self.launch.store), JobPaths(self.launch.name).table(name))
 
     def log(self) -> str:
-        return RunFolder(self.launch.store, self.launch.name).log.read_text(errors="replace")
+        return RunFolder(self.launch.store, self.launch.name).log_file.read_text(errors="replace")
 
 
 def session_processes(session: int) -> list[str]:

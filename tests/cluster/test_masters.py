@@ -38,7 +38,7 @@ def test_a_standalone_cluster_may_lose_a_python_worker_an_executor_and_a_spark_w
     tmp_path: Path, cluster: StandaloneCluster
 ) -> None:
     conf = {"spark.pyspark.python": cluster.python, "spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    with RunningJob(tmp_path, "windows", master=cluster.url, conf=conf, rows=RECORDS) as job:
+    with RunningJob(tmp_path, "windows", spark_master=cluster.url, conf=conf, rows=RECORDS) as job:
         running = job.completed(2)
         os.kill(running.slots[0].pid, signal.SIGKILL)
         job.wait_for("an attempt after the Python worker", lambda s: s.attempt == 2 and s.running)
@@ -83,7 +83,7 @@ def test_spark_submit_runs_a_script_with_an_archive_where_nobody_sees_the_checko
 
 @pytest.mark.promise("F1", "D1")
 def test_a_local_cluster_loses_nothing_with_a_python_worker_and_an_executor(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, "windows", master="local-cluster[2,1,1024]", rows=RECORDS) as job:
+    with RunningJob(tmp_path, "windows", spark_master="local-cluster[2,1,1024]", rows=RECORDS) as job:
         os.kill(job.completed(2).slots[1].pid, signal.SIGKILL)
         job.wait_for("the second attempt", lambda s: s.attempt == 2 and s.running)
         os.kill(executor_of(job.completed(4).slots[0].pid), signal.SIGKILL)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from engine.host.launch import MasterLaunch
 from engine.host.rotated import BEGIN, Position, RotatedFile, rotate_open
-from engine.host.run_folder import MasterLaunch
 from engine.jobmaster import events
 from engine.observe.history import History
 from engine.process import supervisor
@@ -95,7 +95,8 @@ def test_what_a_jobmaster_prints_is_bounded_by_its_supervisor(tmp_path: Path, mo
         return popen(talks, stdin=subprocess.PIPE, **options)
 
     monkeypatch.setattr(supervisor.subprocess, "Popen", start)
-    watching = Supervisor(MasterLaunch("", "numbers", {}, 1, str(tmp_path), 1), on_crash=print)
+    launch = MasterLaunch(path="", name="numbers", store=str(tmp_path), max_slots=1)
+    watching = Supervisor(launch, on_crash=print)
     watching.start()
     log = tmp_path / "numbers" / "run" / "master.log"
     process = watching._process

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from engine.core.errors import NotRunning
-from engine.host.run_folder import FENCED, LastHeartbeat, MasterAddress, MasterExit, MasterLaunch, RunFolder
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import FENCED, LastHeartbeat, MasterAddress, MasterExit, RunFolder
 from engine.observe.client import JobClient
 
 
@@ -24,7 +25,8 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> MasterLaunch:
-    return MasterLaunch("tests.cluster.jobs:endless", "numbers", {"rate": "7"}, 2, str(tmp_path), 4)
+    path, params = "tests.cluster.jobs:endless", {"rate": "7"}
+    return MasterLaunch(path=path, name="numbers", params=params, store=str(tmp_path), max_slots=4)
 
 
 @pytest.mark.promise("F1")

@@ -8,7 +8,8 @@ from typing import Any
 
 from engine.api import FixedDelay, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
 from engine.connectors.table import TableSink
-from engine.host.run_folder import MasterLaunch, RunFolder
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import RunFolder
 from engine.jobmaster.actions import Action, Note
 from engine.jobmaster.events import stamped
 from engine.jobmaster.status import JobStatus, VertexStatus, describe, describe_vertex
@@ -41,7 +42,7 @@ class AnsweringRun(LocalRun):
     def __init__(self, store: Path) -> None:
         self.timeline = Timeline()
         self.cancelled = False
-        self.launch = MasterLaunch("tests.observe.answering:job", NAME, {}, 2, str(store), 4)
+        self.launch = MasterLaunch(path="tests.observe.answering:job", name=NAME, store=str(store), max_slots=4)
         self._history = History(store, NAME)
         folder = RunFolder(store, NAME)
         folder.prepare()

@@ -9,7 +9,8 @@ from typing import Any
 import dagster as dg
 import msgspec
 
-from engine.host.run_folder import LastHeartbeat, MasterLaunch, RunFolder
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import LastHeartbeat, RunFolder
 from orchestration.factory import build_stream_definitions
 from orchestration.resources import WeirStore, batch_spark
 from orchestration.spec import StreamSpec
@@ -42,7 +43,14 @@ class FakeJob:
         self.store = store
         self.folder = RunFolder(store, name)
         self.folder.prepare()
-        self.launch = MasterLaunch("tests.cluster.jobs:endless", name, {"rate": "7"}, 3, str(store), 4)
+        self.launch = MasterLaunch(
+            path="tests.cluster.jobs:endless",
+            name=name,
+            params={"rate": "7"},
+            parallelism=3,
+            store=str(store),
+            max_slots=4,
+        )
         self.history = store / name / "history" / "events.jsonl"
         self.history.parent.mkdir(parents=True, exist_ok=True)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine.host.run_folder import Desired, LastHeartbeat, MasterExit, MasterLaunch
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import Desired, LastHeartbeat, MasterExit
 from orchestration.health import State, judge
 
-LAUNCH = MasterLaunch("a:b", "numbers", {}, 2, "/store", 4)
+LAUNCH = MasterLaunch(path="a:b", name="numbers", store="/store", max_slots=4)
 NOW_MS = 1_000_000
 SILENT_AFTER_S = 30.0
 

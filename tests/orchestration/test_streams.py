@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from engine.host.run_folder import MasterLaunch
+from engine.host.launch import MasterLaunch
 from engine.observe.client import JobClient
 from orchestration import streams
 from orchestration.resources import WeirStore
@@ -126,5 +127,13 @@ def test_the_schedule_skips_while_the_job_does_not_run(running: FakeJob) -> None
 
 
 def test_the_config_of_a_start_is_read_back_from_a_launch() -> None:
-    config = streams.as_config(MasterLaunch("a:b", "numbers", {"rate": "1"}, 4, "/store", 4))
-    assert config == StreamConfig(parallelism=4, params={"rate": "1"}, store="/store")
+    launch = MasterLaunch(path="a:b", name="numbers", params={"rate": "1"}, parallelism=4, store="/store", max_slots=4)
+    assert StreamConfig.of(launch) == StreamConfig(parallelism=4, params={"rate": "1"}, store="/store")
+
+
+def test_a_start_has_the_options_of_its_spec_and_a_config_goes_before_them() -> None:
+    spec = dataclasses.replace(NUMBERS, params={"rate": "1", "rows": "5"}, parallelism=2)
+    asked = StreamConfig(params={"rate": "9"}).over(spec.options)
+    assert (asked.path, asked.name) == (NUMBERS.path, "numbers")
+    assert (asked.params, asked.parallelism) == ({"rate": "9", "rows": "5"}, 2)
+    assert StreamConfig(parallelism=4).over(spec.options).parallelism == 4

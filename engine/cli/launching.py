@@ -1,0 +1,135 @@
+"""How `weir run` and `weir submit` start a job: their flags, declared once, and the steps that both of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from engine.cli.shared import Store, console, errors
+from engine.core.errors import JobError, WeirError
+from engine.host.launch import SLOTS_TIMEOUT_S, LaunchOptions, MasterLaunch
+from engine.host.run_folder import MasterExit, RunFolder
+from engine.process.settings import read_settings
+from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch
+
+JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
+Param = Annotated[list[str] | None, typer.Option(help="a parameter of the job, NAME=VALUE (see weir describe)")]
+Parallelism = Annotated[int | None, typer.Option(min=1, help="of operators that set none themselves (default 2)")]
+_Name = Annotated[str | None, typer.Option(help="name of the job (default: from its import path)")]
+_MaxSlots = Annotated[
+    int | None, typer.Option(min=1, help="task slots Spark is given (default: the cores, at least 4)")
+]
+_SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
+_Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
+_Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
+_PyFiles = Annotated[
+    list[str] | None, typer.Option(help="archive of code for workers elsewhere (default: what weir package makes)")
+]
+_SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
+_Rewind = Annotated[bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide later ones")]
+_Fork = Annotated[
+    str | None, typer.Option("--fork", metavar="NAME", help="a job of this name goes on from the newest intact epoch")
+]
+_AllowReplay = Annotated[
+    bool, typer.Option("--allow-replay", help="go back to the newest intact epoch; later output stays and comes again")
+]
+
+
+@dataclass(frozen=True)
+class GoBack:
+    """Where the user wants the job to go on. Going behind committed output is never automatic: a flag chooses it."""
+
+    rewind: bool
+    fork_name: str | None
+    allow_replay: bool
+
+
+def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable[..., None]:
+    """Gives a command the flags of a start; calls it with the options, the store and where to go on."""
+
+    def start(
+        job: JobPath,
+        store: Store = ".weir",
+        param: Param = None,
+        parallelism: Parallelism = None,
+        name: _Name = None,
+        max_slots: _MaxSlots = None,
+        slots_timeout: _SlotsTimeout = SLOTS_TIMEOUT_S,
+        master: _Master = "",
+        conf: _Conf = None,
+        py_files: _PyFiles = None,
+        slot_memory: _SlotMemory = None,
+        rewind: _Rewind = False,
+        fork_name: _Fork = None,
+        allow_replay: _AllowReplay = False,
+    ) -> None:
+        options = LaunchOptions(
+            path=job,
+            name=name,
+            params=_pairs("--param", param),
+            parallelism=parallelism,
+            max_slots=max_slots,
+            slots_timeout_s=slots_timeout,
+            spark_master=master,
+            conf=_pairs("--conf", conf),
+            py_files=py_files or [],
+            slot_memory_mb=slot_memory,
+        )
+        command(options, store, GoBack(rewind, fork_name, allow_replay))
+
+    start.__name__, start.__doc__ = command.__name__, command.__doc__
+    return start
+
+
+def shown_options(job: str, param: list[str] | None, parallelism: int | None) -> LaunchOptions:
+    """Returns the options that decide a job's graph, as a start would use them now."""
+    parallelism = parallelism or read_settings().parallelism
+    return LaunchOptions(path=job, params=_pairs("--param", param), parallelism=parallelism)
+
+
+def _pairs(flag: str, pairs: list[str] | None) -> dict[str, str]:
+    """Reads the values of a flag that is given as `--flag NAME=VALUE`, any number of times."""
+    result = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise JobError(f"{flag} {pair!r}: write NAME=VALUE")
+        result[name] = value
+    return result
+
+
+def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
+    """Checks the start, makes the chosen epoch the one to go on from, and prints which one that is."""
+    launch = plan_launch(options, store)
+    if sum([back.rewind, back.fork_name is not None, back.allow_replay]) > 1:
+        raise WeirError("choose one of --rewind, --fork and --allow-replay")
+    if back.fork_name is not None:
+        launch, said = fork_launch(launch, back.fork_name)
+    elif back.rewind or back.allow_replay:
+        said = choose_snapshot(launch, FromSnapshot.REWIND if back.rewind else FromSnapshot.ALLOW_REPLAY)
+    else:
+        return launch
+    console.print(said, highlight=False)
+    return launch
+
+
+def finish(ended: MasterExit, launch: MasterLaunch) -> None:
+    """Prints how the job ended and where its tables are; a failure ends `weir` with exit code 1."""
+    if ended.outcome == "failed" or ended.outcome == "fenced":
+        errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {escape(ended.reason)}")
+        errors.print(f"log: {RunFolder(launch.store, launch.name).log_file}", highlight=False)
+        raise typer.Exit(1)
+    console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)
+    tables = sorted(Path(launch.store, launch.name, "tables").glob("*/_spark_metadata"))
+    for table in tables:
+        console.print(f"  spark.read.parquet({str(table.parent)!r})", highlight=False, soft_wrap=True)
+
+
+def store_hint(store: str) -> str:
+    """Returns the flag that finds this store again, if a command without it would look elsewhere."""
+    return "" if store in (".weir", read_settings().store) else f" --store {store}"

@@ -1,0 +1,50 @@
+"""How a job is started: `LaunchOptions` is what somebody asks for, `MasterLaunch` is what a JobMaster process gets.
+
+Command line, Dagster, drills, benchmarks and tests fill in the same struct. An option and its default are written here
+and nowhere else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+SLOTS_TIMEOUT_S = 60.0
+
+
+class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a start. Whatever is None comes from the configuration file, or from a default of its own.
+
+    `path` is the job's import path, `conf` is Spark's configuration. An empty `spark_master` means a Spark on this
+    machine.
+    """
+
+    path: str
+    name: str | None = None
+    params: dict[str, str] = {}
+    parallelism: int | None = None
+    max_slots: int | None = None
+    slots_timeout_s: float = SLOTS_TIMEOUT_S
+    heartbeat_timeout_s: float = 10.0
+    spark_master: str = ""
+    conf: dict[str, str] = {}
+    py_files: list[str] = []
+    slot_memory_mb: int | None = None
+
+
+class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):
+    """The options that a JobMaster process is started with: its name, its slots and its store are decided.
+
+    `id` names this start. The run folder belongs to the last start: a process of an earlier one must not write there.
+    """
+
+    name: str
+    max_slots: int
+    store: str
+    id: str = ""
+
+
+def read_launch(path: str | Path) -> MasterLaunch:
+    """Reads the file that a supervisor or a JobMaster process is given as its argument."""
+    return msgspec.json.decode(Path(path).read_bytes(), type=MasterLaunch)

@@ -1,0 +1,87 @@
+"""Goal: `weir run` and `weir submit` start a job with the same flags, and each of them reaches the launch options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from engine.cli.launching import GoBack, launching
+from engine.cli.main import app
+from engine.core.errors import WeirError
+from engine.host.launch import LaunchOptions
+
+Call = tuple[LaunchOptions, str, GoBack]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No configuration file, and no store, but this test's own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("WEIR_CONFIG", "WEIR_STORE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def called(*arguments: str) -> Call:
+    """Calls a command that has the flags of a start; returns what it was called with."""
+    calls: list[Call] = []
+    commands = typer.Typer()
+
+    @commands.command()
+    @launching
+    def start(options: LaunchOptions, store: str, back: GoBack) -> None:
+        calls.append((options, store, back))
+
+    CliRunner().invoke(commands, list(arguments), catch_exceptions=False)
+    (call,) = calls
+    return call
+
+
+def test_a_start_without_flags_has_the_defaults_of_the_struct() -> None:
+    assert called("a.b:c") == (LaunchOptions(path="a.b:c"), ".weir", GoBack(False, None, False))
+
+
+def test_every_flag_reaches_the_launch_options() -> None:
+    flags = "--store s --param x=1 --param y=a=b --parallelism 3 --name n --max-slots 5 --slots-timeout 7 --fork other"
+    spark = "--master spark://h:1 --conf spark.a=1 --py-files one.zip --py-files two.zip --slot-memory 100"
+    options, store, back = called("a.b:c", *flags.split(), *spark.split())
+    assert options == LaunchOptions(
+        path="a.b:c",
+        name="n",
+        params={"x": "1", "y": "a=b"},
+        parallelism=3,
+        max_slots=5,
+        slots_timeout_s=7.0,
+        spark_master="spark://h:1",
+        conf={"spark.a": "1"},
+        py_files=["one.zip", "two.zip"],
+        slot_memory_mb=100,
+    )
+    assert store == "s" and back == GoBack(rewind=False, fork_name="other", allow_replay=False)
+    assert called("a.b:c", "--rewind", "--allow-replay")[2] == GoBack(True, None, True)
+
+
+def test_run_and_submit_have_the_same_flags() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    run, submit = ([(p.opts, p.default, p.help) for p in commands[name].params] for name in ("run", "submit"))
+    assert run == submit and len(run) == 14
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--param", "x"], "--param 'x': write NAME=VALUE"),
+        (["--conf", "=1"], "--conf '=1': write NAME=VALUE"),
+        (["--rewind", "--allow-replay"], "choose one of --rewind, --fork and --allow-replay"),
+        (
+            ["--py-files", "no.zip"],
+            "--py-files no.zip: there is no such file; `weir package tests.cluster.jobs",
+        ),
+    ],
+)
+def test_a_wrong_flag_is_one_clear_error(flags: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, ["submit", "tests.cluster.jobs:windows", *flags])
+    assert isinstance(result.exception, WeirError) and str(result.exception).startswith(says)
