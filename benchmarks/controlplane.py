@@ -42,7 +42,7 @@ from engine.protocol.messages import (
 )
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.slot_process import HEARTBEAT_S
-from engine.testing import MemoryStore
+from engine.store.memory import MemoryStore
 
 NETWORK_MS = 0.5
 BUILD_MS = 20.0

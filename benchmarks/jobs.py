@@ -30,8 +30,8 @@ from engine.api import (
 from engine.connectors.files import ParquetSource
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
-from engine.core.connectors import SourceContext, SplitReader
 from engine.core.functions import Row
+from engine.core.sources import SourceContext, SplitReader
 
 SPLITS = 2
 

@@ -18,7 +18,7 @@ from benchmarks import report, streams
 from benchmarks.controlplane import SOURCE, WINDOWS, ControlPlane, Meter
 from benchmarks.report import Result, Say
 from engine.core.ports import Frame
-from engine.protocol.alignment.aligner import AlignedBarriers
+from engine.protocol.alignment.aligned import AlignedBarriers
 from engine.protocol.credits import GateCredit
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.signals import Watermark

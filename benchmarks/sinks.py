@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.core.paths import JobPaths
+from engine.core.ports import Store
+from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
-from engine.store.directory import Store
 
 
 class BenchSink(Sink):

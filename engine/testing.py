@@ -20,17 +20,17 @@ import pyarrow as pa
 
 from engine.api.environment import StreamEnvironment
 from engine.connectors.table import read_table
-from engine.core.connectors import FixedSource, SourceContext, SplitReader
 from engine.core.paths import JobPaths
+from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.events import Aborted, AnyEvent, Completed
 from engine.jobmaster.master import JobMaster
-from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.messages import Register, SlotMessage
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.epoch_log import EpochLog
+from engine.store.memory import MemoryStore
 
 STEPS = 200_000
 """A run that takes more is stuck, or too large for a test."""
@@ -107,37 +107,6 @@ class _Killed(BaseException):
     """Not an Exception: nothing in a slot catches kill -9."""
 
 
-class MemoryStore:
-    def __init__(self) -> None:
-        self._files: dict[str, bytes] = {}
-
-    def write(self, path: str, data: bytes) -> None:
-        self._files[path] = data
-
-    def sync(self, paths: list[str]) -> None: ...
-
-    def create(self, path: str, data: bytes) -> Created:
-        if path in self._files:
-            return Created.EXISTS
-        self._files[path] = data
-        return Created.CREATED
-
-    def read(self, path: str) -> bytes:
-        try:
-            return self._files[path]
-        except KeyError:
-            raise FileNotFoundError(path) from None
-
-    def list(self, prefix: str) -> list[str]:
-        return sorted(path for path in self._files if path.startswith(prefix + "/"))
-
-    def delete(self, path: str) -> None:
-        self._files = {p: d for p, d in self._files.items() if p != path and not p.startswith(path + "/")}
-
-    def uri(self, path: str) -> str:
-        return f"memory:/{path}"
-
-
 class _Slot:
     """One simulated process: the ports of one SlotRuntime."""
 
@@ -146,7 +115,7 @@ class _Slot:
         self.session = session
         self.alive = True
         self._run = run
-        self.runtime = SlotRuntime(run.execution, run.paths, run, self, self, run.store, self)
+        self.runtime = SlotRuntime(run.execution.plan, run.paths, run, self, self, run.store, self)
 
     def post(self, work: Callable[[], None]) -> None:
         """Something for this process, if it still lives when it arrives."""

@@ -13,9 +13,9 @@ import dagster as dg
 import msgspec
 from pydantic import Field
 
-from engine.core.errors import WeirError
+from engine.core.errors import NotRunning, WeirError
 from engine.host.launch import LaunchOptions, MasterLaunch
-from engine.observe.client import JobClient, NotRunning
+from engine.observe.client import JobClient
 from engine.process.submit import FromSnapshot, choose_snapshot, plan_launch, start_detached
 from orchestration.health import Health, State, look
 from orchestration.resources import STORE, WeirStore, readable_errors

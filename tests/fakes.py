@@ -9,14 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.core.connectors import SourceContext
+from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
-from engine.core.ports import Frame
+from engine.core.ports import Frame, Store
+from engine.core.sources import SourceContext
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.runtime.operators.base import OperatorContext
 from engine.state.key_groups import range_of
-from engine.store.directory import DirectoryStore, Store, StoreError
+from engine.store.directory import DirectoryStore
 
 ATTEMPT = AttemptId(1, 1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,8 +21,6 @@ from engine.api import (
     count,
 )
 from engine.connectors.table import TableSink
-from engine.core.errors import WeirError
-from engine.core.functions import own
 from engine.testing import Checkpoint, Crash, Item, JobFailed, ListSource, run
 
 
@@ -117,10 +114,3 @@ def test_each_subtask_of_each_attempt_has_a_function_of_its_own() -> None:
 
     rows = run(job, parallelism=2).rows("out")
     assert sorted((row["app"], row["number"]) for row in rows) == [("a", 1), ("a", 2), ("b", 1)]
-
-
-def test_a_function_that_can_t_be_copied_says_where_to_make_what_it_needs() -> None:
-    function = Numbering()
-    function.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(WeirError, match=r"Numbering can't be copied.*in open\(\)"):
-        own(function)

@@ -21,7 +21,7 @@ from engine.api import (
 )
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
-from engine.core.connectors import SourceContext, SplitReader
+from engine.core.sources import SourceContext, SplitReader
 
 SCHEMA = "app_id string, user_id long, bytes long, ts timestamp"
 EVENT_RATE = 20_000

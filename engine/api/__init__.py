@@ -4,7 +4,6 @@ Begin with a `StreamEnvironment`, and call methods of the streams that it return
 """
 
 from engine.api.environment import StreamEnvironment
-from engine.api.errors import JobError
 from engine.api.streams.broadcast import BroadcastStream
 from engine.api.streams.data import DataStream
 from engine.api.streams.keyed import KeyedStream
@@ -18,6 +17,7 @@ from engine.core.broadcast_functions import (
     KeyedBroadcastProcessFunction,
     ReadOnlyBroadcastContext,
 )
+from engine.core.errors import JobError
 from engine.core.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -29,17 +29,18 @@ from engine.core.functions import (
     ReduceFunction,
     RuntimeContext,
 )
-from engine.core.tags import OutputTag
-from engine.protocol.config import CheckpointConfig, CheckpointingMode
-from engine.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
-from engine.state.keyed.heap import ValueState, ValueStateDescriptor
-from engine.state.operator import (
+from engine.core.state_types import (
     BroadcastState,
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorListState,
     ReadOnlyBroadcastState,
+    ValueState,
+    ValueStateDescriptor,
 )
+from engine.core.tags import OutputTag
+from engine.protocol.config import CheckpointConfig, CheckpointingMode
+from engine.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from engine.state.windows.aggregates import Aggregate, count, maximum, mean, minimum, total
 
 __all__ = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from engine.api.errors import JobError
 from engine.api.schema import parse_schema
 from engine.connectors.dataframe import DataFrameLike
+from engine.core.errors import JobError
 
 
 def dataframe_schema(frame: DataFrameLike, declared: pa.Schema | str | None, what: str) -> pa.Schema:

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from engine.api.dataframes import dataframe_schema
-from engine.api.errors import JobError
 from engine.api.params import Params
 from engine.api.schema import parse_schema
 from engine.api.streams.data import DataStream
 from engine.api.streams.placement import checked_parallelism
 from engine.connectors.dataframe import DataFrameLike, DataFrameSource
 from engine.connectors.elements import ElementsSource
-from engine.core.connectors import Source
 from engine.core.durations import Duration, to_ms
-from engine.core.errors import WeirError
+from engine.core.errors import JobError, WeirError
+from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph, OperatorSpec, SourceSpec
 from engine.graph.stream_graph import StreamGraph, StreamInput
 from engine.protocol.config import CheckpointConfig, CheckpointingMode

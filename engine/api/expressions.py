@@ -12,8 +12,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from engine.api.errors import JobError
 from engine.api.schema import EVENT_TIME_FIELD, plain
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
 
 _MASK = f"{EVENT_TIME}.mask"  # no column of a stream can have this name or the next

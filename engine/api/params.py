@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from engine.api.errors import JobError
+from engine.core.errors import JobError
 
 T = TypeVar("T", bool, int, float, str)
 

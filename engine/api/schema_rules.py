@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.api.errors import JobError
+from engine.core.errors import JobError
 
 RESERVED_PREFIX = "_event_time"  # the hidden column that travels with each record, and names derived from it
 

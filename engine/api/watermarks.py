@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.api.errors import JobError
 from engine.core.durations import Duration, to_ms
+from engine.core.errors import JobError
 from engine.core.event_time import EventTimeStrategy
 
 

@@ -17,10 +17,10 @@ from rich.table import Table
 
 from engine.cli.liveview import count, instant, render, shares, size, span
 from engine.cli.shared import JobName, Store, console, errors, examples, job_name
-from engine.core.errors import WeirError
+from engine.core.errors import NotRunning, WeirError
 from engine.jobmaster.events import OperatorFigures, SubtaskFigures
 from engine.jobmaster.figures import TIMES
-from engine.observe.client import JobClient, NotRunning, known_jobs
+from engine.observe.client import JobClient, known_jobs
 from engine.observe.logs import LogReader
 from engine.observe.timeline import CheckpointRecord, VertexFigures
 

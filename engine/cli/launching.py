@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from engine.api.errors import JobError
 from engine.cli.shared import Store, console, errors
-from engine.core.errors import WeirError
+from engine.core.errors import JobError, WeirError
 from engine.host.launch import SLOTS_TIMEOUT_S, LaunchOptions, MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.process.settings import read_settings

@@ -35,7 +35,7 @@ from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import LaunchOptions
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.observe.client import JobClient
-from engine.process.loading import load, load_job
+from engine.process.loading import find_job, load, load_job
 from engine.process.submit import start_detached
 from engine.process.supervisor import Supervisor
 from engine.spark.packaging import package
@@ -196,6 +196,7 @@ def package_job(
 
     With spark-submit: spark-submit --master spark://host:7077 --py-files weir-job.zip script.py
     """
+    find_job(job)  # says what is wrong with the path
     console.print(str(package(job, folder)), highlight=False, soft_wrap=True)
 
 

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from engine.connectors.files.parquet import ParquetSource
-from engine.core.connectors import Discovery, Source, SourceContext, SplitReader
-from engine.core.errors import WeirError
+from engine.core.errors import StoreError, WeirError
 from engine.core.paths import JobPaths
-from engine.store.directory import Store, StoreError
+from engine.core.ports import Store
+from engine.core.sources import Discovery, Source, SourceContext, SplitReader
+from engine.runtime.static_table import DONE, StaticTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 DataFrameLike: TypeAlias = "DataFrame | Callable[[SparkSession], DataFrame]"
 """A DataFrame, or a function that makes one from a Spark session."""
 
-_DONE = "_SUCCESS"
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 
@@ -59,15 +56,10 @@ class DataFrameSource(Source):
 
 
 @dataclass
-class StaticTable:
-    """The side of a join that is the same for every subtask. Version 1 is written before slots start.
-
-    `refresh_ms`: how often the driver reads it again and writes another version; slots take the newest.
-    """
+class DataFrameTable(StaticTable):
+    """A static table as the driver writes it: version 1 before slots start, another one at each refresh."""
 
     frame: DataFrameLike | None
-    schema: pa.Schema
-    refresh_ms: int | None
 
     KEPT = 5
     """Versions that stay: a restored subtask begins with the one that its snapshot names."""
@@ -84,25 +76,9 @@ class StaticTable:
         newest = versions[-1] + 1
         _write(self.frame, session, store, paths.static_table(uid, newest))
         for old in versions[: -self.KEPT]:
-            store.delete(f"{paths.static_table(uid, old)}/{_DONE}")  # first: without it nobody begins to read
+            store.delete(f"{paths.static_table(uid, old)}/{DONE}")  # first: without it nobody begins to read
             store.delete(paths.static_table(uid, old))
         return newest
-
-    def versions(self, uid: str, store: Store, paths: JobPaths) -> list[int]:
-        """Those that are complete, in order."""
-        folder = paths.static_tables(uid)
-        parts = [path.removeprefix(f"{folder}/").split("/") for path in store.list(folder)]
-        return sorted(int(version) for version, *rest in parts if rest == [_DONE])
-
-    def read(self, uid: str, version: int, store: Store, paths: JobPaths) -> pa.Table:
-        folder = paths.static_table(uid, version)
-        files = [path for path in sorted(store.list(folder)) if path.endswith(".parquet")]
-        parts = [pq.read_table(pa.BufferReader(store.read(path))) for path in files]
-        try:
-            tables = [part.select(self.schema.names).cast(self.schema) for part in parts]
-        except (KeyError, pa.ArrowException) as error:
-            raise WeirError(f"the static table {uid!r} is not what the job declares: {error}") from error
-        return pa.concat_tables([self.schema.empty_table(), *tables])
 
 
 def _write(frame: DataFrameLike | None, session: SparkSession, store: Store, folder: str) -> None:
@@ -122,7 +98,7 @@ def _write(frame: DataFrameLike | None, session: SparkSession, store: Store, fol
 
 def _written(store: Store, folder: str) -> bool:
     try:
-        store.read(f"{folder}/{_DONE}")
+        store.read(f"{folder}/{DONE}")
     except (StoreError, FileNotFoundError):
         return False
     return True

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.core.connectors import FixedSource, SourceContext, SplitReader
 from engine.core.errors import SchemaMismatch
+from engine.core.sources import FixedSource, SourceContext, SplitReader
 
 
 class ElementsSource(FixedSource):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.core.connectors import FixedSource, SourceContext, SplitReader
 from engine.core.errors import SchemaMismatch
 from engine.core.ports import Clock
+from engine.core.sources import FixedSource, SourceContext, SplitReader
 
 BUFFER_TIMEOUT_MS = 5.0
 

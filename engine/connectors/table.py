@@ -18,13 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
+from engine.core.ports import Store
+from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
-from engine.store.directory import DirectoryStore, Store, StoreError
+from engine.store.directory import DirectoryStore
 
 COMPACT_EVERY = 10
 """Spark's own default: every tenth record repeats all before it, and readers begin at the last of these."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-from engine.graph.errors import JobError
+from engine.core.errors import JobError
 
 Duration = str | int | timedelta
 

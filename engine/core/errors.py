@@ -1,10 +1,24 @@
-"""Failures inside a slot, told apart: the user's function, the platform, a wrong schema."""
+"""Everything that Weir raises on purpose, as one tree. Each error knows whose fault it is."""
 
 from __future__ import annotations
 
+from engine.protocol.failures import Fault
+
 
 class WeirError(Exception):
-    """Base of what Weir raises on purpose: the message says what happened, where, and what to do."""
+    """Base of the tree: the message says what happened, where, and what to do.
+
+    An error without a class of its own tells the user what to mend in the job or in how it was started.
+    """
+
+    fault = Fault.JOB
+
+
+# --- the job's own ---
+
+
+class JobError(WeirError):
+    """The job can't be built. Its author mends it before anything runs."""
 
 
 class UserFunctionError(WeirError):
@@ -19,5 +33,55 @@ class SchemaMismatch(WeirError):
     """Records do not have the declared schema."""
 
 
+class RecordTooLarge(WeirError):
+    """One record is larger than a channel takes."""
+
+
+# --- outside: machines, networks, stores, other processes ---
+
+
+class StoreError(WeirError):
+    """The store could not do what was asked; the message says what and where."""
+
+    fault = Fault.OUTSIDE
+
+
+class SyncFailed(StoreError):
+    """An fsync failed: what the kernel still holds is unknown, so the process must end and be replaced."""
+
+
+class CorruptSnapshot(WeirError):
+    """A file is not what was written: truncated, changed or missing."""
+
+    fault = Fault.OUTSIDE
+
+
+class Fenced(WeirError):
+    """Another JobMaster has taken over; this process may neither publish nor commit."""
+
+    fault = Fault.OUTSIDE
+
+
+class ChannelBroken(WeirError):
+    """The connection of a channel broke."""
+
+    fault = Fault.OUTSIDE
+
+
+class NotRunning(WeirError):
+    """No JobMaster answers for this job."""
+
+    fault = Fault.OUTSIDE
+
+
+class Ending(NotRunning):
+    """The JobMaster answers that it is about to leave: its `MasterExit` follows."""
+
+
+# --- Weir's own ---
+
+
 class ChannelError(WeirError):
     """A channel lost, repeated or reordered a frame."""
+
+    fault = Fault.WEIR

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.messages import SlotMessage
 from engine.protocol.signals import Signal
@@ -57,3 +58,35 @@ class Offload(Protocol):
 class Control(Protocol):
     def send(self, message: SlotMessage) -> None:
         """To the JobMaster; never blocks."""
+
+
+class Store(Protocol):
+    """Where snapshots, the epoch log and tables live.
+
+    A file written is durable only after `sync`. `create` is the one atomic step: it makes a durable file that did not
+    exist, or says that it exists, or that the outcome is unknown.
+    """
+
+    def write(self, path: str, data: bytes) -> None:
+        """Make or replace a file. Not durable before `sync`."""
+
+    def sync(self, paths: list[str]) -> None:
+        """Make these files, and their names, durable."""
+
+    def create(self, path: str, data: bytes) -> Created:
+        """Durably create the file with these bytes if there is none of this name.
+
+        A StoreError is raised only before anything was tried that others could see.
+        """
+
+    def read(self, path: str) -> bytes:
+        """Raises FileNotFoundError where there is none."""
+
+    def list(self, prefix: str) -> list[str]:
+        """The files below a directory, sorted; empty where there is none."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it; none: nothing happens."""
+
+    def uri(self, path: str) -> str:
+        """How Spark would address this file."""

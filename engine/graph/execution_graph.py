@@ -7,10 +7,10 @@ own, as many as its widest vertex has subtasks, and subtask i of each of its ver
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from engine.graph.exchange import ExchangeKind
-from engine.graph.job_graph import JobEdge, JobGraph
+from engine.graph.job_graph import JobEdge, JobGraph, SourceSpec
 from engine.protocol.ids import ChannelId, SubtaskId
 from engine.runtime.exchange.partitioners import (
     BroadcastPartitioner,
@@ -21,6 +21,8 @@ from engine.runtime.exchange.partitioners import (
     RebalancePartitioner,
     ShufflePartitioner,
 )
+from engine.runtime.plan import InputPlan, OperatorPlan, OutputPlan, SlotPlan, SourcePlan, SubtaskPlan
+from engine.runtime.source_head import SourceHead
 from engine.state.key_groups import KeyGroupRange, range_of
 
 
@@ -64,12 +66,39 @@ class ExecutionGraph:
         parallelism = self.graph.vertex(subtask.vertex).parallelism
         return range_of(subtask.index, parallelism, self.graph.max_parallelism)
 
+    def plan(self, slot: int) -> SlotPlan:
+        """What the slot of this number is given to run."""
+        return SlotPlan([self._subtask_plan(subtask) for subtask in self.in_slot(slot)], self.graph.checkpoints.mode)
+
+    def _subtask_plan(self, subtask: SubtaskId) -> SubtaskPlan:
+        vertex = self.graph.vertex(subtask.vertex)
+        return SubtaskPlan(
+            subtask,
+            vertex.parallelism,
+            self.graph.max_parallelism,
+            self.key_groups(subtask),
+            vertex.row_lane,
+            _source_plan(vertex.source) if vertex.source else None,
+            [OperatorPlan(operator.uid, operator.build, operator.named) for operator in vertex.operators],
+            [
+                InputPlan(edge.id, self._arriving(edge, subtask.index), edge.schema, edge.input > 0)
+                for edge in self.graph.inputs(vertex.id)
+            ],
+            [self._output_plan(edge, subtask.index) for edge in self.graph.outputs(vertex.id)],
+        )
+
+    def _output_plan(self, edge: JobEdge, sender: int) -> OutputPlan:
+        channels = {channel: self.slot_of(self.receiver(channel)) for channel in self.outputs(edge, sender)}
+        return OutputPlan(edge.id, channels, edge.schema, partial(self.partitioner, edge, sender), edge.side)
+
     def inputs(self, subtask: SubtaskId) -> list[ChannelId]:
+        return [c for edge in self.graph.inputs(subtask.vertex) for c in self._arriving(edge, subtask.index)]
+
+    def _arriving(self, edge: JobEdge, receiver: int) -> list[ChannelId]:
         return [
-            ChannelId(edge.id, sender, subtask.index)
-            for edge in self.graph.inputs(subtask.vertex)
+            ChannelId(edge.id, sender, receiver)
             for sender in range(self.graph.vertex(edge.source).parallelism)
-            if subtask.index in self._receivers(edge, sender)
+            if receiver in self._receivers(edge, sender)
         ]
 
     def outputs(self, edge: JobEdge, sender: int) -> list[ChannelId]:
@@ -107,3 +136,7 @@ class ExecutionGraph:
     @cached_property
     def _edges(self) -> dict[str, JobEdge]:
         return {edge.id: edge for edge in self.graph.edges}
+
+
+def _source_plan(spec: SourceSpec) -> SourcePlan:
+    return SourcePlan(spec.uid, partial(SourceHead, spec.source, spec.schema, spec.strategy))

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from engine.connectors.dataframe import StaticTable
-from engine.core.connectors import Sink, Source
+from engine.connectors.dataframe import DataFrameTable
 from engine.core.event_time import EventTimeStrategy
+from engine.core.sinks import Sink
+from engine.core.sources import Source
 from engine.graph.exchange import Exchange
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
@@ -37,7 +38,7 @@ class OperatorSpec:
     named: bool = True
     row_lane: bool = False
     sink: Sink | None = None
-    static: StaticTable | None = None
+    static: DataFrameTable | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class JobGraph:
         return [edge for edge in self.edges if edge.source == vertex_id]
 
     @property
-    def static_tables(self) -> list[tuple[str, StaticTable]]:
+    def static_tables(self) -> list[tuple[str, DataFrameTable]]:
         return [(o.uid, o.static) for vertex in self.vertices for o in vertex.operators if o.static is not None]
 
     @property

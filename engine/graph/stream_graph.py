@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from engine.core.errors import JobError
 from engine.core.tags import OutputTag
-from engine.graph.errors import JobError
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec, SourceSpec
 from engine.protocol.config import CheckpointConfig

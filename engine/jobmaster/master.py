@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.connectors import Committer
+from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed
+from engine.core.sinks import Committer
+from engine.graph.compatibility import incompatibility
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
@@ -41,7 +43,7 @@ from engine.protocol.coordinator import (
     TriggerSources,
 )
 from engine.protocol.epoch_records import Claimed
-from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt
+from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt, Fault
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.protocol.messages import (
@@ -67,8 +69,6 @@ from engine.protocol.messages import (
     Welcome,
 )
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.statefile import CorruptSnapshot
-from engine.store.directory import StoreError, SyncFailed
 
 
 class Phase(Enum):
@@ -332,12 +332,9 @@ class JobMaster:
             return self._stop(Outcome.FAILED, self._corrupt(str(error)))
         if error is not None:
             return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
-        if manifest is not None and manifest.max_parallelism != self.execution.graph.max_parallelism:
-            return self._stop(
-                Outcome.FAILED,
-                f"epoch {manifest.epoch} was taken with max_parallelism {manifest.max_parallelism}, the job now "
-                f"has {self.execution.graph.max_parallelism}: set it back; key groups can't be split anew",
-            )
+        why_not = incompatibility(self.execution.graph, manifest) if manifest is not None else None
+        if why_not is not None:
+            return self._stop(Outcome.FAILED, why_not)
         self._publisher.go_on_from(manifest)
         self.phase = Phase.WAITING
         self._since_ms = now_ms
@@ -395,10 +392,10 @@ class JobMaster:
     def _task_failed(self, message: TaskFailed, now_ms: float) -> list[Action]:
         if message.corrupt:
             return self._stop(Outcome.FAILED, self._corrupt(message.error))
-        failure = AttemptFailure.USER_CODE if message.user else AttemptFailure.RUNTIME
+        failure = AttemptFailure.USER_CODE if message.fault is Fault.JOB else AttemptFailure.RUNTIME
         where = f"{message.subtask}: " if message.subtask else ""
         noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail))]
-        if message.user and (reason := self._restarts.on_job_error(message.error)) is not None:
+        if message.fault is Fault.JOB and (reason := self._restarts.on_job_error(message.error)) is not None:
             return noted + self._stop(Outcome.FAILED, reason)
         at = FailedAt(message.uid, message.subtask)
         return noted + self._end_attempt(failure, where + message.error, now_ms, at)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.core.connectors import Committer
+from engine.core.errors import Fenced, StoreError
+from engine.core.sinks import Committer
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, Note, RunOffLoop
@@ -24,9 +25,8 @@ from engine.protocol.epoch_records import Claimed, LogRecord
 from engine.protocol.failures import CheckpointFailure
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
-from engine.snapshot.epoch_log import EpochLog, Fenced
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.retention import disposable, keep
-from engine.store.directory import StoreError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from engine.core.connectors import Guarantee
+from engine.core.sinks import Guarantee
 from engine.graph.job_graph import JobGraph, JobVertex
 from engine.jobmaster.events import AttemptFailed
 from engine.jobmaster.figures import Rate

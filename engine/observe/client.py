@@ -9,19 +9,11 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from engine.core.errors import WeirError
+from engine.core.errors import Ending, NotRunning, WeirError
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.status import CheckpointStatus, JobStatus
 from engine.observe.history import History
 from engine.observe.timeline import CheckpointDetail, Timeline
-
-
-class NotRunning(WeirError):
-    """No JobMaster answers for this job."""
-
-
-class Ending(NotRunning):
-    """It answers, but only that it can't any more: it is about to leave its `MasterExit`."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from importlib import resources
 from pathlib import Path
 
 from engine.api.environment import StreamEnvironment
-from engine.api.errors import JobError
 from engine.api.params import Param
+from engine.core.errors import JobError
 from engine.graph.job_graph import JobGraph
 from engine.graph.stream_graph import StreamGraph
 from engine.host.launch import LaunchOptions

@@ -18,7 +18,6 @@ from engine.process.loading import load
 from engine.process.master_process import MasterProcess
 from engine.spark.packaging import package
 from engine.spark.session import is_local, start_session
-from engine.store.directory import StoreError
 
 log = logging.getLogger("weir.master")
 
@@ -32,7 +31,7 @@ def main() -> None:
     folder = RunFolder(launch.store, launch.name)
     try:
         end = run(launch)
-    except (WeirError, StoreError, ValueError, OSError) as error:
+    except (WeirError, ValueError, OSError) as error:
         log.exception("the JobMaster can't start")
         end = MasterExit(Outcome.FAILED.value, str(error))
         folder.write_exit(end, launch)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from engine.core.errors import SyncFailed
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import MasterLaunch
@@ -37,7 +38,7 @@ from engine.spark.inputs import SparkInputs
 from engine.spark.session import LOOPBACK, is_local, spark_master_of
 from engine.spark.slot_process import SlotLaunch
 from engine.spark.slot_tasks import SlotJob
-from engine.store.directory import DirectoryStore, SyncFailed
+from engine.store.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.errors import WeirError
+from engine.core.errors import Fenced, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import LaunchOptions, MasterLaunch
@@ -19,10 +19,10 @@ from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
 from engine.process.loading import load
 from engine.process.settings import read_settings
-from engine.snapshot.epoch_log import EpochLog, Fenced
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import NothingIntact, fork, go_back
 from engine.spark.session import default_max_slots, is_local
-from engine.store.directory import DirectoryStore, StoreError
+from engine.store.directory import DirectoryStore
 
 
 class FromSnapshot(Enum):

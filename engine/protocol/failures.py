@@ -1,4 +1,4 @@
-"""Why a checkpoint or an attempt failed: one enum each, every reason with its text."""
+"""Why a checkpoint or an attempt failed: one enum each, every reason with its text. And whose fault an error is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from dataclasses import dataclass
 from enum import Enum
 
 from engine.protocol.ids import SubtaskId
+
+
+class Fault(Enum):
+    """Whose fault an error is: the answer decides whether trying again may help."""
+
+    JOB = "job"
+    """The job's own: its code, its schema, or how it was started."""
+
+    OUTSIDE = "outside"
+    """The world's: machines, networks, stores, other processes."""
+
+    WEIR = "weir"
+    """A defect of ours."""
 
 
 class CheckpointFailure(Enum):

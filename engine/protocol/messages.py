@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Timings
 
@@ -74,14 +75,14 @@ class SubtaskFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
-    """A subtask can't go on. `user`: a function of the job raised; `corrupt`: a snapshot file is not as written."""
+    """A subtask can't go on. `corrupt`: a snapshot file is not as written."""
 
     attempt: AttemptId
     subtask: SubtaskId | None
     uid: str
     error: str
     detail: str
-    user: bool
+    fault: Fault
     corrupt: bool = False
 
 

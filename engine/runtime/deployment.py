@@ -1,17 +1,17 @@
-"""Builds the subtasks of one slot for one attempt, from the graph and from what was restored."""
+"""Builds the subtasks of one slot for one attempt, from the slot's plan and from what was restored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.core.closing import close_all
 from engine.core.paths import JobPaths
-from engine.core.ports import Clock, Offload, Transport
-from engine.graph.execution_graph import ExecutionGraph
-from engine.graph.job_graph import JobVertex
-from engine.protocol.alignment.aligner import AlignedBarriers, BarrierAligner, TrackedBarriers
+from engine.core.ports import Clock, Offload, Store, Transport
+from engine.protocol.alignment.aligned import AlignedBarriers
+from engine.protocol.alignment.aligner import BarrierAligner
+from engine.protocol.alignment.tracked import TrackedBarriers
 from engine.protocol.config import CheckpointingMode
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
@@ -21,11 +21,11 @@ from engine.runtime.chain import OperatorChain, PortsOutput
 from engine.runtime.exchange.channels import OutputChannel, OutputPort
 from engine.runtime.exchange.gate import InputGate
 from engine.runtime.operators.base import EVENT_TIME, OperatorContext, RestoredState
+from engine.runtime.plan import InputPlan, SlotPlan, SubtaskPlan
 from engine.runtime.running import RUNNING
 from engine.runtime.source_head import SourceHead
 from engine.runtime.subtask import BATCH_ROWS, Subtask, TakenSnapshot
 from engine.snapshot.restore import Restored
-from engine.store.directory import Store
 
 
 @dataclass
@@ -33,8 +33,10 @@ class Deployment:
     """What one slot runs in one attempt."""
 
     attempt: AttemptId
+    plan: SlotPlan
     subtasks: list[Subtask]
     gates: dict[ChannelId, InputGate]
+    receivers: dict[ChannelId, SubtaskId]
     outputs: dict[ChannelId, OutputChannel]
 
     def close(self) -> None:
@@ -45,21 +47,20 @@ class Deployment:
 class Deployer:
     """Everything a deployment needs that does not change between attempts."""
 
-    execution: ExecutionGraph
     paths: JobPaths
     clock: Clock
     transport: Transport
     offload: Offload
     store: Store
-    upload: Callable[[AttemptId, SubtaskId, TakenSnapshot], None]
+    upload: Callable[[AttemptId, SubtaskPlan, TakenSnapshot], None]
     report: Callable[[SlotMessage], None]
     batch_rows: int = BATCH_ROWS
     limits: ChannelLimits = field(default_factory=ChannelLimits)
 
-    def deploy(self, attempt: AttemptId, slot: int, restored: Restored | None) -> Deployment:
-        deployment = Deployment(attempt, [], {}, {})
+    def deploy(self, attempt: AttemptId, plan: SlotPlan, restored: Restored | None) -> Deployment:
+        deployment = Deployment(attempt, plan, [], {}, {}, {})
         try:
-            for subtask in self.execution.in_slot(slot):
+            for subtask in plan.subtasks:
                 deployment.subtasks.append(self._subtask(deployment, subtask, restored))
         except Exception:
             with suppress(Exception):  # what could not be opened is the error to report
@@ -67,29 +68,26 @@ class Deployer:
             raise
         return deployment
 
-    def _subtask(self, deployment: Deployment, subtask: SubtaskId, restored: Restored | None) -> Subtask:
-        attempt, graph = deployment.attempt, self.execution.graph
-        vertex = graph.vertex(subtask.vertex)
+    def _subtask(self, deployment: Deployment, plan: SubtaskPlan, restored: Restored | None) -> Subtask:
+        attempt = deployment.attempt
         counters: Counters = {}
-        ports = self._ports(deployment, subtask)
-        operators = [spec.build() for spec in vertex.operators]
-        named = {spec.uid: spec.named for spec in vertex.operators}
-        contexts = {
-            uid: self._context(uid, subtask, vertex, attempt, counters, named.get(uid, True)) for uid in vertex.uids
-        }
-        chain = OperatorChain(operators, [contexts[spec.uid] for spec in vertex.operators], PortsOutput(ports))
-        head = self._head(deployment, subtask, vertex)
+        ports = self._ports(deployment, plan)
+        operators = [operator.build() for operator in plan.operators]
+        named = {operator.uid: operator.named for operator in plan.operators}
+        contexts = {uid: self._context(uid, plan, attempt, counters, named.get(uid, True)) for uid in plan.uids}
+        chain = OperatorChain(operators, [contexts[of.uid] for of in plan.operators], PortsOutput(ports))
+        head = plan.source.build() if plan.source else self._gate(deployment, plan.id, plan.inputs)
         opened: list[Callable[[], None]] = []
         try:
-            if vertex.source is not None and isinstance(head, SourceHead):
+            if plan.source is not None and isinstance(head, SourceHead):
                 # Splits are dealt out anew, so each source subtask sees the positions of all.
-                uid = vertex.source.uid
+                uid = plan.source.uid
                 RUNNING.set(contexts[uid])
                 head.open(contexts[uid], RestoredState(restored.inline.get(uid, []), []) if restored else None)
                 opened.append(head.close)
-            for spec, operator in zip(vertex.operators, operators, strict=True):
-                RUNNING.set(contexts[spec.uid])
-                operator.open(contexts[spec.uid], self._restored(restored, subtask, spec.uid))
+            for of, operator in zip(plan.operators, operators, strict=True):
+                RUNNING.set(contexts[of.uid])
+                operator.open(contexts[of.uid], _restored(restored, plan, of.uid))
                 opened.append(operator.close)
         except Exception:
             with suppress(Exception):
@@ -97,62 +95,58 @@ class Deployer:
             raise
         RUNNING.set(None)
         return Subtask(
-            subtask,
+            plan.id,
             attempt,
             head,
-            vertex.source.uid if vertex.source else "",
+            plan.source.uid if plan.source else "",
             chain,
-            [spec.uid for spec in vertex.operators],
+            [operator.uid for operator in plan.operators],
             ports,
             counters,
             self.clock,
-            vertex.row_lane,
+            plan.row_lane,
             self.batch_rows,
-            lambda taken: self.upload(attempt, subtask, taken),
+            lambda taken: self.upload(attempt, plan, taken),
             self.report,
         )
 
-    def _head(self, deployment: Deployment, subtask: SubtaskId, vertex: JobVertex) -> SourceHead | InputGate:
-        if vertex.source is not None:
-            return SourceHead(vertex.source.source, vertex.source.schema, vertex.source.strategy)
-        channels = self.execution.inputs(subtask)
-        edges = self.execution.graph.inputs(vertex.id)
-        second = frozenset(edge.id for edge in edges if edge.input)
-        timeless = frozenset(edge.id for edge in edges if EVENT_TIME not in edge.schema.names)
-        if len(timeless) == len(edges):
+    def _gate(self, deployment: Deployment, subtask: SubtaskId, inputs: Sequence[InputPlan]) -> InputGate:
+        channels = [channel for edge in inputs for channel in edge.channels]
+        second = frozenset(edge.edge for edge in inputs if edge.second)
+        timeless = frozenset(edge.edge for edge in inputs if EVENT_TIME not in edge.schema.names)
+        if len(timeless) == len(inputs):
             timeless = frozenset()  # no clock at all, but an end of time
-        aligner = self._aligner(len(channels))
+        aligner = self._aligner(deployment.plan.mode, len(channels))
         gate = InputGate(
             deployment.attempt, channels, aligner, self.transport, self.limits, second=second, timeless=timeless
         )
         deployment.gates.update(dict.fromkeys(channels, gate))
+        deployment.receivers.update(dict.fromkeys(channels, subtask))
         return gate
 
-    def _aligner(self, channels: int) -> BarrierAligner:
-        if self.execution.graph.checkpoints.mode is CheckpointingMode.AT_LEAST_ONCE:
-            return TrackedBarriers(channels)
-        return AlignedBarriers(channels)
+    def _aligner(self, mode: CheckpointingMode, channels: int) -> BarrierAligner:
+        return TrackedBarriers(channels) if mode is CheckpointingMode.AT_LEAST_ONCE else AlignedBarriers(channels)
 
-    def _ports(self, deployment: Deployment, subtask: SubtaskId) -> list[OutputPort]:
+    def _ports(self, deployment: Deployment, plan: SubtaskPlan) -> list[OutputPort]:
         ports = []
-        for edge in self.execution.graph.outputs(subtask.vertex):
+        for edge in plan.outputs:
             channels = [
                 OutputChannel(deployment.attempt, channel, self.transport, self.limits.frame_bytes)
-                for channel in self.execution.outputs(edge, subtask.index)
+                for channel in edge.channels
             ]
             deployment.outputs.update({channel.id: channel for channel in channels})
-            ports.append(OutputPort(edge.id, channels, self.execution.partitioner(edge, subtask.index), edge.side))
+            ports.append(OutputPort(edge.edge, channels, edge.partitioner(), edge.side))
         return ports
 
     def _context(
-        self, uid: str, subtask: SubtaskId, vertex: JobVertex, attempt: AttemptId, counters: Counters, named: bool
+        self, uid: str, plan: SubtaskPlan, attempt: AttemptId, counters: Counters, named: bool
     ) -> OperatorContext:
         return OperatorContext(
             uid,
-            subtask,
-            vertex.parallelism,
-            self.execution.graph.max_parallelism,
-            self.execution.key_groups(subtask),
+            plan.id,
+            plan.parallelism,
+            plan.max_parallelism,
+            plan.key_groups,
             attempt,
             self.clock,
             self.offload,
@@ -162,9 +156,10 @@ class Deployer:
             named,
         )
 
-    def _restored(self, restored: Restored | None, subtask: SubtaskId, uid: str) -> RestoredState | None:
-        if restored is None:
-            return None
-        inline = restored.inline_of(uid, self.execution.key_groups(subtask))
-        of = (subtask, uid)
-        return RestoredState(inline, restored.tables.get(of, []), restored.operator.get(of, []))
+
+def _restored(restored: Restored | None, plan: SubtaskPlan, uid: str) -> RestoredState | None:
+    if restored is None:
+        return None
+    of = (plan.id, uid)
+    inline = restored.inline_of(uid, plan.key_groups)
+    return RestoredState(inline, restored.tables.get(of, []), restored.operator.get(of, []))

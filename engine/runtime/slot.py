@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from engine.core.errors import UserFunctionError, WeirError
+from engine.core.errors import ChannelBroken, CorruptSnapshot, StoreError, SyncFailed, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
-from engine.core.ports import Clock, Control, Frame, Offload, Transport
-from engine.graph.execution_graph import ExecutionGraph
+from engine.core.ports import Clock, Control, Frame, Offload, Store, Transport
 from engine.protocol.credits import ChannelLimits
+from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.manifest import OperatorTimings, Timings
 from engine.protocol.messages import (
@@ -37,13 +37,12 @@ from engine.protocol.messages import (
     Welcome,
 )
 from engine.runtime.deployment import Deployer, Deployment
+from engine.runtime.plan import SlotPlan, SubtaskPlan
 from engine.runtime.running import RUNNING
 from engine.runtime.subtask import BATCH_ROWS, Activity, Subtask, TakenSnapshot
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.restore import Restored, Wanted, restore
-from engine.snapshot.statefile import CorruptSnapshot
 from engine.snapshot.upload import Uploaded, upload
-from engine.store.directory import Store, SyncFailed
 
 VISIT_ELEMENTS = 256
 VISIT_MS = 10.0
@@ -59,9 +58,11 @@ class _Visit:
 
 
 class SlotRuntime:
+    """`plan`: gives the plan of the slot of a number; which one this is, the JobMaster says at each deployment."""
+
     def __init__(
         self,
-        execution: ExecutionGraph,
+        plan: Callable[[int], SlotPlan],
         paths: JobPaths,
         clock: Clock,
         transport: Transport,
@@ -75,7 +76,7 @@ class SlotRuntime:
         self._visit_elements = visit_elements
         self.refused = 0
         self.shutdown: str | None = None
-        self._execution = execution
+        self._plan = plan
         self._clock = clock
         self._transport = transport
         self._offload = offload
@@ -84,7 +85,6 @@ class SlotRuntime:
         self._control = control
         self._log = EpochLog(store, paths)
         self._deployer = Deployer(
-            execution,
             paths,
             clock,
             transport,
@@ -137,7 +137,7 @@ class SlotRuntime:
     def on_frame(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
         if self._current(attempt) and self._deployment is not None:
             gate = self._deployment.gates[channel]
-            self._guarded(self._execution.receiver(channel), lambda: gate.receive(channel, frame))
+            self._guarded(self._deployment.receivers[channel], lambda: gate.receive(channel, frame))
 
     def on_grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
         if self._current(attempt) and self._deployment is not None:
@@ -145,7 +145,7 @@ class SlotRuntime:
 
     def on_channel_broken(self, attempt: AttemptId, channel: ChannelId, why: str) -> None:
         if self._current(attempt):
-            self._fail(None, WeirError(f"channel {channel} broke: {why}"))
+            self._fail(None, ChannelBroken(f"channel {channel} broke: {why}"))
 
     # --- the task loop ---
 
@@ -220,35 +220,28 @@ class SlotRuntime:
         self._leave()
         self._attempt = deploy.attempt
         self._deploy = deploy
+        plan = self._plan(deploy.slot)
         if deploy.restore is None:
-            self._build(deploy, None)
+            self._build(deploy, plan, None)
             return
-        ref, wanted = deploy.restore, self._wanted(deploy.slot)
+        ref, wanted = deploy.restore, _wanted(plan)
         self._offload.submit(
             "restore",
             lambda: restore(self._log, ref, wanted),
-            lambda restored, error: self._restored(deploy, restored, error),
+            lambda restored, error: self._restored(deploy, plan, restored, error),
         )
 
-    def _restored(self, deploy: Deploy, restored: Restored | None, error: BaseException | None) -> None:
+    def _restored(self, deploy: Deploy, plan: SlotPlan, restored: Restored | None, error: BaseException | None) -> None:
         if self._attempt != deploy.attempt:
             return
         if error is not None:
             self._fail(None, error)
         else:
-            self._build(deploy, restored)
+            self._build(deploy, plan, restored)
 
-    def _wanted(self, slot: int) -> list[Wanted]:
-        return [
-            Wanted(subtask, spec.uid, self._execution.key_groups(subtask), vertex.parallelism)
-            for subtask in self._execution.in_slot(slot)
-            for vertex in [self._execution.graph.vertex(subtask.vertex)]
-            for spec in vertex.operators
-        ]
-
-    def _build(self, deploy: Deploy, restored: Restored | None) -> None:
+    def _build(self, deploy: Deploy, plan: SlotPlan, restored: Restored | None) -> None:
         def build() -> None:
-            self._deployment = self._deployer.deploy(deploy.attempt, deploy.slot, restored)
+            self._deployment = self._deployer.deploy(deploy.attempt, plan, restored)
             self._control.send(Deployed(deploy.attempt))
 
         self._guarded(None, build)
@@ -256,10 +249,9 @@ class SlotRuntime:
     def _start(self) -> None:
         deploy, deployment = self._deploy, self._deployment
         assert deploy is not None and deployment is not None
-        schemas = {edge.id: edge.schema for edge in self._execution.graph.edges}
-        for channel in deployment.outputs:
-            slot = self._execution.slot_of(self._execution.receiver(channel))
-            self._transport.open(deploy.attempt, channel, deploy.addresses[slot], schemas[channel.edge])
+        for output in (output for subtask in deployment.plan.subtasks for output in subtask.outputs):
+            for channel, slot in output.channels.items():
+                self._transport.open(deploy.attempt, channel, deploy.addresses[slot], output.schema)
         for gate in dict.fromkeys(deployment.gates.values()):
             gate.start()
         self._started = True
@@ -302,14 +294,15 @@ class SlotRuntime:
         if closing is not None:  # a user's close() may raise too; the first error is the one to report
             detail += f"\nwhile closing: {closing}"
         uid = error.uid if isinstance(error, UserFunctionError) else ""
-        text = str(error) if isinstance(error, WeirError | CorruptSnapshot) else f"{type(error).__name__}: {error}"
+        speaks = isinstance(error, WeirError) and not isinstance(error, StoreError)  # its message says what it is
+        text = str(error) if speaks else f"{type(error).__name__}: {error}"
         message = TaskFailed(
             attempt,
             subtask or (running.subtask if running else None),
             uid or (running.uid if running else ""),
             text,
             detail,
-            user=isinstance(error, WeirError) and bool(uid or not text.startswith("channel ")),
+            error.fault if isinstance(error, WeirError) else Fault.WEIR,
             corrupt=isinstance(error, CorruptSnapshot),
         )
         self._control.send(message)
@@ -319,7 +312,7 @@ class SlotRuntime:
 
     # --- snapshots ---
 
-    def _upload(self, attempt: AttemptId, subtask: SubtaskId, taken: TakenSnapshot) -> None:
+    def _upload(self, attempt: AttemptId, subtask: SubtaskPlan, taken: TakenSnapshot) -> None:
         started = self._clock.now_ms()
 
         def work() -> Uploaded:
@@ -328,9 +321,9 @@ class SlotRuntime:
                 self._paths,
                 attempt,
                 taken.checkpoint,
-                subtask,
-                self._execution.key_groups(subtask),
-                self._execution.graph.max_parallelism,
+                subtask.id,
+                subtask.key_groups,
+                subtask.max_parallelism,
                 taken.operators,
                 self._clock.now_ms,
             )
@@ -341,7 +334,7 @@ class SlotRuntime:
             if isinstance(error, SyncFailed):
                 raise error
             if uploaded is None:
-                self._control.send(Decline(attempt, taken.checkpoint, subtask, True, str(error)))
+                self._control.send(Decline(attempt, taken.checkpoint, subtask.id, True, str(error)))
                 return
             timings = Timings(
                 taken.start_delay_ms,
@@ -354,4 +347,12 @@ class SlotRuntime:
                 Acknowledge(attempt, taken.checkpoint, uploaded.state, uploaded.committables, taken.ledger, timings)
             )
 
-        self._offload.submit(str(subtask), work, done)
+        self._offload.submit(str(subtask.id), work, done)
+
+
+def _wanted(plan: SlotPlan) -> list[Wanted]:
+    return [
+        Wanted(subtask.id, operator.uid, subtask.key_groups, subtask.parallelism)
+        for subtask in plan.subtasks
+        for operator in subtask.operators
+    ]

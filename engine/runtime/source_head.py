@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.core.connectors import MALFORMED, Source, SourceContext, SplitReader
 from engine.core.errors import SchemaMismatch
 from engine.core.event_time import EventTimeStrategy, event_times, with_event_times
+from engine.core.sources import MALFORMED, Source, SourceContext, SplitReader
 from engine.core.tags import OutputTag
 from engine.protocol import ledger
 from engine.protocol.signals import MIN_WATERMARK

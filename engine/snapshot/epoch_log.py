@@ -6,15 +6,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from engine.core.errors import CorruptSnapshot, Fenced
 from engine.core.paths import JobPaths
+from engine.core.ports import Store
 from engine.protocol.epoch_records import Claimed, Created, LogRecord, epoch_after, fence_after
 from engine.protocol.manifest import Manifest, ManifestRef
-from engine.snapshot.statefile import CorruptSnapshot, checksum
-from engine.store.directory import Store
-
-
-class Fenced(Exception):
-    """Another JobMaster has taken over; this process may neither publish nor commit."""
+from engine.snapshot.statefile import checksum
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from engine.core.errors import CorruptSnapshot, Fenced, StoreError
 from engine.core.paths import JobPaths
+from engine.core.ports import Store
 from engine.protocol.epoch_records import Created, LogRecord, RecordKind, rewind_after
 from engine.protocol.manifest import Manifest, ManifestRef
-from engine.snapshot.epoch_log import EpochLog, Fenced, read_checked
-from engine.snapshot.statefile import CorruptSnapshot
-from engine.store.directory import Store, StoreError
+from engine.snapshot.epoch_log import EpochLog, read_checked
 
 TABLE_RECORDS = 10
 """A table can hide later epochs only with a record that repeats everything: every tenth (see the Weir table)."""

@@ -12,14 +12,11 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from engine.core.errors import CorruptSnapshot
 from engine.state.key_groups import KeyGroupRange, key_groups
 from engine.state.key_hash import KEY_HASH_VERSION, hash_columns
 
 _INDEX = b"weir.key_groups"
-
-
-class CorruptSnapshot(Exception):
-    """A file is not what was written: truncated, changed or missing."""
 
 
 class _Index(msgspec.Struct):

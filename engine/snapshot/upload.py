@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from engine.core.paths import JobPaths
+from engine.core.ports import Store
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, StateFile, SubtaskState
 from engine.protocol.redistribution import Distribution
 from engine.snapshot.statefile import checksum, encode, encode_plain
 from engine.state.key_groups import KeyGroupRange
-from engine.store.directory import Store
 
 
 class Part(Protocol):

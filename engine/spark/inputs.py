@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.connectors.dataframe import StaticTable
+from engine.connectors.dataframe import DataFrameTable
 from engine.core.paths import JobPaths
-from engine.core.ports import Clock, Offload
+from engine.core.ports import Clock, Offload, Store
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster.events import Refreshed
-from engine.store.directory import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +54,7 @@ class SparkInputs:
                 del self._due_ms[uid]  # until this one is done
                 self._refresh(uid, static)
 
-    def _refresh(self, uid: str, static: StaticTable) -> None:
+    def _refresh(self, uid: str, static: DataFrameTable) -> None:
         def work() -> int:
             return static.refresh(uid, self._session, self._store, self._paths)
 
@@ -66,6 +65,6 @@ class SparkInputs:
 
         self._offload.submit("static", work, done)
 
-    def _wait(self, uid: str, static: StaticTable) -> None:
+    def _wait(self, uid: str, static: DataFrameTable) -> None:
         if static.refresh_ms is not None:
             self._due_ms[uid] = self._clock.now_ms() + static.refresh_ms

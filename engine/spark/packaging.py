@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import engine
-from engine.api.errors import JobError
-from engine.process.loading import find_job
+from engine.core.errors import JobError
 
 _SAME_DATE = (1980, 1, 1, 0, 0, 0)
 """So that the same code makes the same bytes."""
 
 
 def package(job: str, folder: Path) -> Path:
-    """Write `<folder>/weir-job.zip`. What is not Python code, and what pip installs, is not in it."""
-    find_job(job)  # says what is wrong with the path
+    """Writes `<folder>/weir-job.zip` for a job that can be imported. What is not Python code, and what pip installs, is
+    not in it."""
     archive = folder / "weir-job.zip"
     temporary = archive.with_suffix(".tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as zipped:

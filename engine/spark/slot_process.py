@@ -98,7 +98,7 @@ class _Slot:
             launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
         )
         self._runtime = SlotRuntime(
-            ExecutionGraph(graph),
+            ExecutionGraph(graph).plan,
             JobPaths(launch.name),
             self._clock,
             transport,

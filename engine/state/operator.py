@@ -6,113 +6,17 @@ A snapshot is taken as heap state's is: references now, Arrow later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from engine.core.state_types import BroadcastState, ListStateDescriptor, MapStateDescriptor, OperatorListState
 from engine.protocol.redistribution import Distribution
 from engine.state.values import frozen, thawed
 
 _KEY, _VALUE = "key", "value"
-
-T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-@dataclass(frozen=True)
-class ListStateDescriptor:
-    """A named list, with items of an Arrow type."""
-
-    name: str
-    type: pa.DataType
-
-
-@dataclass(frozen=True)
-class MapStateDescriptor:
-    """A named map, with keys and values of Arrow types."""
-
-    name: str
-    key_type: pa.DataType
-    value_type: pa.DataType
-
-    def __post_init__(self) -> None:
-        if pa.types.is_nested(self.key_type) or pa.types.is_floating(self.key_type):
-            raise ValueError(f"state {self.name!r}: {self.key_type} can't be the key of a map; use text or integers")
-
-
-class OperatorListState(Generic[T]):
-    """The items of this subtask. After a restore at another parallelism: its share of all, or all (union)."""
-
-    def __init__(self, items: list[T]) -> None:
-        self._items = items
-
-    def get(self) -> list[T]:
-        return list(self._items)
-
-    def add(self, item: T) -> None:
-        self._items.append(item)
-
-    def add_all(self, items: Iterable[T]) -> None:
-        self._items.extend(items)
-
-    def update(self, items: Iterable[T]) -> None:
-        self._items[:] = items
-
-    def clear(self) -> None:
-        self._items.clear()
-
-
-class ReadOnlyBroadcastState(Generic[K, V]):
-    """What the broadcast side has put there; the same in every subtask."""
-
-    def __init__(self, values: dict[K, V]) -> None:
-        self._values = values
-
-    def get(self, key: K) -> V | None:
-        return self._values.get(key)
-
-    def contains(self, key: K) -> bool:
-        return key in self._values
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        return iter(self._values.items())
-
-    def keys(self) -> Iterator[K]:
-        return iter(self._values.keys())
-
-    def values(self) -> Iterator[V]:
-        return iter(self._values.values())
-
-    def is_empty(self) -> bool:
-        return not self._values
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-
-class BroadcastState(ReadOnlyBroadcastState[K, V]):
-    """Every subtask has to change it in the same way: from the broadcast record alone, not from where it runs."""
-
-    @property
-    def read_only(self) -> ReadOnlyBroadcastState[K, V]:
-        return ReadOnlyBroadcastState(self._values)
-
-    def put(self, key: K, value: V) -> None:
-        self._values[key] = value
-
-    def put_all(self, values: Mapping[K, V]) -> None:
-        self._values.update(values)
-
-    def remove(self, key: K) -> None:
-        self._values.pop(key, None)
-
-    def clear(self) -> None:
-        self._values.clear()
-
 
 Descriptor: TypeAlias = ListStateDescriptor | MapStateDescriptor
 Part: TypeAlias = tuple[str, Distribution, Callable[[], pa.Table]]

@@ -1,8 +1,4 @@
-"""The `Store` port: where snapshots, the epoch log and tables live. And its first implementation, a directory.
-
-A file written is durable only after `sync`. `create` is the one atomic step: it makes a durable file that did not
-exist, or says that it exists, or that the outcome is unknown.
-"""
+"""A store in a directory of a local or network file system."""
 
 from __future__ import annotations
 
@@ -10,48 +6,12 @@ import contextlib
 import os
 import secrets
 from pathlib import Path
-from typing import Protocol
 
+from engine.core.errors import StoreError, SyncFailed
 from engine.protocol.epoch_records import Created
 
 
-class StoreError(Exception):
-    """The store could not do what was asked; the message says what and where."""
-
-
-class SyncFailed(StoreError):
-    """An fsync failed: what the kernel still holds is unknown, so the process must end and be replaced."""
-
-
-class Store(Protocol):
-    def write(self, path: str, data: bytes) -> None:
-        """Make or replace a file. Not durable before `sync`."""
-
-    def sync(self, paths: list[str]) -> None:
-        """Make these files, and their names, durable."""
-
-    def create(self, path: str, data: bytes) -> Created:
-        """Durably create the file with these bytes if there is none of this name.
-
-        A StoreError is raised only before anything was tried that others could see.
-        """
-
-    def read(self, path: str) -> bytes:
-        """Raises FileNotFoundError where there is none."""
-
-    def list(self, prefix: str) -> list[str]:
-        """The files below a directory, sorted; empty where there is none."""
-
-    def delete(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it; none: nothing happens."""
-
-    def uri(self, path: str) -> str:
-        """How Spark would address this file."""
-
-
 class DirectoryStore:
-    """A local or network file system."""
-
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
 

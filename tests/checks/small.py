@@ -22,8 +22,8 @@ from checks.reader import digest_of
 from checks.spec import AuditedTable
 from checks.tablelog import epoch_files
 from engine.connectors.table import TableCommitter, TableSink
-from engine.core.connectors import WriterContext
 from engine.core.paths import JobPaths
+from engine.core.sinks import WriterContext
 from engine.protocol import ledger
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId

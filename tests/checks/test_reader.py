@@ -12,7 +12,7 @@ from checks.reader import Read, digest_of, judge_reads, visible_states
 from checks.spark import read_published
 from checks.spec import AuditedTable
 from engine.connectors.table import TableCommitter, TableSink
-from engine.core.connectors import WriterContext
+from engine.core.sinks import WriterContext
 from engine.store.directory import DirectoryStore
 from tests.checks.small import ATTEMPT, PATHS, SPEC, windowed
 

@@ -33,12 +33,12 @@ from engine.api import (
 )
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
-from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.core.paths import JobPaths
+from engine.core.ports import Store
+from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
-from engine.store.directory import Store
 
 KEYS = 100
 EVENT_RATE = 10_000

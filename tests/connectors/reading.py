@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.core.connectors import Source, SplitReader
+from engine.core.sources import Source, SplitReader
 from tests.fakes import FakeOffload, source_context
 
 POLLS = 10_000

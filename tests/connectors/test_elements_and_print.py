@@ -5,8 +5,8 @@ import pytest
 
 from engine.connectors.elements import ElementsSource
 from engine.connectors.printing import PrintSink
-from engine.core.connectors import Guarantee, WriterContext
 from engine.core.paths import JobPaths
+from engine.core.sinks import Guarantee, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.manifest import ManifestRef
 from tests.fakes import ATTEMPT, MemoryStore, source_context

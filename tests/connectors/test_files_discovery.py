@@ -11,10 +11,11 @@ from engine.connectors.files import CsvSource, JsonSource, ParquetSource
 from engine.connectors.files.discovery import owner
 from engine.connectors.files.listing import FileError, FileSplit, Location
 from engine.connectors.table import TableCommitter
-from engine.core.connectors import Discovery, Source
+from engine.core.errors import StoreError
+from engine.core.sources import Discovery, Source
 from engine.protocol.epoch_records import Created
 from engine.protocol.manifest import Committable
-from engine.store.directory import DirectoryStore, StoreError
+from engine.store.directory import DirectoryStore
 from tests.connectors.reading import Reading
 from tests.connectors.test_table import permit
 from tests.fakes import ATTEMPT, FakeClock, FakeOffload, MemoryStore, source_context

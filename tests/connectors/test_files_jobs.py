@@ -20,8 +20,8 @@ import pytest
 from engine.api import FixedDelay, JobError, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
 from engine.connectors.files import MALFORMED, CsvSource, JsonSource, ParquetSource, parquet, text
 from engine.connectors.table import TableSink
-from engine.core.connectors import Source
 from engine.core.paths import JobPaths
+from engine.core.sources import Source
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol import ledger
 from engine.protocol.messages import Acknowledge, Deploy, SlotMessage, Start, Trigger
@@ -221,7 +221,7 @@ def test_a_checkpoint_waits_for_the_listing_so_that_no_snapshot_forgets_files(tm
     graph = env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")
     offload, control = FakeOffload(), Sent()
     slot = SlotRuntime(
-        ExecutionGraph(graph), JobPaths("job"), FakeClock(), FakeTransport(), offload, MemoryStore(), control
+        ExecutionGraph(graph).plan, JobPaths("job"), FakeClock(), FakeTransport(), offload, MemoryStore(), control
     )
     for message in (Deploy(ATTEMPT, 0, ["here"], None), Start(ATTEMPT), Trigger(ATTEMPT, 1, 0)):
         slot.on_control(message)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.connectors.generator import GeneratorSource
-from engine.core.connectors import SplitReader
 from engine.core.errors import SchemaMismatch
+from engine.core.sources import SplitReader
 from tests.fakes import FakeClock, source_context
 
 SCHEMA = pa.schema([("n", pa.int64()), ("square", pa.int64()), ("name", pa.string())])

@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.connectors.table import TableCommitter, TableSink, read_table
-from engine.core.connectors import SinkWriter, WriterContext
+from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
+from engine.core.sinks import SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, ManifestRef
-from engine.store.directory import DirectoryStore, StoreError
+from engine.store.directory import DirectoryStore
 from tests.fakes import ATTEMPT, MemoryStore
 
 SCHEMA = pa.schema([("a", pa.int64())])

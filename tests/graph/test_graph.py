@@ -88,6 +88,27 @@ def test_each_kind_of_edge_has_its_channels_and_its_partitioner() -> None:
     assert execution.receiver(ChannelId("views->sum", 1, 0)) == SubtaskId("sum", 0)
 
 
+def test_the_plan_of_a_slot_has_its_subtasks_with_their_channels_and_the_slots_of_the_receivers() -> None:
+    env = StreamEnvironment(parallelism=2)
+    stream = source(env, splits=2)
+    stream.sink_to(TableSink("raw"), uid="raw")
+    stream.key_by("app_id").sum("bytes", uid="sum").print(uid="out")
+    execution = ExecutionGraph(translate(env))
+    views, raw, summed = execution.plan(1).subtasks
+    assert [subtask.id for subtask in (views, raw, summed)] == execution.in_slot(1)
+    assert [subtask.uids for subtask in (views, raw, summed)] == [["views"], ["raw"], ["sum", "out"]]
+    assert views.source is not None and not views.inputs and raw.source is None
+    assert [output.channels for output in views.outputs] == [
+        {ChannelId("views->raw", 1, 1): 1},
+        {ChannelId("views->sum", 1, 0): 0, ChannelId("views->sum", 1, 1): 1},
+    ]
+    (keyed,) = summed.inputs
+    assert list(keyed.channels) == execution.inputs(summed.id) and not keyed.second
+    assert summed.key_groups == execution.key_groups(summed.id)
+    first, again = views.outputs[1].partitioner(), views.outputs[1].partitioner()
+    assert isinstance(first, HashPartitioner) and first is not again
+
+
 @pytest.mark.promise("A3")
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7, 128])
 def test_every_input_channel_is_somebody_s_output_channel(parallelism: int) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.core.errors import NotRunning
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import FENCED, LastHeartbeat, MasterAddress, MasterExit, RunFolder
-from engine.observe.client import JobClient, NotRunning
+from engine.observe.client import JobClient
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.core.connectors import Committer
+from engine.core.errors import Fenced, StoreError
 from engine.core.paths import JobPaths
+from engine.core.sinks import Committer
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster.actions import Action, Note, RunOffLoop
 from engine.jobmaster.events import PublishUnknown
@@ -29,8 +30,8 @@ from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, Manifest, ManifestRef, SubtaskState, Timings
 from engine.protocol.messages import Acknowledge
 from engine.protocol.restart import NoRestart
-from engine.snapshot.epoch_log import EpochLog, Fenced
-from engine.store.directory import DirectoryStore, StoreError
+from engine.snapshot.epoch_log import EpochLog
+from engine.store.directory import DirectoryStore
 
 ATTEMPT = AttemptId(1, 1)
 GRAPH = JobGraph("job", (), (), 128, CheckpointConfig(retained=2), NoRestart(), "plan")

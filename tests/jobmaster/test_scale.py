@@ -15,7 +15,7 @@ import pyarrow as pa
 import engine
 from benchmarks.controlplane import ControlPlane, Meter
 from engine.core.ports import Frame
-from engine.protocol.alignment.aligner import AlignedBarriers
+from engine.protocol.alignment.aligned import AlignedBarriers
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.signals import Watermark
 from engine.runtime.exchange.gate import InputGate

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from engine.protocol import messages as m
+from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, StateFile, SubtaskState, Timings
 
@@ -25,8 +26,8 @@ SLOT_MESSAGES = [
     ),
     m.Decline(ATTEMPT, 9, SUBTASK, True, "no space left"),
     m.SubtaskFinished(ATTEMPT, SUBTASK),
-    m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", True),
-    m.TaskFailed(ATTEMPT, None, "", "corrupt", "", False, True),
+    m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", Fault.JOB),
+    m.TaskFailed(ATTEMPT, None, "", "corrupt", "", Fault.OUTSIDE, True),
     m.OverBudget(2, 1),
 ]
 MASTER_MESSAGES = [

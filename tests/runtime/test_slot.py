@@ -9,11 +9,13 @@ import pytest
 
 from engine.api import MapFunction, RuntimeContext, StreamEnvironment
 from engine.connectors.table import TableSink
+from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Frame
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol import ledger
 from engine.protocol.config import CheckpointingMode
+from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.manifest import Manifest
 from engine.protocol.messages import (
@@ -84,7 +86,14 @@ class Slot:
         graph = env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")
         transport = LoopBack()
         self.runtime = SlotRuntime(
-            ExecutionGraph(graph), JobPaths("job"), FakeClock(), transport, self.offload, self.store, self, batch_rows=4
+            ExecutionGraph(graph).plan,
+            JobPaths("job"),
+            FakeClock(),
+            transport,
+            self.offload,
+            self.store,
+            self,
+            batch_rows=4,
         )
         transport.slot = self
 
@@ -177,7 +186,7 @@ def test_a_function_that_raises_ends_the_attempt_with_its_name_and_everything_is
     slot.start()
     slot.steps(60)
     (failed,) = slot.of_type(TaskFailed)
-    assert failed.user and not failed.corrupt
+    assert failed.fault is Fault.JOB and not failed.corrupt
     assert failed.uid == "map-2"
     assert str(failed.subtask) == "rows[0]"
     assert failed.error == (
@@ -241,3 +250,19 @@ def test_a_corrupt_snapshot_is_told_as_such() -> None:
     (failed,) = slot.of_type(TaskFailed)
     assert failed.corrupt
     assert "is not what was written" in failed.error
+
+
+def test_whose_fault_a_failure_is_goes_with_it() -> None:
+    slot = Slot()
+    channel = ChannelId("rows->out", 0, 0)
+    slot.deploy()
+    slot.runtime.on_channel_broken(ATTEMPT, channel, "connection reset")
+    slot.deploy(AttemptId(1, 2))
+    slot.runtime._guarded(None, lambda: 1 // 0)
+    slot.deploy(AttemptId(1, 3))
+    slot.runtime._fail(None, StoreError("can't read it"))
+    assert [(failed.fault, failed.error) for failed in slot.of_type(TaskFailed)] == [
+        (Fault.OUTSIDE, f"channel {channel} broke: connection reset"),
+        (Fault.WEIR, "ZeroDivisionError: integer division or modulo by zero"),
+        (Fault.OUTSIDE, "StoreError: can't read it"),
+    ]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.connectors import Discovery, FixedSource, SourceContext, SplitReader, assigned
 from engine.core.errors import SchemaMismatch
 from engine.core.event_time import EventTimeStrategy, event_times, with_event_times
+from engine.core.sources import Discovery, FixedSource, SourceContext, SplitReader, assigned
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.columnar import AssignTimestamps

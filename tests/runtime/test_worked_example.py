@@ -15,9 +15,9 @@ import pytest
 
 from engine.api import CheckpointingMode, StreamEnvironment
 from engine.connectors.printing import PrintSink
-from engine.core.connectors import FixedSource, SourceContext, SplitReader
 from engine.core.paths import JobPaths
 from engine.core.ports import Frame
+from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
@@ -79,17 +79,16 @@ class ByHand:
         execution = ExecutionGraph(graph)
         for slot in (0, 1):
             deployer = Deployer(
-                execution,
                 JobPaths("d1"),
                 FakeClock(),
                 self,
                 FakeOffload(),
                 MemoryStore(),
-                lambda attempt, subtask, taken: self.snapshots.update({subtask: taken}),
+                lambda attempt, subtask, taken: self.snapshots.update({subtask.id: taken}),
                 lambda message: None,
                 batch_rows=5,
             )
-            self._deployments.append(deployer.deploy(AttemptId(1, attempt), slot, restored))
+            self._deployments.append(deployer.deploy(AttemptId(1, attempt), execution.plan(slot), restored))
         for deployment in self._deployments:
             for gate in dict.fromkeys(deployment.gates.values()):
                 gate.start()

@@ -26,7 +26,8 @@ from engine.jobmaster.actions import RunOffLoop
 from engine.jobmaster.master import JobMaster
 from engine.jobmaster.publisher import Publisher
 from engine.protocol import ledger
-from engine.protocol.alignment.aligner import AlignedBarriers, TrackedBarriers
+from engine.protocol.alignment.aligned import AlignedBarriers
+from engine.protocol.alignment.tracked import TrackedBarriers
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.coordinator import CheckpointCoordinator, DiscardLateAck
 from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
@@ -92,7 +93,7 @@ def _no_alignment() -> Patches:
 def _counts_instead_of_aligning() -> Patches:
     """And the engine's own ledger check is gone too: the simulator's has to find it."""
     return [
-        (Deployer, "_aligner", lambda self, channels: TrackedBarriers(channels)),
+        (Deployer, "_aligner", lambda self, mode, channels: TrackedBarriers(channels)),
         (ledger, "violations", lambda totals, base, mode: []),
     ]
 
@@ -113,7 +114,7 @@ def _stale_frames_accepted() -> Patches:
         if self._deployment is not None:
             gate = self._deployment.gates.get(channel)
             if gate is not None:
-                self._guarded(self._execution.receiver(channel), lambda: gate.receive(channel, frame))
+                self._guarded(self._deployment.receivers[channel], lambda: gate.receive(channel, frame))
 
     return [(SlotRuntime, "on_frame", on_frame)]
 

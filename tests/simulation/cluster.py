@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from engine.core.errors import CorruptSnapshot, Fenced, StoreError
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
@@ -29,9 +30,7 @@ from engine.protocol.messages import (
     encode,
 )
 from engine.runtime.slot import SlotRuntime
-from engine.snapshot.epoch_log import EpochLog, Fenced
-from engine.snapshot.statefile import CorruptSnapshot
-from engine.store.directory import StoreError
+from engine.snapshot.epoch_log import EpochLog
 from tests.simulation.invariants import Checker
 from tests.simulation.jobs import JobSpec, graph_of
 from tests.simulation.ports import FRAME_LOST, FRAME_TWICE, Link, Network, SimOffload, SimTransport, attempt_work
@@ -75,7 +74,7 @@ class SlotProcess(Process):
         cluster.network.addresses[self.name] = self
         execution = cluster.execution()
         self.runtime = SlotRuntime(
-            execution,
+            execution.plan,
             cluster.paths,
             self,
             SimTransport(cluster.network, self),

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.protocol.alignment.aligner import BarrierAligner, Outcome, Superseded, TrackedBarriers
+from engine.protocol.alignment.aligner import BarrierAligner, BarrierOutcome, Superseded
+from engine.protocol.alignment.tracked import TrackedBarriers
 from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
 from tests.simulation.cluster import CREDIT
 from tests.simulation.faults import BLOWS, OVER_BUDGET
@@ -27,7 +28,7 @@ class WatchedAligner:
     def blocked(self, channel: int) -> bool:
         return self._aligner.blocked(channel)
 
-    def on_barrier(self, channel: int, checkpoint: int, now_ms: float) -> list[Outcome]:
+    def on_barrier(self, channel: int, checkpoint: int, now_ms: float) -> list[BarrierOutcome]:
         aligner: Any = self._aligner
         over = checkpoint <= aligner._closed or checkpoint in aligner._aborted
         outcomes = self._aligner.on_barrier(channel, checkpoint, now_ms)

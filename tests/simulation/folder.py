@@ -13,7 +13,7 @@ import numpy as np
 from engine.connectors.files.discovery import Watched, owner
 from engine.connectors.files.listing import FileSplit
 from engine.connectors.generator import Columns, GeneratorSource
-from engine.core.connectors import Discovery, Source, SourceContext, SplitReader
+from engine.core.sources import Discovery, Source, SourceContext, SplitReader
 
 FILES = 5
 EVERY_MS = 9

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed
 from engine.core.ports import Frame
 from engine.protocol.ids import AttemptId, ChannelId
-from engine.snapshot.statefile import CorruptSnapshot
-from engine.store.directory import StoreError, SyncFailed
 from tests.simulation.world import Process, Violation, World
 
 if TYPE_CHECKING:

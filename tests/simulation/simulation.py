@@ -69,7 +69,9 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     state: dict[str, Any] = {}
     aligner = Deployer._aligner  # a planted bug may have replaced it
     watched = patch.object(
-        Deployer, "_aligner", lambda self, channels: WatchedAligner(aligner(self, channels), channels, world.hits)
+        Deployer,
+        "_aligner",
+        lambda self, mode, channels: WatchedAligner(aligner(self, mode, channels), channels, world.hits),
     )
     compaction = patch.object(table, "COMPACT_EVERY", 3)  # runs have few epochs; no reader depends on the number
     try:

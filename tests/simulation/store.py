@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine.core.errors import StoreError, SyncFailed
 from engine.protocol.epoch_records import Created
-from engine.store.directory import StoreError, SyncFailed
 from tests.simulation.world import Process, World
 
 

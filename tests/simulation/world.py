@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from engine.store.directory import SyncFailed
+from engine.core.errors import SyncFailed
 from tests.simulation.fibers import Fiber
 
 WALL_START_MS = 1_700_000_000_000

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.core.errors import CorruptSnapshot, Fenced, StoreError
 from engine.core.paths import JobPaths
 from engine.protocol.epoch_records import Created, RecordKind
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
-from engine.snapshot.epoch_log import EpochLog, Fenced, read_checked
-from engine.snapshot.statefile import CorruptSnapshot, checksum
-from engine.store.directory import StoreError
+from engine.snapshot.epoch_log import EpochLog, read_checked
+from engine.snapshot.statefile import checksum
 from tests.fakes import MemoryStore, directory_store
 
 

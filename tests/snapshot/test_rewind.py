@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.connectors.table import TableCommitter
+from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId, SubtaskId
@@ -14,7 +15,7 @@ from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskSt
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import NothingIntact, fork, go_back, newest_intact
 from engine.snapshot.statefile import checksum
-from engine.store.directory import DirectoryStore, StoreError
+from engine.store.directory import DirectoryStore
 
 ATTEMPT = AttemptId(1, 1)
 SUBTASK = SubtaskId("v", 0)

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.errors import CorruptSnapshot
 from engine.core.paths import JobPaths
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
 from engine.snapshot.epoch_log import EpochLog, read_checked
 from engine.snapshot.restore import Wanted, restore
-from engine.snapshot.statefile import CorruptSnapshot, checksum, decode, encode
+from engine.snapshot.statefile import checksum, decode, encode
 from engine.state.key_groups import KeyGroupRange, key_groups, range_of, subtask_of
 from engine.state.key_hash import hash_columns
 from tests.fakes import MemoryStore

@@ -3,9 +3,10 @@
 import pyarrow as pa
 import pytest
 
+from engine.core.state_types import ListStateDescriptor, MapStateDescriptor
 from engine.protocol.redistribution import Distribution
 from engine.snapshot.statefile import decode_plain, encode_plain
-from engine.state.operator import ListStateDescriptor, MapStateDescriptor, OperatorBackend
+from engine.state.operator import OperatorBackend
 
 BUFFER = ListStateDescriptor("buffer", pa.struct([("n", pa.int64())]))
 RULES = MapStateDescriptor("rules", pa.string(), pa.list_(pa.int64()))

@@ -10,8 +10,9 @@ from threading import Barrier
 
 import pytest
 
+from engine.core.errors import StoreError, SyncFailed
 from engine.protocol.epoch_records import Created
-from engine.store.directory import DirectoryStore, StoreError, SyncFailed
+from engine.store.directory import DirectoryStore
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engine.api.errors import JobError
+from engine.core.errors import JobError
+from engine.core.state_types import MapStateDescriptor
 from engine.graph.stream_graph import StreamInput
-from engine.state.operator import MapStateDescriptor
 
 if TYPE_CHECKING:  # the environment makes streams, so it imports their files
     from engine.api.environment import StreamEnvironment

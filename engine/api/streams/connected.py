@@ -10,8 +10,8 @@ from engine.api.schema import out_schema
 from engine.api.streams.broadcast import BroadcastStream
 from engine.api.streams.keyed_input import KeyedInput
 from engine.core.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
-from engine.core.functions import own
 from engine.graph.job_graph import OperatorSpec
+from engine.runtime.functions import own
 from engine.runtime.operators.broadcast import BroadcastProcess, KeyedBroadcastProcess
 
 if TYPE_CHECKING:  # for annotations only: see engine/api/streams/__init__.py

@@ -14,7 +14,6 @@ from functools import partial
 import polars as pl
 import pyarrow as pa
 
-from engine.api.errors import JobError
 from engine.api.expressions import filtering, selection
 from engine.api.schema import EVENT_TIME_FIELD, out_schema
 from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
@@ -28,13 +27,15 @@ from engine.api.watermarks import WatermarkStrategy
 from engine.connectors.dataframe import DataFrameLike
 from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
-from engine.core.connectors import Sink
 from engine.core.durations import Duration
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
-from engine.core.functions import FilterFunction, FlatMapFunction, MapFunction, Row, own
+from engine.core.functions import FilterFunction, FlatMapFunction, MapFunction, Row
+from engine.core.sinks import Sink
 from engine.core.tags import OutputTag
 from engine.graph.job_graph import OperatorSpec
 from engine.graph.stream_graph import StreamInput
+from engine.runtime.functions import own
 from engine.runtime.operators.base import Operator
 from engine.runtime.operators.columnar import AssignTimestamps, MapBatches
 from engine.runtime.operators.rows import RowFilter, RowFlatMap, RowMap

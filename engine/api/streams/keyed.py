@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from engine.api.errors import JobError
 from engine.api.schema import out_schema, plain
 from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
 from engine.api.streams.connected import KeyedBroadcastConnectedStream
 from engine.api.streams.keyed_input import KeyedInput
 from engine.api.streams.windowed import WindowedStream
 from engine.api.windows import TumblingEventTimeWindows
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
-from engine.core.functions import KeyedProcessFunction, ReduceFunction, Row, own
+from engine.core.functions import KeyedProcessFunction, ReduceFunction, Row
 from engine.graph.job_graph import OperatorSpec
+from engine.runtime.functions import own
 from engine.runtime.operators.base import Operator
 from engine.runtime.operators.rows import KeyedProcess, KeyedReduce
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyarrow as pa
 
-from engine.api.errors import JobError
 from engine.api.schema import plain
 from engine.api.streams.broadcast import BroadcastStream
 from engine.api.streams.placement import Placed
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
+from engine.core.state_types import MapStateDescriptor
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.stream_graph import StreamInput, StreamNode
 from engine.state.key_hash import hash_columns
-from engine.state.operator import MapStateDescriptor
 
 if TYPE_CHECKING:  # the environment makes streams, so it imports their files
     from engine.api.environment import StreamEnvironment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from engine.api.errors import JobError
+from engine.core.errors import JobError
 from engine.graph.stream_graph import StreamNode
 
 if TYPE_CHECKING:  # the environment makes streams, so it imports their files

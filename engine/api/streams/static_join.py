@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from engine.api.dataframes import dataframe_schema
-from engine.api.errors import JobError
-from engine.connectors.dataframe import DataFrameLike, StaticTable
+from engine.connectors.dataframe import DataFrameLike, DataFrameTable
 from engine.core.durations import Duration, to_ms
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
 from engine.state.key_hash import hash_columns
 
 
 def static_table(
     frame: DataFrameLike, declared: pa.Schema | str | None, refresh: Duration | None, uid: str
-) -> StaticTable:
+) -> DataFrameTable:
     """Returns the table side of the join, or raises a `JobError` if it cannot be read as asked."""
     what = f"join_static {uid!r}"
     refresh_ms = None if refresh is None else to_ms(refresh)
@@ -27,7 +27,7 @@ def static_table(
             f"{what}: refresh needs a function that makes the DataFrame anew, such as lambda spark: spark.read...: "
             "a DataFrame lists its files only once"
         )
-    return StaticTable(frame, dataframe_schema(frame, declared, what), refresh_ms)
+    return DataFrameTable(dataframe_schema(frame, declared, what), refresh_ms, frame)
 
 
 def joined_schema(stream: pa.Schema, static: pa.Schema, keys: Sequence[str], how: str, uid: str) -> pa.Schema:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from engine.api.errors import JobError
 from engine.api.schema import EVENT_TIME_FIELD, plain
 from engine.api.streams.keyed_input import KeyedInput
 from engine.api.windows import TumblingEventTimeWindows
+from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
 from engine.graph.job_graph import OperatorSpec
 from engine.graph.stream_graph import StreamInput

@@ -3,6 +3,6 @@
 from engine.connectors.files.csv import CsvSource
 from engine.connectors.files.jsonlines import JsonSource
 from engine.connectors.files.parquet import ParquetSource
-from engine.core.connectors import MALFORMED
+from engine.core.sources import MALFORMED
 
 __all__ = ["MALFORMED", "CsvSource", "JsonSource", "ParquetSource"]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from engine.connectors.files.listing import FileSplit
-from engine.core.connectors import Discovery, SourceContext, assigned
+from engine.core.errors import StoreError
+from engine.core.sources import Discovery, SourceContext, assigned
 from engine.protocol.epoch_records import Created
-from engine.store.directory import StoreError
 
 
 class Frozen(Discovery):

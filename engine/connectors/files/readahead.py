@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from engine.core.connectors import MALFORMED, SourceContext, SplitReader
+from engine.core.sources import MALFORMED, SourceContext, SplitReader
 
 END = "end"
 """The position of a split that was read to its end: nothing has to be opened to know that."""

@@ -12,8 +12,8 @@ import pyarrow as pa
 from engine.connectors.files.discovery import Frozen, Watched
 from engine.connectors.files.listing import FileError, FileSplit, Location
 from engine.connectors.files.readahead import ChunkReader, Position, ReadAhead
-from engine.core.connectors import Discovery, Source, SourceContext, SplitReader
 from engine.core.durations import Duration, to_ms
+from engine.core.sources import Discovery, Source, SourceContext, SplitReader
 
 
 class FileSource(Source):

@@ -17,8 +17,8 @@ import pyarrow as pa
 from engine.connectors.files.listing import FileError, FileSplit
 from engine.connectors.files.readahead import BadRecord, Chunk, ChunkReader, Position
 from engine.connectors.files.source import FileSource
-from engine.core.connectors import MALFORMED
 from engine.core.durations import Duration
+from engine.core.sources import MALFORMED
 
 SPLIT_BYTES = 32 << 20
 CHUNK_BYTES = 4 << 20

@@ -10,7 +10,7 @@ from collections import deque
 
 import pyarrow as pa
 
-from engine.core.errors import ChannelError
+from engine.core.errors import ChannelError, RecordTooLarge
 from engine.core.ports import Element, Frame, Transport
 from engine.protocol.credits import MAX_FRAME_BYTES, SenderCredit
 from engine.protocol.ids import AttemptId, ChannelId
@@ -72,7 +72,7 @@ def sliced(batch: pa.RecordBatch, frame_bytes: int = MAX_FRAME_BYTES) -> list[pa
         if batch.nbytes <= frame_bytes:
             return [batch]
     if batch.num_rows == 1:
-        raise ChannelError(f"one record has {size} bytes; a channel takes records up to {frame_bytes} bytes")
+        raise RecordTooLarge(f"one record has {size} bytes; a channel takes records up to {frame_bytes} bytes")
     half = batch.num_rows // 2
     return sliced(batch.slice(0, half), frame_bytes) + sliced(batch.slice(half), frame_bytes)
 

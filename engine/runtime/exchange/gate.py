@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from engine.core.ports import Frame, Transport
-from engine.protocol.alignment.aligner import BarrierAligner, Outcome
+from engine.protocol.alignment.aligner import BarrierAligner, BarrierOutcome
 from engine.protocol.credits import ChannelLimits, GateCredit
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
@@ -28,7 +28,7 @@ class Ended:
     """Every channel has said EndOfData."""
 
 
-Taken: TypeAlias = pa.RecordBatch | Second | Watermark | StreamStatus | Ended | Outcome
+Taken: TypeAlias = pa.RecordBatch | Second | Watermark | StreamStatus | Ended | BarrierOutcome
 
 
 class InputGate:

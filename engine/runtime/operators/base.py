@@ -10,13 +10,12 @@ import pyarrow as pa
 
 from engine.core.event_time import EVENT_TIME as EVENT_TIME
 from engine.core.paths import JobPaths
-from engine.core.ports import Clock, Offload
+from engine.core.ports import Clock, Offload, Store
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.manifest import Committable
 from engine.protocol.redistribution import Distribution
 from engine.state.key_groups import KeyGroupRange
-from engine.store.directory import Store
 
 
 class Output(Protocol):

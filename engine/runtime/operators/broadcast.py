@@ -7,19 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.core.broadcast_functions import (
-    BroadcastContext,
-    BroadcastProcessFunction,
-    BroadcastStates,
-    KeyedBroadcastProcessFunction,
-    ReadOnlyBroadcastContext,
-)
+from engine.core.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from engine.core.errors import SchemaMismatch
 from engine.core.functions import Row
+from engine.core.state_types import MapStateDescriptor
+from engine.runtime.broadcast_contexts import BroadcastStates, ReadingContext, WritingContext
 from engine.runtime.operators.base import EVENT_TIME, OperatorContext, Output, RestoredState
 from engine.runtime.operators.rows import KeyedRowOperator, RowOperator, stamps_of
-from engine.state.keyed.heap import NO_KEY
-from engine.state.operator import MapStateDescriptor
+from engine.state.keyed.backend import NO_KEY
 
 
 class BroadcastProcess(RowOperator):
@@ -33,8 +28,8 @@ class BroadcastProcess(RowOperator):
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)
         states = BroadcastStates(self._operator_state, self._descriptors)
-        self._reading = ReadOnlyBroadcastContext(states)
-        self._writing = BroadcastContext(states, self._backend())
+        self._reading = ReadingContext(states)
+        self._writing = WritingContext(states, self._backend())
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
         self._reading.current_watermark_ms = self._writing.current_watermark_ms = timestamp_ms
@@ -88,5 +83,5 @@ class KeyedBroadcastProcess(BroadcastProcess, KeyedRowOperator):
         return self._per_key(batch, records, self._function.process_element, self._reading)
 
     def _processed_second(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Row]]:
-        self._heap.key = NO_KEY
+        self._keyed.key = NO_KEY
         return super()._processed_second(batch, records)

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch, UserFunctionError
-from engine.core.functions import Function, KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from engine.core.functions import Function, KeyedProcessFunction, ProcessContext, Row
+from engine.core.state_types import ValueStateDescriptor
+from engine.runtime.functions import SubtaskContext
 from engine.runtime.operators.base import (
     EVENT_TIME,
     Operator,
@@ -20,7 +22,8 @@ from engine.runtime.operators.base import (
     StatePart,
 )
 from engine.runtime.operators.records import batch_of, columns_of, records_of, short
-from engine.state.keyed.heap import HeapBackend, Key, ValueStateDescriptor
+from engine.state.keyed.backend import Key, KeyedBackend
+from engine.state.keyed.heap import HeapBackend
 from engine.state.operator import OperatorBackend
 
 _Apply = Callable[[pa.RecordBatch, Sequence[Row], list[Any]], pa.RecordBatch | None]
@@ -40,10 +43,10 @@ class RowOperator(Operator):
         for name, distribution, table in restored.operator if restored else []:
             self._operator_state.restore(name, distribution, table)
         self._call_lifecycle(
-            "open", RuntimeContext(context, self._backend(), self._operator_state, restored is not None)
+            "open", SubtaskContext(context, self._backend(), self._operator_state, restored is not None)
         )
 
-    def _backend(self) -> HeapBackend | None:
+    def _backend(self) -> KeyedBackend | None:
         return None
 
     def snapshot(self, checkpoint: int) -> OperatorSnapshot | None:
@@ -146,35 +149,35 @@ class RowFilter(RowOperator):
 
 
 class KeyedRowOperator(RowOperator):
-    """With a current key and heap state per key."""
+    """With a current key and state per key."""
 
     def __init__(self, function: Any, keys: Sequence[str], input_schema: pa.Schema, schema: pa.Schema) -> None:
         super().__init__(function, schema)
         self._keys = tuple(keys)
-        self._heap = HeapBackend([input_schema.field(key) for key in keys])
+        self._keyed: KeyedBackend = HeapBackend([input_schema.field(key) for key in keys])
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         for name, table in restored.tables if restored else []:
-            self._heap.restore(name, table)
+            self._keyed.restore(name, table)
         super().open(context, restored)
 
-    def _backend(self) -> HeapBackend | None:
-        return self._heap
+    def _backend(self) -> KeyedBackend | None:
+        return self._keyed
 
     def _keys_of(self, batch: pa.RecordBatch) -> Iterator[Key]:
-        return self._heap.canonical(zip(*columns_of(batch, self._keys), strict=True))
+        return self._keyed.canonical(zip(*columns_of(batch, self._keys), strict=True))
 
     def _per_key(
         self, batch: pa.RecordBatch, records: Sequence[Row], call: Callable[..., Iterable[Row]], context: ProcessContext
     ) -> Iterator[Iterable[Row]]:
-        heap = self._heap
+        keyed = self._keyed
         for key, record, stamp in zip(self._keys_of(batch), records, stamps_of(batch), strict=True):
-            heap.key = context.current_key = key
+            keyed.key = context.current_key = key
             context.timestamp_ms = stamp
             yield call(record, context) or ()
 
     def _keyed_parts(self) -> Iterable[StatePart]:
-        return [StatePart(name, table, self._keys) for name, table in self._heap.snapshot()]
+        return [StatePart(name, table, self._keys) for name, table in self._keyed.snapshot()]
 
 
 class KeyedReduce(KeyedRowOperator):
@@ -187,15 +190,15 @@ class KeyedReduce(KeyedRowOperator):
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)
         fields = [field for field in self._schema if field.name != EVENT_TIME]
-        self._state = self._heap.value_state(ValueStateDescriptor("reduced", pa.struct(fields)))
+        self._state = self._keyed.value_state(ValueStateDescriptor("reduced", pa.struct(fields)))
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         return self._one_each(batch, self._reduced(batch, records), done)
 
     def _reduced(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Row]:
-        heap, state, call = self._heap, self._state, self._call
+        keyed, state, call = self._keyed, self._state, self._call
         for key, record in zip(self._keys_of(batch), records, strict=True):
-            heap.key = key
+            keyed.key = key
             held = state.value()
             # A copy: a function may change its left side in place, and what was emitted before must stay as it was.
             value = record if held is None else call(dict(held), record)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.core.connectors import Piece, Sink, WriterContext
+from engine.core.errors import SyncFailed
+from engine.core.sinks import Piece, Sink, WriterContext
 from engine.protocol import ledger
 from engine.protocol.manifest import Committable
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from engine.state.key_hash import hash_columns
-from engine.store.directory import SyncFailed
 
 ROLL_BYTES = 32 << 20
 """Rows of an epoch that are written ahead of its barrier, so that memory does not grow with the interval."""

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.connectors.dataframe import StaticTable
 from engine.core.errors import WeirError
 from engine.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from engine.runtime.static_table import StaticTable
 from engine.state.key_hash import hash_columns
 
 

@@ -8,46 +8,23 @@ list or a tuple is a list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from engine.core.state_types import ValueState, ValueStateDescriptor
+from engine.state.keyed.backend import NO_KEY, Key
 from engine.state.values import frozen, thawed
 
 VALUE = "_value"
 
-Key = tuple[Any, ...]
 T = TypeVar("T")
 
 _NAN = float("nan")
 
 
-class _NoKey(tuple[Any, ...]):
-    """Can't be looked up: so states need not ask on each access whether there is a key."""
-
-    def __hash__(self) -> int:
-        raise TypeError(
-            "a broadcast record has no key, so there is no keyed state to read or write: use "
-            "context.apply_to_keyed_state(descriptor, function)"
-        )
-
-
-NO_KEY: Key = _NoKey()
-
-
-@dataclass(frozen=True)
-class ValueStateDescriptor:
-    """A named value per key, of an Arrow type."""
-
-    name: str
-    type: pa.DataType
-
-
-class ValueState(Generic[T]):
-    """The value of the current key."""
-
+class HeapValueState(ValueState[T]):
     def __init__(self, backend: HeapBackend, values: dict[Key, T]) -> None:
         self._backend = backend
         self._values = values
@@ -63,8 +40,7 @@ class ValueState(Generic[T]):
 
 
 class HeapBackend:
-    """The keyed state of one operator subtask. `key` is the current key; the operator sets it for each record, as
-    `canonical` gives it."""
+    """A `KeyedBackend` in memory."""
 
     def __init__(self, key_fields: Sequence[pa.Field]) -> None:
         self._fields = list(key_fields)
@@ -77,7 +53,6 @@ class HeapBackend:
         self._restored: dict[str, list[pa.Table]] = {}
 
     def canonical(self, keys: Iterator[Key]) -> Iterator[Key]:
-        """Keys as they have to be set."""
         return map(_canonical, keys) if self._float_keys else keys
 
     def value_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
@@ -86,10 +61,9 @@ class HeapBackend:
             known = self._states[descriptor.name] = (descriptor, self._load(descriptor))
         elif known[0] != descriptor:
             raise ValueError(f"state {descriptor.name!r} is declared twice, as {known[0].type} and {descriptor.type}")
-        return ValueState(self, known[1])
+        return HeapValueState(self, known[1])
 
     def apply_to_all(self, descriptor: ValueStateDescriptor, function: Callable[[Key, ValueState[Any]], None]) -> None:
-        """For each key that has a value; afterwards there is no current key."""
         state = self.value_state(descriptor)
         for key in list(self._states[descriptor.name][1]):
             self.key = key
@@ -97,12 +71,10 @@ class HeapBackend:
         self.key = NO_KEY
 
     def restore(self, name: str, table: pa.Table) -> None:
-        """To be called before the states are asked for."""
         assert name not in self._states, f"state {name!r} is restored after it was opened"
         self._restored.setdefault(name, []).append(table)
 
     def snapshot(self) -> list[tuple[str, Callable[[], pa.Table]]]:
-        """Per state name, how to make its table later. Later updates do not show in it."""
         parts: list[tuple[str, Callable[[], pa.Table]]] = []
         for name, (descriptor, values) in self._states.items():
             held = frozen(name, descriptor.type, list(values.values()))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.errors import ChannelError
+from engine.core.errors import ChannelError, RecordTooLarge
 from engine.core.ports import Frame
 from engine.protocol.credits import MAX_FRAME_BYTES
 from engine.protocol.ids import ChannelId
@@ -68,7 +68,7 @@ def test_slices_of_string_columns_count_their_own_bytes_only() -> None:
 def test_a_record_too_large_for_a_frame_is_told_with_its_size() -> None:
     batch = pa.record_batch({"s": ["x" * (MAX_FRAME_BYTES + 1)]})
     with pytest.raises(
-        ChannelError, match=r"one record has 20971.. bytes; a channel takes records up to 2097152 bytes"
+        RecordTooLarge, match=r"one record has 20971.. bytes; a channel takes records up to 2097152 bytes"
     ):
         sliced(batch)
 

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.ports import Element, Frame
-from engine.protocol.alignment.aligner import Aligned, AlignedBarriers, TrackedBarriers
+from engine.protocol.alignment.aligned import AlignedBarriers
+from engine.protocol.alignment.aligner import Aligned
+from engine.protocol.alignment.tracked import TrackedBarriers
 from engine.protocol.credits import CHANNEL_BYTES
 from engine.protocol.ids import ChannelId
 from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.connectors import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
+from engine.core.ports import Store
+from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
 from engine.runtime.operators import sink as sink_module
 from engine.runtime.operators.sink import SinkOperator
-from engine.store.directory import Store, StoreError
 from tests.fakes import Collected, FakeOffload, context
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_event_time", pa.int64())])

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.connectors.dataframe import StaticTable
 from engine.core.paths import JobPaths
 from engine.runtime.operators.static_join import JoinIndex
+from engine.runtime.static_table import StaticTable
 from engine.store.directory import DirectoryStore
 
 KEYS = st.one_of(st.none(), st.integers(0, 6))
@@ -34,7 +34,7 @@ def test_keys_of_several_columns_all_have_to_be_equal() -> None:
 
 def test_old_versions_are_deleted_and_only_complete_ones_are_read(tmp_path: Path) -> None:
     store, paths = DirectoryStore(tmp_path), JobPaths("job")
-    table = StaticTable(None, pa.schema([("key", pa.int64())]), 1000)
+    table = StaticTable(pa.schema([("key", pa.int64())]), 1000)
     for version in (1, 2, 3):
         folder = tmp_path / paths.static_table("owners", version)
         folder.mkdir(parents=True)

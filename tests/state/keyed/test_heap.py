@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.state_types import ValueStateDescriptor
 from engine.snapshot.statefile import decode, encode
 from engine.state.key_groups import KeyGroupRange
-from engine.state.keyed.heap import HeapBackend, ValueStateDescriptor
+from engine.state.keyed.heap import HeapBackend
 
 COUNT = ValueStateDescriptor("count", pa.int64())
 KEYS = [pa.field("k", pa.string()), pa.field("g", pa.int64())]

@@ -1,0 +1,47 @@
+"""`KeyedBackend`: what an operator asks of its keyed state, wherever the values are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from engine.core.state_types import ValueState, ValueStateDescriptor
+
+Key = tuple[Any, ...]
+
+
+class _NoKey(tuple[Any, ...]):
+    """Can't be looked up: so states need not ask on each access whether there is a key."""
+
+    def __hash__(self) -> int:
+        raise TypeError(
+            "a broadcast record has no key, so there is no keyed state to read or write: use "
+            "context.apply_to_keyed_state(descriptor, function)"
+        )
+
+
+NO_KEY: Key = _NoKey()
+
+
+class KeyedBackend(Protocol):
+    """The keyed state of one operator subtask."""
+
+    key: Key
+    """The current key. The operator sets it for each record, as `canonical` gives it."""
+
+    def canonical(self, keys: Iterator[Key]) -> Iterator[Key]:
+        """Returns the keys in the form in which they have to be set."""
+
+    def value_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
+        """Returns the state of this name; it follows the current key."""
+
+    def apply_to_all(self, descriptor: ValueStateDescriptor, function: Callable[[Key, ValueState[Any]], None]) -> None:
+        """Calls `function` for each key that has a value; afterwards there is no current key."""
+
+    def restore(self, name: str, table: pa.Table) -> None:
+        """Takes part of a saved state; to be called before the states are asked for."""
+
+    def snapshot(self) -> list[tuple[str, Callable[[], pa.Table]]]:
+        """Returns per state name how to make its table later. Later updates do not show in it."""

@@ -1,0 +1,24 @@
+"""Whose fault each error is: the JobMaster takes the job's own for the user's to mend."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.connectors.files.listing import FileError
+from engine.core import errors
+from engine.protocol.failures import Fault
+
+OUTSIDE = {"StoreError", "SyncFailed", "CorruptSnapshot", "Fenced", "ChannelBroken", "NotRunning", "Ending"}
+WEIR = {"ChannelError"}
+
+
+def test_every_error_of_core_is_in_the_tree_and_has_the_fault_that_is_meant() -> None:
+    raised = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and name != "Fault"}
+    assert all(issubclass(kind, errors.WeirError) for kind in raised.values())
+    assert {name for name, kind in raised.items() if kind.fault is Fault.OUTSIDE} == OUTSIDE
+    assert {name for name, kind in raised.items() if kind.fault is Fault.WEIR} == WEIR
+
+
+@pytest.mark.parametrize("error", [errors.JobError, errors.UserFunctionError, errors.SchemaMismatch, FileError])
+def test_what_its_author_can_mend_is_the_job_s_own(error: type[errors.WeirError]) -> None:
+    assert error.fault is Fault.JOB
