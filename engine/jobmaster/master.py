@@ -110,7 +110,7 @@ class JobMaster:
     def __init__(
         self,
         execution: ExecutionGraph,
-        log: EpochLog,
+        epoch_log: EpochLog,
         committers: Mapping[str, Committer],
         owner: str,
         nonce: str,
@@ -128,7 +128,7 @@ class JobMaster:
         self.rates = Rates()
         self._current: Attempt | None = None
         self._publisher = Publisher(
-            execution.graph, log, committers, wall_ms, self.config.retry_ms, self._off_loop, self._publication_is
+            execution.graph, epoch_log, committers, wall_ms, self.config.retry_ms, self._off_loop, self._publication_is
         )
         self._restarts = Restarts(execution.graph.restart, self.config.same_error_limit)
         self._owner = owner

@@ -90,7 +90,7 @@ class Publisher:
     def __init__(
         self,
         graph: JobGraph,
-        log: EpochLog,
+        epoch_log: EpochLog,
         committers: Mapping[str, Committer],
         wall_ms: Callable[[], int],
         retry_ms: float,
@@ -101,7 +101,7 @@ class Publisher:
         self.ledger: dict[str, int] = {}
         """The job's totals at the newest epoch."""
         self._graph = graph
-        self._log = log
+        self._epoch_log = epoch_log
         self._committers = dict(committers)
         self._wall_ms = wall_ms
         self._retry_ms = retry_ms
@@ -144,7 +144,7 @@ class Publisher:
                 self._retained = [self.newest] if self.newest else []
             return done(claimed, error, now_ms)
 
-        return self._off_loop("claim", lambda: self._log.claim(owner), claimed)
+        return self._off_loop("claim", lambda: self._epoch_log.claim(owner), claimed)
 
     def restore(self, attempt: AttemptId, done: Done) -> RunOffLoop:
         """Commits the newest epoch again, since it may have been published and not committed, and removes what no
@@ -154,7 +154,7 @@ class Publisher:
         newest = self.newest
 
         def work() -> Manifest | None:
-            manifest = self._log.read_manifest(newest) if newest else None
+            manifest = self._epoch_log.read_manifest(newest) if newest else None
             permit = CommitPermit.issue(newest, attempt.generation) if newest else None
             if permit is not None and manifest is not None:
                 self._commit_all(permit, manifest)
@@ -188,7 +188,7 @@ class Publisher:
                 now_ms,
             )
         self._publication = Publication(completed, manifest)
-        return [self._off_loop("manifest", lambda: self._log.write_manifest(manifest), self._manifest_written)]
+        return [self._off_loop("manifest", lambda: self._epoch_log.write_manifest(manifest), self._manifest_written)]
 
     def drop_waiting(self) -> list[CompletedCheckpoint]:
         """Forgets the checkpoints whose publication has not begun, and returns them."""
@@ -229,7 +229,7 @@ class Publisher:
         publication, record = self._open, self._record
         assert publication.ref is not None and record is not None
         ref = publication.ref
-        return self._off_loop("publish", lambda: self._log.publish(record, ref), self._appended)
+        return self._off_loop("publish", lambda: self._epoch_log.publish(record, ref), self._appended)
 
     def _appended(self, record: LogRecord | None, error: BaseException | None, now_ms: float) -> list[Action]:
         publication = self._open
@@ -300,7 +300,7 @@ class Publisher:
         self._swept = True
 
         def work() -> None:
-            store, paths = self._log.store, self._log.paths
+            store, paths = self._epoch_log.store, self._epoch_log.paths
             files = [path for number in generations for path in store.list(paths.generation(number))]
             for directory in disposable(paths, files, kept, generation):
                 store.delete(directory)
@@ -309,12 +309,12 @@ class Publisher:
 
     def discard(self, attempt: AttemptId, checkpoint: int) -> RunOffLoop:
         """Deletes the state files of an aborted checkpoint. What its sinks pre-committed stays."""
-        return self.delete([self._log.paths.attempt(attempt, checkpoint)])
+        return self.delete([self._epoch_log.paths.attempt(attempt, checkpoint)])
 
     def delete(self, paths: list[str]) -> RunOffLoop:
         def work() -> None:
             for path in paths:
-                self._log.store.delete(path)
+                self._epoch_log.store.delete(path)
 
         return self._off_loop("delete", work, _ignore)
 

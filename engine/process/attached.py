@@ -28,7 +28,7 @@ from engine.spark.session import is_local, spark_master_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger("weir.master")
+logger = logging.getLogger("weir.master")
 
 
 class AttachedJob:
@@ -64,7 +64,7 @@ class AttachedJob:
         try:
             self._end = self._process.run()
         except Exception as error:
-            log.exception("the JobMaster of %s can't go on", self.client.name)
+            logger.exception("the JobMaster of %s can't go on", self.client.name)
             self._end = MasterExit(Outcome.FAILED.value, str(error))
             self._folder.write_exit(self._end, self._launch)
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from engine.core.errors import WeirError
 from engine.graph.execution_graph import ExecutionGraph
-from engine.host.launch import MasterLaunch, read_launch
+from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
 from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.loading import load
@@ -19,7 +19,7 @@ from engine.process.master_process import MasterProcess
 from engine.spark.packaging import package
 from engine.spark.session import is_local, start_session
 
-log = logging.getLogger("weir.master")
+logger = logging.getLogger("weir.master")
 
 _EXIT_CODES = {Outcome.FINISHED.value: 0, Outcome.CANCELLED.value: 0, Outcome.FENCED.value: FENCED_EXIT_CODE}
 
@@ -32,10 +32,10 @@ def main() -> None:
     try:
         end = run(launch)
     except (WeirError, ValueError, OSError) as error:
-        log.exception("the JobMaster can't start")
+        logger.exception("the JobMaster can't start")
         end = MasterExit(Outcome.FAILED.value, str(error))
         folder.write_exit(end, launch)
-    log.info("the job is %s: %s", end.outcome, end.reason)
+    logger.info("the job is %s: %s", end.outcome, end.reason)
     sys.stdout.flush()
     # Flight servers and Spark's gateway have threads that hang at interpreter exit; the JVM ends with our pipe.
     os._exit(_EXIT_CODES.get(end.outcome, 1))
@@ -52,17 +52,22 @@ def run(launch: MasterLaunch) -> MasterExit:
         conf=launch.conf,
         py_files=_shipped(launch),
     )
-    log.info("Spark is up after %.1f s", time.monotonic() - started_s)
+    logger.info("Spark is up after %.1f s", time.monotonic() - started_s)
     process = MasterProcess(
         launch,
         graph,
-        partial(load, launch),
+        partial(load, _of_graph(launch)),
         session,
         module_path=tuple(sys.path) if is_local(launch.spark_master) else (),
         orphaned=lambda: os.getppid() != parent,
     )
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
     return process.run()
+
+
+def _of_graph(launch: MasterLaunch) -> LaunchOptions:
+    """Returns the options that decide the graph. Slots get these only: Spark's configuration may hold secrets."""
+    return LaunchOptions(path=launch.path, name=launch.name, params=launch.params, parallelism=launch.parallelism)
 
 
 def _shipped(launch: MasterLaunch) -> list[str]:

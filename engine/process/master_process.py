@@ -50,7 +50,7 @@ HEARTBEAT_MS = 1000
 LEASE_S = 15.0
 END_PATIENCE_S = 5.0
 
-log = logging.getLogger("weir.master")
+logger = logging.getLogger("weir.master")
 
 
 _FENCED = Stop(Outcome.FENCED, "another JobMaster runs this job")
@@ -125,12 +125,12 @@ class MasterProcess:
             None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
         )
         self._inputs.prepare()
-        self._slot_job = SlotJob(self._session, slot_launch, self._execution, self._on_slot_job_end, log.warning)
+        self._slot_job = SlotJob(self._session, slot_launch, self._execution, self._on_slot_job_end, logger.warning)
         self._slot_job.start()
         rest.start()
         self._rest_url = rest.url
         to_logs = LogHandler(LogWriter(self._folder.logs, MASTER))
-        log.addHandler(to_logs)
+        logger.addHandler(to_logs)
         try:
             self._loop()
             self._slot_job.stop(END_PATIENCE_S)
@@ -139,7 +139,7 @@ class MasterProcess:
             return self._leave()
         finally:
             rest.stop()  # last: who asks is told that it is ending until its end can be read
-            log.removeHandler(to_logs)
+            logger.removeHandler(to_logs)
 
     def _leave(self) -> MasterExit:
         assert self._end is not None
@@ -275,7 +275,7 @@ class MasterProcess:
                 case Send(session, message):
                     self._control.send(session, message)
                 case KillSlot(slot, why):
-                    log.warning("killing the slot in process %d: %s", slot.pid, why)
+                    logger.warning("killing the slot in process %d: %s", slot.pid, why)
                     self._slot_job.kill(slot.task_attempt, why)
                 case RunOffLoop(name, work, done):
                     self._offload.submit(_LANES.get(name, "publish"), work, self._bind(done))
@@ -287,7 +287,7 @@ class MasterProcess:
     def _bind(self, done: Callable[[Any, BaseException | None, float], list[Action]]) -> Callable[..., None]:
         def finished(result: Any, error: BaseException | None) -> None:
             if isinstance(error, SyncFailed):
-                log.critical("%s; what is durable is unknown now, this process must not go on", error)
+                logger.critical("%s; what is durable is unknown now, this process must not go on", error)
                 os._exit(70)
             self._carry_out(done(result, error, self._clock.now_ms()))
 
@@ -299,7 +299,7 @@ class MasterProcess:
             event = msgspec.structs.replace(event, last_seen_ms=self._last_seen.at_ms)
         event = stamped(event, self._clock.wall_ms(), generation)
         self.timeline.add(event)
-        log.info("%s %s", event.kind, _short(event))
+        logger.info("%s %s", event.kind, _short(event))
         self._offload.submit("history", lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
             self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation))
@@ -313,7 +313,7 @@ def _short(event: AnyEvent) -> dict[str, Any]:
 
 def _written(_: None, error: BaseException | None) -> None:
     if error is not None:
-        log.warning("an event is missing in the job's history: %s", error)
+        logger.warning("an event is missing in the job's history: %s", error)
 
 
 _LANES = {"delete": "clean", "sweep": "clean"}

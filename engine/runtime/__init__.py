@@ -1,1 +1,1 @@
-"""What runs inside a slot: task loop, gates, ports, operators."""
+"""What runs inside a slot: the task loop, subtasks, chains, the exchange, operators."""

@@ -9,35 +9,35 @@ import pyarrow as pa
 
 from engine.core.tags import OutputTag
 from engine.protocol.signals import Signal, Watermark
-from engine.runtime.exchange.channels import OutputPort
+from engine.runtime.exchange.channels import OutputGate
 from engine.runtime.operators.base import Operator, OperatorContext, OperatorSnapshot, Output
 from engine.runtime.running import RUNNING
 
 T = TypeVar("T")
 
 
-class PortsOutput:
-    """The end of the chain: rows go to the output ports, side outputs to those that ask for them, signals to all."""
+class GatesOutput:
+    """The end of the chain: rows go to the output gates, side outputs to those that ask for them, signals to all."""
 
-    def __init__(self, ports: Sequence[OutputPort]) -> None:
-        self._ports = ports
-        self._main = [port for port in ports if port.side is None]
+    def __init__(self, gates: Sequence[OutputGate]) -> None:
+        self._gates = gates
+        self._main = [gate for gate in gates if gate.side is None]
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        for port in self._main:
-            port.emit(batch)
+        for gate in self._main:
+            gate.emit(batch)
 
     def emit_side(self, uid: str, tag: OutputTag, batch: pa.RecordBatch) -> None:
-        for port in self._ports:
-            if port.side == (uid, tag.name):
-                port.emit(batch)
+        for gate in self._gates:
+            if gate.side == (uid, tag.name):
+                gate.emit(batch)
 
     def watermark(self, timestamp_ms: int) -> None:
         self.signal(Watermark(timestamp_ms))
 
     def signal(self, signal: Signal) -> None:
-        for port in self._ports:
-            port.broadcast(signal)
+        for gate in self._gates:
+            gate.broadcast(signal)
 
 
 class _Link:
@@ -71,7 +71,7 @@ class _Link:
 class OperatorChain:
     """`input` takes what arrives; `end` tells each operator, first to last, that nothing follows."""
 
-    def __init__(self, operators: Sequence[Operator], contexts: Sequence[OperatorContext], tail: PortsOutput) -> None:
+    def __init__(self, operators: Sequence[Operator], contexts: Sequence[OperatorContext], tail: GatesOutput) -> None:
         self.operators = list(operators)
         self.tail = tail
         self.input: Output = tail

@@ -17,8 +17,8 @@ from engine.protocol.credits import ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.messages import SlotMessage
-from engine.runtime.chain import OperatorChain, PortsOutput
-from engine.runtime.exchange.channels import OutputChannel, OutputPort
+from engine.runtime.chain import GatesOutput, OperatorChain
+from engine.runtime.exchange.channels import OutputChannel, OutputGate
 from engine.runtime.exchange.gate import InputGate
 from engine.runtime.operators.base import EVENT_TIME, OperatorContext, RestoredState
 from engine.runtime.plan import InputPlan, SlotPlan, SubtaskPlan
@@ -71,11 +71,11 @@ class Deployer:
     def _subtask(self, deployment: Deployment, plan: SubtaskPlan, restored: Restored | None) -> Subtask:
         attempt = deployment.attempt
         counters: Counters = {}
-        ports = self._ports(deployment, plan)
+        outputs = self._outputs(deployment, plan)
         operators = [operator.build() for operator in plan.operators]
         named = {operator.uid: operator.named for operator in plan.operators}
         contexts = {uid: self._context(uid, plan, attempt, counters, named.get(uid, True)) for uid in plan.uids}
-        chain = OperatorChain(operators, [contexts[of.uid] for of in plan.operators], PortsOutput(ports))
+        chain = OperatorChain(operators, [contexts[of.uid] for of in plan.operators], GatesOutput(outputs))
         head = plan.source.build() if plan.source else self._gate(deployment, plan.id, plan.inputs)
         opened: list[Callable[[], None]] = []
         try:
@@ -95,16 +95,13 @@ class Deployer:
             raise
         RUNNING.set(None)
         return Subtask(
-            plan.id,
+            plan,
             attempt,
             head,
-            plan.source.uid if plan.source else "",
             chain,
-            [operator.uid for operator in plan.operators],
-            ports,
+            outputs,
             counters,
             self.clock,
-            plan.row_lane,
             self.batch_rows,
             lambda taken: self.upload(attempt, plan, taken),
             self.report,
@@ -127,16 +124,16 @@ class Deployer:
     def _aligner(self, mode: CheckpointingMode, channels: int) -> BarrierAligner:
         return TrackedBarriers(channels) if mode is CheckpointingMode.AT_LEAST_ONCE else AlignedBarriers(channels)
 
-    def _ports(self, deployment: Deployment, plan: SubtaskPlan) -> list[OutputPort]:
-        ports = []
+    def _outputs(self, deployment: Deployment, plan: SubtaskPlan) -> list[OutputGate]:
+        gates: list[OutputGate] = []
         for edge in plan.outputs:
             channels = [
                 OutputChannel(deployment.attempt, channel, self.transport, self.limits.frame_bytes)
                 for channel in edge.channels
             ]
             deployment.outputs.update({channel.id: channel for channel in channels})
-            ports.append(OutputPort(edge.edge, channels, edge.partitioner(), edge.side))
-        return ports
+            gates.append(OutputGate(edge.edge, channels, edge.partitioner(), edge.side))
+        return gates
 
     def _context(
         self, uid: str, plan: SubtaskPlan, attempt: AttemptId, counters: Counters, named: bool

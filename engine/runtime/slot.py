@@ -83,7 +83,7 @@ class SlotRuntime:
         self._store = store
         self._paths = paths
         self._control = control
-        self._log = EpochLog(store, paths)
+        self._epoch_log = EpochLog(store, paths)
         self._deployer = Deployer(
             paths,
             clock,
@@ -227,7 +227,7 @@ class SlotRuntime:
         ref, wanted = deploy.restore, _wanted(plan)
         self._offload.submit(
             "restore",
-            lambda: restore(self._log, ref, wanted),
+            lambda: restore(self._epoch_log, ref, wanted),
             lambda restored, error: self._restored(deploy, plan, restored, error),
         )
 

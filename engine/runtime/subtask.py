@@ -17,14 +17,15 @@ from engine.core.closing import close_all
 from engine.core.ports import Clock
 from engine.protocol import ledger
 from engine.protocol.alignment.aligner import Aligned, Superseded
-from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.ids import AttemptId
 from engine.protocol.ledger import Counters
 from engine.protocol.messages import Decline, SlotMessage, SubtaskFinished
 from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
 from engine.runtime.chain import OperatorChain
-from engine.runtime.exchange.channels import OutputPort
+from engine.runtime.exchange.channels import OutputGate
 from engine.runtime.exchange.gate import Ended, InputGate, Second
 from engine.runtime.operators.base import OperatorSnapshot
+from engine.runtime.plan import SubtaskPlan
 from engine.runtime.source_head import SourceHead
 
 BATCH_ROWS = 262_144
@@ -65,34 +66,30 @@ class Meter:
 class Subtask:
     def __init__(
         self,
-        subtask: SubtaskId,
+        plan: SubtaskPlan,
         attempt: AttemptId,
         head: SourceHead | InputGate,
-        head_uid: str,
         chain: OperatorChain,
-        uids: Sequence[str],
-        ports: Sequence[OutputPort],
+        outputs: Sequence[OutputGate],
         counters: Counters,
         clock: Clock,
-        row_lane: bool,
         batch_rows: int,
         upload: Callable[[TakenSnapshot], None],
         report: Callable[[SlotMessage], None],
     ) -> None:
-        self.id = subtask
+        self.id = plan.id
         self.meter = Meter()
         self.finished = False
+        self._plan = plan
         self._attempt = attempt
         self._head = head
-        self._head_uid = head_uid
+        self._source_uid = plan.source.uid if plan.source else ""
         self._chain = chain
-        self._uids = list(uids)
-        self._ports = list(ports)
+        self._outputs = list(outputs)
         self._counters = counters
         self._clock = clock
-        self._row_lane = row_lane
         self._batch_rows = batch_rows
-        self._max_rows = min(1024, batch_rows) if row_lane else batch_rows
+        self._max_rows = min(1024, batch_rows) if plan.row_lane else batch_rows
         self._idle = False
         self._last_trigger = 0
         self._upload = upload
@@ -124,12 +121,12 @@ class Subtask:
     # --- work ---
 
     def step(self) -> Activity:
-        for port in self._ports:
-            port.flush()
+        for output in self._outputs:
+            output.flush()
         if self._triggers and (not isinstance(self._head, SourceHead) or self._head.ready):
             self._take_snapshot(*self._triggers.popleft(), alignment_ms=0.0)
             return Activity.BUSY
-        if self._chain.blocked or any(port.blocked for port in self._ports):
+        if self._chain.blocked or any(output.blocked for output in self._outputs):
             return Activity.BACK_PRESSURED
         busy = self._step_source(self._head) if isinstance(self._head, SourceHead) else self._step_gate(self._head)
         return Activity.BUSY if busy else Activity.IDLE
@@ -144,7 +141,7 @@ class Subtask:
         if batch is not None:
             self._process(batch, self._chain.input.emit)
         for tag, rows in aside:
-            self._chain.tail.emit_side(self._head_uid, tag, rows)
+            self._chain.tail.emit_side(self._source_uid, tag, rows)
         watermark = head.watermark()
         if watermark is not None:
             self._advance(watermark)
@@ -179,7 +176,7 @@ class Subtask:
 
     def _process(self, batch: pa.RecordBatch, emit: Callable[[pa.RecordBatch], None]) -> None:
         self.meter.rows_in += batch.num_rows
-        if not self._row_lane:
+        if not self._plan.row_lane:
             emit(batch)
             return
         before = self._clock.now_ms()
@@ -221,13 +218,14 @@ class Subtask:
 
     def _snapshots(self, checkpoint: int) -> Iterator[tuple[str, OperatorSnapshot | None]]:
         if isinstance(self._head, SourceHead):
-            yield self._head_uid, self._head.snapshot()
-        yield from zip(self._uids, self._chain.snapshots(checkpoint), strict=True)
+            yield self._source_uid, self._head.snapshot()
+        uids = (operator.uid for operator in self._plan.operators)
+        yield from zip(uids, self._chain.snapshots(checkpoint), strict=True)
 
     def _ledger(self) -> Counters:
         counters = dict(self._counters)
-        for port in self._ports:
-            ledger.add(counters, {ledger.sent(port.edge): port.rows_sent})
+        for output in self._outputs:
+            ledger.add(counters, {ledger.sent(output.edge): output.rows_sent})
         if isinstance(self._head, InputGate):
             ledger.add(counters, {ledger.received(e): rows for e, rows in self._head.rows_received.items()})
         return counters
@@ -245,7 +243,7 @@ class Subtask:
     def rows_out(self) -> int:
         """Sent on, or written by its sinks. Read by the heartbeat's thread too, hence the copy."""
         written = sum(rows for name, rows in list(self._counters.items()) if name.startswith(ledger.SINK))
-        return written + sum(port.rows_sent for port in self._ports)
+        return written + sum(output.rows_sent for output in self._outputs)
 
     def close(self) -> None:
         source = [self._head.close] if isinstance(self._head, SourceHead) else []

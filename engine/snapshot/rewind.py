@@ -25,15 +25,15 @@ class NothingIntact(Exception):
     """No epoch in the store can be read whole."""
 
 
-def newest_intact(log: EpochLog) -> Manifest:
+def newest_intact(epoch_log: EpochLog) -> Manifest:
     """The newest epoch of which every byte is as it was written."""
     problems = []
-    for ref in _epochs(log):
+    for ref in _epochs(epoch_log):
         try:
-            manifest = log.read_manifest(ref)
+            manifest = epoch_log.read_manifest(ref)
             for state in manifest.subtasks:
                 for file in state.files:
-                    read_checked(log.store, file.path, file.checksum)
+                    read_checked(epoch_log.store, file.path, file.checksum)
         except CorruptSnapshot as error:
             problems.append(f"epoch {ref.epoch}: {error}")
             continue
@@ -41,23 +41,23 @@ def newest_intact(log: EpochLog) -> Manifest:
     raise NothingIntact("; ".join(problems) or "the job has no epoch yet")
 
 
-def _epochs(log: EpochLog) -> Iterator[ManifestRef]:
+def _epochs(epoch_log: EpochLog) -> Iterator[ManifestRef]:
     """The epochs whose manifests are still there, newest first."""
-    for path in reversed(log.store.list(log.paths.log_directory())):
-        record = msgspec.json.decode(log.store.read(path), type=LogRecord)
+    for path in reversed(epoch_log.store.list(epoch_log.paths.log_directory())):
+        record = msgspec.json.decode(epoch_log.store.read(path), type=LogRecord)
         if record.kind is not RecordKind.FENCE and record.newest is not None:
             yield record.newest
 
 
-def go_back(log: EpochLog, owner: str, *, hide: bool) -> tuple[int, int]:
+def go_back(epoch_log: EpochLog, owner: str, *, hide: bool) -> tuple[int, int]:
     """Publish the newest intact state as a new epoch; returns (its old number, its new one).
 
     `hide`: tables hide what was published after it; otherwise that stays, and what is read again is published again.
     """
-    target = newest_intact(log)
+    target = newest_intact(epoch_log)
     claimed = None
     while claimed is None:
-        claimed = log.claim(owner)
+        claimed = epoch_log.claim(owner)
     last = claimed.record
     assert last.newest is not None
     epoch = last.newest.epoch + 1
@@ -72,26 +72,26 @@ def go_back(log: EpochLog, owner: str, *, hide: bool) -> tuple[int, int]:
         final=False,
         rewound_to=target.epoch if hide else None,
     )
-    manifest = _copied(log.store, log.paths, manifest)
-    ref = log.write_manifest(manifest)
+    manifest = _copied(epoch_log.store, epoch_log.paths, manifest)
+    ref = epoch_log.write_manifest(manifest)
     record = rewind_after(last, ref)
     outcome = Created.UNKNOWN
     while outcome is Created.UNKNOWN:
-        outcome = log.append(record)
+        outcome = epoch_log.append(record)
     if outcome is Created.EXISTS:
         raise Fenced("a JobMaster of this job started meanwhile: cancel it first")
     return target.epoch, epoch
 
 
-def fork(log: EpochLog, name: str, owner: str) -> int:
+def fork(epoch_log: EpochLog, name: str, owner: str) -> int:
     """Begin job `name` with this job's newest intact state; its own epochs and tables begin anew."""
-    target = newest_intact(log)
-    other = EpochLog(log.store, JobPaths(name))
+    target = newest_intact(epoch_log)
+    other = EpochLog(epoch_log.store, JobPaths(name))
     if other.last() is not None:
         raise StoreError(f"there is a job {name!r} in the store already: choose another name")
-    _copy_inputs(log.store, log.paths, other.paths)
+    _copy_inputs(epoch_log.store, epoch_log.paths, other.paths)
     manifest = msgspec.structs.replace(target, job=name, epoch=0, commits=[], carried=[], final=False, rewound_to=None)
-    ref = other.write_manifest(_copied(log.store, other.paths, manifest))
+    ref = other.write_manifest(_copied(epoch_log.store, other.paths, manifest))
     record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1)
     outcome = Created.UNKNOWN
     while outcome is Created.UNKNOWN:

@@ -186,7 +186,7 @@ def _commit_before_publish() -> Patches:
 
         def work() -> Any:
             self._commit_all(CommitPermit.issue(ref, record.generation), manifest)
-            return self._log.publish(record, ref)
+            return self._epoch_log.publish(record, ref)
 
         return RunOffLoop("publish", work, self._appended)
 
@@ -301,7 +301,7 @@ def _restore_does_not_commit() -> Patches:
 
     def silent(self: Publisher, attempt: Any, done: Any) -> RunOffLoop:
         action, newest = restore(self, attempt, done), self.newest
-        return RunOffLoop(action.name, lambda: self._log.read_manifest(newest) if newest else None, action.done)
+        return RunOffLoop(action.name, lambda: self._epoch_log.read_manifest(newest) if newest else None, action.done)
 
     return [(Publisher, "restore", silent)]
 

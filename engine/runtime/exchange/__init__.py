@@ -1,1 +1,1 @@
-"""Between subtasks: output ports and channels, input gates, partitioners."""
+"""Between subtasks: output gates and channels, input gates, partitioners."""

@@ -1,4 +1,4 @@
-"""The two ends of a channel, and the output port that spreads batches over the channels of one edge.
+"""The two ends of a channel, and the output gate that spreads batches over the channels of one edge.
 
 Invariants: a sender never exceeds its credit; frames arrive in sequence, each once; a signal stays behind the data that
 was emitted before it.
@@ -90,7 +90,7 @@ def _with_own_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-class OutputPort:
+class OutputGate:
     """Everything one subtask sends along one edge."""
 
     def __init__(

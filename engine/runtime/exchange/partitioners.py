@@ -1,4 +1,4 @@
-"""Which channel of an output port gets which rows: one partitioner per kind of exchange (A4).
+"""Which channel of an output gate gets which rows: one partitioner per kind of exchange (A4).
 
 Invariant: what a sender did before decides alone where rows go, never chance: the simulator repeats it.
 """
@@ -27,7 +27,7 @@ _SENDER_BITS = 44
 
 class Partitioner(Protocol):
     def split(self, batch: pa.RecordBatch) -> Parts:
-        """(target, rows) pairs: a target is a position among the port's channels, and its rows keep their order."""
+        """(target, rows) pairs: a target is a position among the gate's channels, and its rows keep their order."""
 
 
 class HashPartitioner:

@@ -19,7 +19,7 @@ from engine.state.key_groups import KeyGroupRange
 
 
 class Output(Protocol):
-    """What follows an operator: the next one of its chain, or the subtask's output ports."""
+    """What follows an operator: the next one of its chain, or the subtask's output gates."""
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
 

@@ -10,7 +10,7 @@ from engine.core.ports import Frame
 from engine.protocol.credits import MAX_FRAME_BYTES
 from engine.protocol.ids import ChannelId
 from engine.protocol.signals import Barrier, EndOfData, Watermark
-from engine.runtime.exchange.channels import InputChannel, OutputChannel, OutputPort, sliced
+from engine.runtime.exchange.channels import InputChannel, OutputChannel, OutputGate, sliced
 from engine.runtime.exchange.partitioners import HashPartitioner
 from tests.fakes import ATTEMPT, FakeTransport
 
@@ -112,15 +112,15 @@ def test_a_batch_may_be_taken_in_parts_and_gives_its_bytes_back_once(sizes: list
 def test_a_port_spreads_rows_and_broadcasts_signals() -> None:
     transport = FakeTransport()
     channels = [OutputChannel(ATTEMPT, ChannelId("a->b", 0, target), transport) for target in range(3)]
-    port = OutputPort("a->b", channels, HashPartitioner(["n"], 3, 128))
-    port.emit(rows(100))
-    port.broadcast(Barrier(7, 0))
-    assert port.blocked
-    assert port.rows_sent == 100
+    gate = OutputGate("a->b", channels, HashPartitioner(["n"], 3, 128))
+    gate.emit(rows(100))
+    gate.broadcast(Barrier(7, 0))
+    assert gate.blocked
+    assert gate.rows_sent == 100
     for channel in channels:
         channel.on_grant(10_000)
-    port.flush()
-    assert not port.blocked
+    gate.flush()
+    assert not gate.blocked
     for target in range(3):
         of_target = [frame.element for channel, frame in transport.sent if channel.receiver == target]
         assert of_target[-1] == Barrier(7, 0)
