@@ -49,12 +49,12 @@ def test_epochs_may_be_missed_between_two_reads() -> None:
 
 def test_part_of_an_epoch_is_a_violation_that_names_its_neighbours() -> None:
     (found,) = judged(read(12, 5), END)
-    assert found == "t at 22:13:20.000: 12 rows are no whole number of epochs; epoch 3 ends at 10, epoch 4 at 25"
+    assert found == "t at 22:13:20.000: 12 rows are not a whole number of epochs; epoch 3 ends at 10, epoch 4 at 25"
 
 
 def test_as_many_rows_but_other_ones_are_a_violation() -> None:
     (found,) = judged(read(10, 112), END)
-    assert "10 rows are no whole number of epochs; epoch 2 has as many, but other rows" in found
+    assert "10 rows are not a whole number of epochs; epoch 2 has the same number of rows, but other ones" in found
 
 
 def test_more_rows_than_were_ever_published_are_a_violation() -> None:
@@ -63,7 +63,7 @@ def test_more_rows_than_were_ever_published_are_a_violation() -> None:
 
 def test_going_back_is_a_violation() -> None:
     (found,) = judged(read(25, 222), read(10, 111), END)
-    assert "went back to epoch 3 after epoch 4 was seen" in found
+    assert "the read saw epoch 3 after an earlier one had seen 4" in found
 
 
 def test_a_read_that_fails_is_a_violation() -> None:
@@ -72,11 +72,11 @@ def test_a_read_that_fails_is_a_violation() -> None:
 
 def test_the_last_read_must_show_everything() -> None:
     (found,) = judged(read(10, 111, last=True))
-    assert "after the end only 10 rows of 25, epoch 3" in found
+    assert "saw only 10 rows of 25, epoch 3" in found
 
 
 def test_nobody_who_reads_at_the_end_is_a_violation() -> None:
-    assert judged(read(25, 222)) == ["t: nobody read the table after the job's end"]
+    assert judged(read(25, 222)) == ["t: there is no read of the table after the job's end"]
 
 
 def test_the_states_of_a_table_begin_with_an_empty_one() -> None:
