@@ -56,9 +56,7 @@ def judge(
             return Health(State.FINISHED, ended.reason)
         if ended.outcome == "failed":
             return Health(State.FAILED, ended.reason)
-        return Health(
-            State.GONE, f"the job should run, but was {ended.outcome}: {ended.reason}", start_again=True
-        )
+        return Health(State.GONE, f"the job should run, but was {ended.outcome}: {ended.reason}", start_again=True)
     last_ms = max(desired.at_ms, heartbeat.at_ms if heartbeat else 0)
     age_s = max(0.0, (now_ms - last_ms) / 1000)
     if age_s > silent_after_s:

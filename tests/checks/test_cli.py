@@ -84,6 +84,7 @@ def test_a_drill_is_audited_and_what_its_reader_saw_counts(
     assert "seed 5" in run.output and "7 rows are not a whole number of epochs (and 1 more)" in run.output
 
 
+@pytest.mark.promise("H2")
 def test_a_drill_that_could_not_be_carried_out_is_neither_pass_nor_fail(
     weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
