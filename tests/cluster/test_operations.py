@@ -47,7 +47,7 @@ def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters
         job.wait_for("the second attempt", lambda s: s.attempt == 2 and s.running)
         before = job.completed(4)
         _ask_spark(before)
-        assert {address for address, _ in listening(job)} == {"127.0.0.1"}, "somebody else could reach it"
+        assert {address for address, _ in listening(job)} == {"127.0.0.1"}, "another machine could reach it"
         assert job.supervisor.master_pid is not None
         os.kill(job.supervisor.master_pid, signal.SIGKILL)
         job.wait_for("generation 2", lambda s: s.generation == 2 and s.running)
