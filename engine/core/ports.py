@@ -47,7 +47,7 @@ class Transport(Protocol):
         """Tells the sender of this channel how many bytes it may send in total since the attempt began."""
 
     def close(self, attempt: AttemptId) -> None:
-        """Closes every channel of this attempt and of earlier ones; their late frames and grants are dropped."""
+        """Closes every channel of this attempt; its late frames and grants are dropped."""
 
 
 class Offload(Protocol):
