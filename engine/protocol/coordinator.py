@@ -160,7 +160,7 @@ class CheckpointCoordinator:
         self._last_completion_ms = now_ms
 
     def on_not_published(self, checkpoint: int, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
-        """Aborts a completed checkpoint. Its epoch record was never tried, so nothing can have been committed."""
+        """Aborts a completed checkpoint. It has no epoch record and will have none, so nothing was committed."""
         del self._publishing[checkpoint]
         self._aborted.append(checkpoint)
         actions: list[CoordinatorAction] = [AbortCheckpoint(checkpoint, failure, detail)]
