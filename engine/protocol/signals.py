@@ -19,7 +19,7 @@ class Barrier(msgspec.Struct, frozen=True, tag="b"):
 
     checkpoint: int
     triggered_at_ms: int
-    """Unix time of the trigger: the history of each checkpoint shows how long its barriers traveled."""
+    """Unix time of the trigger: the history of each checkpoint shows how long its barriers took to arrive."""
 
 
 class EndOfData(msgspec.Struct, frozen=True, tag="e"):
