@@ -18,7 +18,7 @@ class WeirError(Exception):
 
 
 class JobError(WeirError):
-    """The job can't be built; it is raised before anything runs."""
+    """The job can't be built. The error is raised before anything runs."""
 
 
 class UserFunctionError(WeirError):

@@ -61,7 +61,7 @@ class StreamGraph:
         return self._add(StreamNode(len(self.nodes), spec.uid, schema, parallelism, None, spec, inputs, group))
 
     def next_uid(self, kind: str) -> str:
-        """Returns a generated uid, for an operator without state that is to be found again."""
+        """Returns a generated uid, for an operator without state: its uid may change between versions of a job."""
         return f"{kind}-{len(self.nodes)}"
 
     def _add(self, node: StreamNode) -> int:

@@ -12,7 +12,7 @@ from engine.protocol.messages import Acknowledge
 
 @dataclass
 class PendingCheckpoint:
-    """A triggered checkpoint that waits for every subtask. It accepts repeated and unknown acknowledgements."""
+    """A triggered checkpoint that waits for every subtask. Repeated and unknown acknowledgements do no harm."""
 
     checkpoint: int
     attempt: AttemptId
