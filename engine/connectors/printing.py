@@ -1,4 +1,4 @@
-"""`print()`: records on standard output, at once. A restart prints again what was printed since the last checkpoint."""
+"""The sink of `print()`: writes records to standard output at once. A restart prints those since the last epoch again."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class SlotProcess(Process):
         """A failure that none of the simulated faults can have caused is a bug, even if a restart would hide it."""
         if failure.corrupt:
             return
-        if " came where " in failure.error and not self.world.hits & {FRAME_LOST, FRAME_TWICE}:
+        if " arrived where " in failure.error and not self.world.hits & {FRAME_LOST, FRAME_TWICE}:
             raise Violation("channel_order", f"{self.name}: {failure.error}")
         if not failure.error.startswith(_EXPLAINED):
             raise Violation("internal_error", f"{self.name}: {failure.error}\n{failure.detail}")
