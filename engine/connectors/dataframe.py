@@ -1,4 +1,4 @@
-"""DataFrames as inputs of a job. Spark writes them into the job's store before slots start; slots read the Parquet files.
+"""DataFrames as inputs of a job. Spark writes them into the job's store as Parquet before slots start; slots read it.
 
 Invariant: a replay reads the same rows, even if the tables behind the DataFrame have changed. Only the driver holds the
 DataFrame, or the function that makes one.
@@ -30,7 +30,7 @@ _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 @dataclass
 class DataFrameSource(Source):
-    """A DataFrame as a bounded source. The first start of the job writes its files; later starts read the same files."""
+    """A DataFrame as a bounded source. The first start of the job writes its files; later starts read the same."""
 
     frame: DataFrameLike | None
     open_splits = ParquetSource.open_splits

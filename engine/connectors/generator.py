@@ -132,7 +132,9 @@ class _Reader(SplitReader):
             try:
                 array = _array(columns[field.name], field.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise SchemaMismatch(f"the generator's column {field.name!r} is not of type {field.type}: {error}") from error
+                raise SchemaMismatch(
+                    f"the generator's column {field.name!r} is not of type {field.type}: {error}"
+                ) from error
             if len(array) != count:
                 raise SchemaMismatch(
                     f"the generator's column {field.name!r} has {len(array)} values for {count} record numbers"

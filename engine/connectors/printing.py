@@ -1,4 +1,4 @@
-"""The sink of `print()`: writes records to standard output at once. A restart prints those since the last epoch again."""
+"""The sink of `print()`: prints records at once. A restart prints the records since the last epoch again."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_every_invariant_holds_whatever_the_seed_breaks(first: int) -> None:
 
 
 def test_every_transition_of_the_protocol_is_taken_by_some_seed() -> None:
-    """Runs after the seeds, and takes what they counted; a worker that ran none of them runs as many as it needs."""
+    """Uses the counts of the seeds that this worker ran before; runs further seeds until no transition is missing."""
     seeds = dict(HITS)
     for seed in range(SEEDS):
         if not coverage.missed(coverage.count(seeds.values())):
@@ -48,7 +48,7 @@ def test_every_transition_of_the_protocol_is_taken_by_some_seed() -> None:
 
 
 def test_a_process_that_is_put_to_sleep_twice_gets_what_came_meanwhile_in_order() -> None:
-    """The second sleep was shorter, and woke it before the frames that had come during the first."""
+    """A bug: a second, shorter sleep woke the process before it had got the frames that came during the first."""
     assert run(5603).violation is None
 
 

@@ -1,4 +1,4 @@
-"""`InputGate`: the inputs of one subtask. It decides which element is taken next, aligns barriers, merges watermarks."""
+"""`InputGate`: the inputs of one subtask. It decides which element is next, aligns barriers and merges watermarks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class InputGate:
         self._hold = limits.own_bytes // 4
         self._watermarks = [MAX_WATERMARK if channel.edge in timeless else MIN_WATERMARK for channel in channels]
         self._watermark = MIN_WATERMARK
-        self._behind = self._watermarks.count(MIN_WATERMARK)  # active channels at or below the clock, which hold it back
+        self._behind = self._watermarks.count(MIN_WATERMARK)  # active channels that hold the clock back
         self._idle_channels = [False] * len(channels)
         self._idle = False
         self._ended = 0

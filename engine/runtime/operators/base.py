@@ -55,7 +55,7 @@ class OperatorContext:
 
 @dataclass(frozen=True)
 class StatePart:
-    """A state table to write. The synchronous part captures references in `table`; the upload calls it and writes a file."""
+    """A state table to write: `table` holds references taken at the barrier; the upload calls it and writes a file."""
 
     name: str
     table: Callable[[], pa.Table]
@@ -65,7 +65,7 @@ class StatePart:
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """The state at a barrier. `pre_commit` runs with the upload and returns every committable not yet known committed."""
+    """The state at a barrier. `pre_commit` runs with the upload and returns all committables that are not committed."""
 
     inline: dict[str, Any] = field(default_factory=dict)
     parts: tuple[StatePart, ...] = ()

@@ -58,7 +58,7 @@ class BroadcastProcess(RowOperator):
             results = list(call(record, context) or ())
             if results and timeless:
                 raise SchemaMismatch(
-                    f"process_broadcast_element of {self.context.uid!r} emits records, which need an event time because "
+                    f"process_broadcast_element of {self.context.uid!r} emits records, which need an event time as "
                     "the other stream has one: call assign_timestamps_and_watermarks(...) on the broadcast stream too"
                 )
             yield results

@@ -1,8 +1,8 @@
 """The subtask's side of the two-phase commit: rows wait in an open transaction, and barriers turn it into committables.
 
-Invariants: a row is in exactly one piece. Every piece is persisted and becomes a committable in barrier order, even if a
-checkpoint in between fails or is aborted. Every snapshot carries a committable until an epoch that contains it is known
-to be complete.
+Invariants: a row is in exactly one piece. Every piece is persisted and becomes a committable in barrier order, even if
+a checkpoint in between fails or is aborted. Every snapshot carries a committable until an epoch that contains it is
+known to be complete.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROLL_BYTES = 32 << 20
 """A transaction of this size is written before its barrier, so that memory does not grow with the interval."""
 
 DIGEST_ROWS = 512
-"""Rows that are digested together. Hashing a few rows at a time costs more than all other work of a sink on them; larger
-groups delay the rows behind them (4096 rows: by five milliseconds)."""
+"""Rows that are digested together. Hashing a few rows at a time costs more than all other work of a sink on them;
+larger groups delay the rows behind them (4096 rows: by five milliseconds)."""
 
 
 class SinkOperator(Operator):

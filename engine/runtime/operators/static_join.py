@@ -1,4 +1,4 @@
-"""Joins a stream with a static table that every subtask holds as a whole. Columnar: finds keys by hash, then compares."""
+"""Joins a stream with a static table that every subtask holds as a whole; finds keys by hash, then compares them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class JoinIndex:
 
 
 class StaticJoin(Operator):
-    """Joins with one version of the table, which the snapshot names. `outer`: keeps records without a match, with nulls."""
+    """Joins with one version of the table; the snapshot names it. `outer`: keeps unmatched records, with nulls."""
 
     def __init__(self, static: StaticTable, keys: Sequence[str], outer: bool, schema: pa.Schema) -> None:
         self._static = static
