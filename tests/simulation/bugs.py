@@ -54,7 +54,7 @@ Patches = Sequence[tuple[Any, str, Any]]
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """A bug. `invariants`: those that may catch it; which comes first depends on the seed. `seed`: the first to catch it."""
+    """`invariants`: those that may catch the bug; which is first depends on the seed. `seed`: the first to catch it."""
 
     name: str
     patches: Callable[[], Patches]

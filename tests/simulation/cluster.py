@@ -1,8 +1,8 @@
 """Simulated processes around the real `SlotRuntime` and `JobMaster`, and the supervisor that keeps a JobMaster running.
 
 A JobMaster and its slots are one `Incarnation`, like a Spark application: a replacement has slots of its own, and the
-old ones may work on for a while. The simulated processes do what the real ones do on Spark; chance stands in for threads
-and network.
+old ones may work on for a while. The simulated processes do what the real ones do on Spark; chance stands in for
+threads and network.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SlotProcess(Process):
         self._link.to_master(encode(message), type(message).__name__)
 
     def _explain(self, failure: TaskFailed) -> None:
-        """Raises a Violation for a failure that no simulated fault explains: it is a bug, even if a restart would hide it."""
+        """Raises a Violation for a failure that no simulated fault explains: a bug, even if a restart would hide it."""
         if failure.corrupt:
             return
         if " arrived where " in failure.error and not self.world.hits & {FRAME_LOST, FRAME_TWICE}:

@@ -116,7 +116,7 @@ def draw_plan(seed: int) -> Plan:
 
 
 def _rewired(spec: JobSpec, random: Random) -> JobSpec:
-    """Adds an exchange or own slots to some jobs. `random` is separate, so the other draws of the seed stay the same."""
+    """Adds an exchange or own slots to some jobs. `random` is separate, so other draws of the seed do not change."""
     exchange = random.choice(EXCHANGES) if random.random() < 0.2 else ""
     return replace(spec, exchange=exchange, own_slots=random.random() < 0.1)
 

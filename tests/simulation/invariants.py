@@ -144,7 +144,7 @@ class Checker:
         self._seen.late_rows = manifest.ledger.get("late:pv", 0)
 
     def _files(self, manifest: Manifest) -> dict[str, int]:
-        """Returns the positions in a folder: 0 for files not found yet, the end for files of which only the name is kept."""
+        """Returns the positions in a folder: 0 for files not found yet, their ends for files that were closed."""
         ends = all_positions(self._spec.splits, self._spec.rows)
         found = {file_of(split): position for split, position in _positions(manifest, "source").items()}
         for state in manifest.subtasks:

@@ -1,8 +1,9 @@
 """2,000 simulated runs of real jobs with faults, each from one seed.
 
-Topology: one JobMaster (sometimes two at once), one to three slots, four small jobs (windows, late records, keyed state
-with two tables, running sums, and a source chained to its sink), in some seeds with an exchange behind the source or in
-a slot sharing group of its own, all with the real gates, aligners, operators, coordinator, snapshot and table code.
+Topology: one JobMaster (sometimes two at once), one to three slots, small jobs (windows, late records, keyed state
+with two tables, running sums, a source chained to its sink, operator state, broadcast state), in some seeds with an
+exchange behind the source, a slot sharing group of its own, or a folder that fills; all with the real gates, aligners,
+operators, coordinator, snapshot and table code.
 Faults: processes die between any two calls of a port, sleep and wake as zombies, are cut off; messages and frames are
 late, lost, repeated; the store fails, answers "unknown", forgets what was not synced (tests/simulation/faults.py).
 Checks: at every published epoch and at the end, everything in tests/simulation/invariants.py.

@@ -29,7 +29,7 @@ class _Dialect:
 
 
 class CsvSource(TextSource):
-    """Reads CSV. `null`: the text of a missing value. `multiline`: quoted values may have newlines; no file is split."""
+    """Reads CSV. `null`: the text of a missing value. `multiline`: allows newlines in quotes; files are not split."""
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ class Location:
         if stat.st_size != split.size or (stat.st_mtime_ns != split.mtime_ns and not self.own):
             raise FileError(
                 f"{path} has changed since it was listed ({split.size} bytes then, {stat.st_size} now): files must "
-                "appear whole, by a rename, and stay as they are. Put the old one back, or start a job with another name"
+                "appear whole, by a rename, and never change. Put the old one back, or start a job with another name"
             )
         return path
 
