@@ -29,7 +29,6 @@ from engine.protocol.messages import (
     NotifyComplete,
     Rollback,
     Shutdown,
-    SlotMessage,
     Start,
     SubtaskTotals,
     TaskFailed,
@@ -91,7 +90,7 @@ class SlotRuntime:
             offload,
             store,
             self._upload,
-            self._report_of_subtask,
+            control.send,
             batch_rows,
             limits or ChannelLimits(),
         )
@@ -306,9 +305,6 @@ class SlotRuntime:
             error.fault if isinstance(error, WeirError) else Fault.WEIR,
             corrupt=isinstance(error, CorruptSnapshot),
         )
-        self._control.send(message)
-
-    def _report_of_subtask(self, message: SlotMessage) -> None:
         self._control.send(message)
 
     # --- snapshots ---

@@ -105,7 +105,7 @@ class SinkOperator(Operator):
         self._closed = True
 
     def on_complete(self, checkpoint: int) -> None:
-        for born in [c for c in self._pending if c <= checkpoint]:
+        for born in [c for c in list(self._pending) if c <= checkpoint]:  # a copy: the upload may add to it meanwhile
             del self._pending[born]
 
     # The methods below run in the subtask's upload lane: one after the other, off the task thread.
