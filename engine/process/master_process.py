@@ -300,7 +300,7 @@ class MasterProcess:
             event = msgspec.structs.replace(event, last_seen_ms=self._last_seen.at_ms)
         event = stamped(event, self._clock.wall_ms(), generation)
         self.timeline.add(event)
-        logger.info("%s %s", event.kind, _short(event))
+        logger.info("%s under generation %d %s", event.kind, generation, _short(event))
         self._offload.submit("history", lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
             self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation))
