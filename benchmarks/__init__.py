@@ -1,1 +1,1 @@
-"""Peers side by side, and what Weir promises about its own times. `python -m benchmarks.run [--quick]`."""
+"""Measures Weir beside its peers, and against limits of its own. Run `python -m benchmarks.run [--quick]`."""

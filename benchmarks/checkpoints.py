@@ -1,4 +1,4 @@
-"""What a checkpoint every second costs: with and without, in turn, within one run."""
+"""Measures what a checkpoint every second costs: phases with and without checkpoints, in turn, in one run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LIMIT = 0.05
 
 
 def checkpoint_cost(say: Say, pairs: int, phase_s: float) -> list[Result]:
-    """Phases with a checkpoint every second and phases without any take turns in one run of the window job.
+    """Compares phases with a checkpoint every second with phases without, in turn, in one run of the window job.
 
     Both kinds begin and end with a checkpoint, whose ledger says exactly how many rows were read between two barriers.
-    Every second pair is the other way round, so that a machine that gets slower or faster favours neither.
+    Every second pair has the other order, so that a machine that gets slower or faster favours neither kind.
     """
     order = [checkpointed for pair in range(pairs) for checkpointed in (pair % 2 == 0, pair % 2 == 1)]
     with WeirJob("benchmarks.jobs:window", interval="none") as job:

@@ -1,9 +1,8 @@
-"""The control plane of a job with many slots in one thread: the real `JobMaster`, epoch log, manifests and commits.
+"""Runs the control plane of a job with many slots in one thread: real `JobMaster`, epoch log, manifests and commits.
 
 Only the slots are simulated: each answers the messages of the JobMaster as a slot of a keyed window job would, after
-fixed delays of virtual time. The JobMaster's CPU time is real and metered; virtual time goes on by it, since one thread
-decides: what queues up behind that thread is late. With a meter that stands still a run is a function of its
-arguments alone.
+fixed delays of virtual time. The JobMaster's CPU time is real and metered, and virtual time advances by it: one thread
+decides, so messages wait while it works. With a meter whose clock stands still, a run depends on its arguments alone.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ NETWORK_MS = 0.5
 BUILD_MS = 20.0
 UPLOAD_MS = 25.0
 START_MS = 500.0
-"""Within this time all slots register. A replacement takes as long: what Spark was measured to need."""
+"""All slots register within this time, and a replacement takes the same: Spark was measured to need it."""
 
 LIMIT_MS = 120_000.0
-"""A run that takes more virtual time does not get where it should."""
+"""A run that takes more virtual time is stuck, and fails."""
 
 ROWS = 1_000
 SOURCE, WINDOWS, SINK = "rows", "windows", "out"
 
 
 def keyed_job(slots: int) -> ExecutionGraph:
-    """Source → keyed window → table, every vertex as wide as there are slots."""
+    """Returns source → keyed window → table; the parallelism of every vertex is the number of slots."""
     env = StreamEnvironment(parallelism=slots, params={"splits": str(slots)})
     env.max_parallelism = max(env.max_parallelism, slots)
     window(env)
@@ -70,7 +69,7 @@ def keyed_job(slots: int) -> ExecutionGraph:
 
 @dataclass
 class Meter:
-    """What the JobMaster did: how often, in how much CPU time, and how many bytes went over the wire; by kind."""
+    """Counts, by kind, the JobMaster's calls, their CPU time, its messages and their bytes."""
 
     clock: Callable[[], float] = time.thread_time
     calls: Counter[str] = field(default_factory=Counter)
@@ -96,7 +95,7 @@ class Meter:
 
 
 class _Slot:
-    """One simulated process. It answers to messages that reach it at a time of its own: slots work side by side."""
+    """One simulated slot. It answers messages in its own time: slots work side by side."""
 
     def __init__(self, plane: ControlPlane, number: int, at_ms: float) -> None:
         self.session = f"{number:032x}"
@@ -121,7 +120,7 @@ class _Slot:
                     self._plane.to_master(at_ms + UPLOAD_MS, self, ack)
 
     def finish(self, at_ms: float) -> None:
-        """Its sources have no more records."""
+        """Reports that the slot's subtasks have finished: the sources have no more records."""
         for subtask in self._subtasks:
             self._plane.to_master(at_ms, self, SubtaskFinished(self._plane.master.attempt, subtask))
 
@@ -134,7 +133,7 @@ class _Slot:
             self._plane.at(at_ms + 1000 * HEARTBEAT_S, self._beat)
 
     def _snapshot(self, subtask: SubtaskId, attempt: AttemptId, checkpoint: int) -> Acknowledge:
-        """What a slot's upload leaves: files in the store, and what it says of them."""
+        """Writes the files of a slot's upload, and returns its acknowledgement."""
         uids = (SOURCE,) if subtask.vertex == SOURCE else (WINDOWS, SINK)
         timings = Timings(0.8125, 3.4375, 0.3125, 21.5625, dict.fromkeys(uids, OperatorTimings(0.125, 9.0625)))
         edge, rows = f"{SOURCE}->{WINDOWS}", ROWS * checkpoint
@@ -159,7 +158,7 @@ class _Slot:
 
 
 class ControlPlane:
-    """A JobMaster and its simulated slots. `run` lives one life: start, checkpoints, a lost slot, recovery, the end."""
+    """A JobMaster and its simulated slots. `run` covers start, checkpoints, a lost slot, recovery and the end."""
 
     def __init__(self, slots: int, meter: Meter | None = None) -> None:
         self.meter = meter or Meter()
@@ -170,9 +169,9 @@ class ControlPlane:
         self.log = EpochLog(self.store, self.paths)
         committers = {uid: sink.committer(self.store, self.paths) for uid, sink in self.execution.graph.sinks}
         self.master = JobMaster(self.execution, self.log, committers, "owner", "nonce", self._wall_ms, lambda: 0.5)
-        self.notes: list[tuple[float, str]] = []  # kinds only: what they say would burden the metered heap
+        self.notes: list[tuple[float, str]] = []  # kinds only: whole events would burden the metered heap
         self.ended: Stop | None = None
-        self.now_ms = 0.0  # when the deciding thread has done what it has begun
+        self.now_ms = 0.0  # when the deciding thread is done with its current work
         self._numbers = itertools.count()
         self._queue: list[tuple[float, int, Callable[[float], None]]] = []
         self._reads_ms: dict[AttemptId, float] = {}
@@ -193,11 +192,13 @@ class ControlPlane:
         while not reached():
             at_ms, _, event = heapq.heappop(self._queue)
             if at_ms > LIMIT_MS:
-                raise RuntimeError(f"not there after {LIMIT_MS / 1000:.0f} s of virtual time: {self.notes[-3:]}")
+                raise RuntimeError(
+                    f"the job is stuck: {LIMIT_MS / 1000:.0f} s of virtual time have passed; last: {self.notes[-3:]}"
+                )
             event(at_ms)
 
     def lose_slot(self) -> None:
-        """One process dies; its connection ends with it, and Spark starts another."""
+        """Kills one slot: its connection ends, and Spark starts a replacement."""
         slot = next(iter(self._slots.values()))
         slot.alive = False
         del self._slots[slot.session]
@@ -208,7 +209,7 @@ class ControlPlane:
         self._slots[replacement.session] = replacement
 
     def when_ms(self, kind: str) -> float:
-        """When this was last noted."""
+        """Returns when an event of this kind was last noted."""
         return next(at_ms for at_ms, noted in reversed(self.notes) if noted == kind)
 
     # --- for the slots ---
@@ -229,7 +230,7 @@ class ControlPlane:
         self.at(at_ms + NETWORK_MS, arrive)
 
     def manifest_read_ms(self, attempt: AttemptId) -> float:
-        """Each slot reads all of the manifest; they do it at the same time, so one is metered for all."""
+        """Returns the time to read the manifest. All slots read it whole, at the same time, so one read is metered."""
         newest = self.master.newest
         assert newest is not None
         if attempt not in self._reads_ms:
@@ -255,7 +256,7 @@ class ControlPlane:
         return result
 
     def _decide(self, at_ms: float, kind: str, event: Callable[[], list[Action]], ticks: bool = True) -> None:
-        """As the loop of `master.py`: one event; and a tick whenever nothing more waits."""
+        """Handles one event, then a tick if no further event waits, as the loop of `master_process.py` does."""
         for action in self._spend(at_ms, kind, event):
             self._carry_out(action)
         if ticks and not (self._queue and self._queue[0][0] <= self.now_ms):
@@ -273,7 +274,7 @@ class ControlPlane:
             case Stop():
                 self.ended = action
             case _:
-                raise RuntimeError(f"not expected of a JobMaster whose slots all answer: {action}")
+                raise RuntimeError(f"a JobMaster whose slots all answer should not want this: {action}")
 
     def _send(self, session: str, message: MasterMessage) -> None:
         kind = type(message).__name__

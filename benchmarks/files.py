@@ -1,4 +1,4 @@
-"""The window job on Parquet files, beside Flink SQL: the same files, the same results, a checkpoint every second."""
+"""Measures the window job on Parquet files beside Flink SQL: same files, same results, a checkpoint every second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS_PER_FILE = 5_000_000
 
 
 def window_files(say: Say, files: int, flink_files: int) -> list[Result]:
-    """Weir reads all of the files, before, between and after its peers; Flink, which would take minutes, a few."""
+    """Measures Weir on all files, before, between and after its peers, and Flink on a few: all would take minutes."""
     python = environments.flink(say)
     folder = _write(files)
     say(f"window_files: {files * ROWS_PER_FILE:,} rows in {files} Parquet files")
@@ -55,9 +55,9 @@ def _result(peer: str, rates: list[float], files: int, flink_files: int, seconds
 
 
 def _flink(python: Path, peer: str, rows: Path, files: int) -> tuple[float, Path]:
-    """The net run time of its job, and its table.
+    """Returns the net run time of Flink's job, and its table.
 
-    It hands files out in any order, and dropped half a window as late: its bound is the whole of event time.
+    Flink hands files out in any order and dropped half a window as late, so its bound covers all of event time.
     """
     work, bound_s = fresh_folder(peer), BOUND_S + files * ROWS_PER_FILE * STEP_US // 1_000_000
     order = {"folder": str(work), "backend": PEERS[peer], "rows": str(rows), "bound_s": bound_s, "window_s": WINDOW_S}

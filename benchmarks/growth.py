@@ -1,7 +1,7 @@
-"""How the window job's rate changes with the number of keys, slots, columns, and with the size of batches.
+"""Measures how the window job's rate changes with the number of keys, slots and columns, and the size of batches.
 
 `python -m benchmarks.growth` (five minutes) writes results/growth.json and growth.png, and the table in
-docs/benchmarks.md. With more keys Spark is measured too.
+docs/benchmarks.md. For the number of keys it measures Spark, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SWEEPS: dict[str, list[dict[str, int]]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """`spark`: where it was measured too."""
+    """The rate at one value of a sweep. `spark` is None if Spark was not measured."""
 
     sweep: str
     at: int
@@ -79,7 +79,7 @@ def _into_page(points: list[Point]) -> None:
 
 
 def plot(points: list[Point], caption: str, path: Path) -> None:
-    """A panel per sweep, both axes logarithmic: a straight line falls as a power."""
+    """Draws a panel per sweep. Both axes are logarithmic: a power law is a straight line."""
     with canvas(len(SWEEPS), caption, path) as panels:
         for panel, sweep in zip(panels, SWEEPS, strict=True):
             _panel(panel, sweep, [point for point in points if point.sweep == sweep])

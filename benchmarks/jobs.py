@@ -1,4 +1,4 @@
-"""The jobs that are measured. Slots import this module, so it stays light."""
+"""The measured jobs. Slots import this module, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ SPLITS = 2
 
 
 def window(env: StreamEnvironment) -> None:
-    """Count and sum per key in tumbling windows of ten seconds, flat out, into a table."""
-    interval = env.params.get("interval", "1 s", "time between checkpoints; none: only by hand")
+    """Counts and sums per key in tumbling windows of ten seconds, as fast as possible, into a table."""
+    interval = env.params.get("interval", "1 s", "time between checkpoints; none: only those triggered by hand")
     env.enable_checkpointing(interval=None if interval == "none" else interval)
-    splits = env.params.get("splits", SPLITS, "of the source, which has no more subtasks than splits")
+    splits = env.params.get("splits", SPLITS, "splits of the source, which has no more subtasks than splits")
     rows = env.from_source(GeneratorSource(window_rows, splits=splits), schema=SCHEMA, uid="rows")
     _windowed(_stamped(rows), f"{WINDOW_S} s").sink_to(TableSink("windows"), uid="out")
 
 
 def window_files(env: StreamEnvironment) -> None:
-    """The same on Parquet files, to their end."""
+    """Counts and sums the same on Parquet files, to their end."""
     env.enable_checkpointing("1 s")
     folder = env.params.get("rows", "/tmp/rows", "folder of Parquet files")
     rows = env.from_source(ParquetSource(folder), schema="key long, value long, ts timestamp_ntz", uid="rows")
@@ -54,7 +54,7 @@ def window_files(env: StreamEnvironment) -> None:
 
 
 def growth(env: StreamEnvironment) -> None:
-    """The window job with more keys, wider rows, smaller batches."""
+    """Runs the window job with more keys, wider rows or smaller batches."""
     env.enable_checkpointing("1 s")
     keys = env.params.get("keys", KEYS, "distinct keys")
     columns = env.params.get("columns", 1, "columns of values, all of which are summed")
@@ -74,7 +74,7 @@ def growth(env: StreamEnvironment) -> None:
 
 
 class SmallBatches(GeneratorSource):
-    """A generator whose batches are no larger than this, however many rows it is asked for."""
+    """A generator whose batches have at most `most` rows, even if the engine asks for more."""
 
     def __init__(self, make: Callable[[np.ndarray], Columns], splits: int, most: int) -> None:
         super().__init__(make, splits)
@@ -88,7 +88,7 @@ class SmallBatches(GeneratorSource):
 
 
 def row_lane(env: StreamEnvironment) -> None:
-    """Python per record: a running sum per key in ValueState, flat out, discarded."""
+    """Keeps a running sum per key in ValueState: Python per record, as fast as possible, results discarded."""
     env.enable_checkpointing("1 s")
     rows = env.from_source(GeneratorSource(keyed_values, splits=SPLITS), schema="key long, value long", uid="rows")
     sums = rows.key_by("key").process(RunningSum(), uid="sums", schema="key long, value long, sum long")
@@ -121,14 +121,14 @@ def _windowed(stamped: DataStream, size: str) -> DataStream:
 
 
 def latency_rows(env: StreamEnvironment) -> None:
-    """Row lane: a paced source, a keyed exchange, a Python function with keyed state, a sink that reads the clock."""
+    """Measures the row lane: paced source, keyed exchange, Python function with keyed state, sink with a clock."""
     keyed = _paced(env).key_by("key")
     counted = keyed.process(CountPerKey(), uid="counted", schema="key long, due timestamp, seen long")
     counted.sink_to(LatencySink(_folder(env), "due"), uid="out")
 
 
 def latency_columns(env: StreamEnvironment) -> None:
-    """Columnar lane: the same source into windows of 10 ms; a result's latency counts from the end of its window."""
+    """Measures the columnar lane: the same source, windows of 10 ms. Latency counts from the end of a window."""
     stamped = _paced(env).assign_timestamps_and_watermarks(
         WatermarkStrategy.for_monotonous_timestamps().with_timestamps("due")
     )
@@ -143,15 +143,16 @@ def _folder(env: StreamEnvironment) -> str:
 def _paced(env: StreamEnvironment) -> DataStream:
     rate = env.params.get("rate", 10_000, "rows per second")
     env.enable_checkpointing(interval="1 s")
-    source = GeneratorSource(due_rows(rate), splits=SPLITS, rate=rate, buffer_timeout_ms=2)  # the best of 1, 2 and 5
+    # Of 1, 2 and 5 ms, a buffer timeout of 2 ms gives the lowest latency.
+    source = GeneratorSource(due_rows(rate), splits=SPLITS, rate=rate, buffer_timeout_ms=2)
     return env.from_source(source, schema="key long, due timestamp", uid="rows")
 
 
 def due_rows(rate: float) -> Callable[[np.ndarray], Columns]:
-    """Rows that carry the time at which the rate made them due, not the time at which they were made.
+    """Returns a function that makes rows with the time at which they were due by the rate, not when they were made.
 
-    So whatever holds the source up counts as latency too. The last row of a split's first batch is due now; the others
-    follow from their numbers.
+    A delay of the source therefore counts as latency. The last row of a split's first batch is due now; the due times
+    of all others follow from their numbers.
     """
     origin_us: dict[int, float] = {}
     step_us = 1_000_000 / rate
@@ -176,12 +177,12 @@ class CountPerKey(KeyedProcessFunction):
 
 
 def recovery(env: StreamEnvironment) -> None:
-    """The window job at a steady rate, and beside it a keyed function that notes its first record of each attempt."""
+    """Runs the window job at a steady rate; a keyed function beside it notes its first record of each attempt."""
     rate = env.params.get("rate", 200_000, "rows per second")
     folder = env.params.get("folder", "/tmp/weir-recovery", "where first records are noted")
     delay = env.params.get("delay", "default", "before a restart; none: at once")
     env.enable_checkpointing(interval="1 s")
-    # The default's delay grows with each failure within an hour; every kill here is to meet it as if it were the first.
+    # The default's delay grows with each failure within an hour; here every kill must meet the delay of a first one.
     first = ExponentialDelay(reset_after_ms=0)
     env.set_restart_strategy(first if delay == "default" else FixedDelay(attempts=1_000, delay_ms=0))
     rows = env.from_source(GeneratorSource(window_rows, splits=SPLITS, rate=rate), schema=SCHEMA, uid="rows")
@@ -196,7 +197,7 @@ def every_hundredth_key(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class FirstRecord(KeyedProcessFunction):
-    """Writes the wall clock when the first record after `open` is processed: its state is restored by then."""
+    """Notes the wall clock at its first record after `open`: its state is restored by then."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -217,7 +218,7 @@ class FirstRecord(KeyedProcessFunction):
 
 
 def stuck(env: StreamEnvironment) -> None:
-    """As many results as rows, flat out, into a sink that is stuck."""
+    """Sends about as many results as rows, as fast as possible, into a stuck sink."""
     release = env.params.get("release", "/tmp/weir-release", "the sink is stuck until this file exists")
     env.enable_checkpointing(interval="1 s")
     rows = env.from_source(GeneratorSource(window_rows, splits=SPLITS), schema=SCHEMA, uid="rows")

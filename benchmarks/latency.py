@@ -1,4 +1,4 @@
-"""How long a row takes from the source through one keyed exchange to the sink, at a steady rate."""
+"""Measures how long a row takes from the source through one keyed exchange to the sink, at a steady rate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from benchmarks.weir import WeirJob, fresh_folder
 
 LIMIT_MS = 20.0
 FLINK_BUFFER_TIMEOUT_MS = 0
-"""Each row leaves at once: Flink's best here. See docs/benchmarks.md."""
+"""Flink sends each row at once: its best setting here. See docs/benchmarks.md."""
 
 
 def latency(say: Say, rate: int, warmup_s: float, seconds: float, peer_s: int) -> list[Result]:
-    """Counted from the moment at which the rate makes a row due; checkpoints every second, exactly once.
+    """Measures latency from the moment at which the rate makes a row due, exactly once, checkpoints every second.
 
-    `peer_s`: how long each peer is warmed up, and then measured.
+    Each peer is warmed up for `peer_s` seconds, and then measured for the same time.
     """
     rows = _weir("latency_rows", rate, warmup_s, seconds)
     say(f"latency_ms: weir, row lane: {_spread(rows)}")
@@ -49,10 +49,10 @@ def _beside_flink(say: Say, rate: int, peer_s: int, rows: np.ndarray, ours: str)
 
 
 def flink_latencies(folder: Path) -> np.ndarray:
-    """Milliseconds, of every row that reached the sink after the warm-up."""
+    """Returns the latency, in milliseconds, of every row that was due after the warm-up."""
     files = sorted(folder.glob("*.latencies"))
     if not files:
-        raise RuntimeError("Flink recorded no latency")
+        raise RuntimeError(f"Flink recorded no latency in {folder}")
     return np.concatenate([np.fromfile(file, "<i8") for file in files]) / 1000
 
 
@@ -98,7 +98,7 @@ def _limited(bench: str, peer: str | None, found: np.ndarray, theirs: float | No
 
 
 def _weir(name: str, rate: int, warmup_s: float, seconds: float) -> np.ndarray:
-    """Milliseconds, of every row that reached the sink after the warm-up."""
+    """Returns the latency, in milliseconds, of every row that reached the sink after the warm-up."""
     folder = fresh_folder(f"latencies-{name}")
     with WeirJob(f"benchmarks.jobs:{name}", rate=rate, folder=folder) as job:
         time.sleep(warmup_s)

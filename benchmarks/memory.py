@@ -1,4 +1,4 @@
-"""What the slots hold when a sink takes nothing more."""
+"""Measures the memory that slots hold while a sink is stuck."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMIT_MB = 10.0
 
 
 def memory(say: Say, seconds: float) -> list[Result]:
-    """Resident memory of each slot while a source flat out meets a sink that never persists anything."""
+    """Measures each slot's resident memory: a source as fast as possible, a sink that never persists its rows."""
     release = fresh_folder("stuck") / "release"
     rss: list[tuple[float, list[float]]] = []
     processed: list[tuple[float, int]] = []

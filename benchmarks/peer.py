@@ -17,7 +17,7 @@ from benchmarks.weir import ROOT, fresh_folder
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Leaving the block leaves no process of it, whether it ended by itself or not."""
+    """Kills what is left of the process and its children at the end of the block."""
     seen: set[int] = set()
     try:
         seen |= set(tree(process.pid))

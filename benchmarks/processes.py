@@ -1,4 +1,4 @@
-"""What /proc says about processes: children, CPU time, resident memory, and what the neighbours take."""
+"""Reads /proc: children, CPU time and resident memory of processes, and the CPU time that other processes take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def _stat(pid: int | str) -> list[str] | None:
-    """The fields behind the command's name: state, parent, …"""
+    """Returns the fields behind the command's name: state, parent, …"""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -26,7 +26,7 @@ def alive(pid: int) -> bool:
 
 
 def tree(root: int) -> list[int]:
-    """The process and all that descend from it."""
+    """Returns the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (stat := _stat(entry.name)) is not None:
@@ -40,13 +40,13 @@ def tree(root: int) -> list[int]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """User and system time so far, of those that are alive and of their children that are gone."""
+    """Returns the user and system time so far of the living processes and of their children that have ended."""
     stats = [stat for pid in pids if (stat := _stat(pid)) is not None]
     return sum(int(ticks) for stat in stats for ticks in stat[11:15]) / _TICKS_PER_S
 
 
 class Neighbours:
-    """How many cores the processes that are not ours use while the block runs: what made a figure rough."""
+    """Measures how many cores other processes use while the block runs: they make a figure rough."""
 
     def __init__(self, every_s: float = 2.0) -> None:
         self.cores = 0.0

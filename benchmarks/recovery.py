@@ -1,4 +1,4 @@
-"""How long a job stands still when a slot is killed."""
+"""Measures how long a job stands still when a slot is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = {"noticed": "attempt_failed", "restored and deploying": "deploying", "r
 
 
 def recovery(say: Say, kills: int, bare_kills: int, rate: int) -> list[Result]:
-    """kill -9 of a slot's process → both subtasks of a keyed operator have processed a record on restored state."""
+    """Measures from kill -9 of a slot until both subtasks of a keyed operator processed a record on restored state."""
     usual, steps = _kill(kills, rate, "default")
     say(f"recovery_s: median {median(usual):.2f} s of {kills} kills, from {min(usual):.2f} to {max(usual):.2f} s")
     bare, _ = _kill(bare_kills, rate, "none")
@@ -36,7 +36,7 @@ def recovery(say: Say, kills: int, bare_kills: int, rate: int) -> list[Result]:
 
 
 def _kill(kills: int, rate: int, delay: str) -> tuple[list[float], dict[str, float]]:
-    """The seconds of each kill, and the medians of the steps on the way."""
+    """Returns the seconds that each kill cost, and the medians of the steps on the way."""
     folder = fresh_folder("first-records")
     taken: list[float] = []
     steps: list[dict[str, float]] = []
@@ -63,7 +63,7 @@ def _marks(folder: Path) -> set[str]:
 
 
 def _read(mark: str) -> tuple[int, int]:
-    """When a subtask's first record was processed (µs), and how often its key had been seen by then."""
+    """Returns when a subtask processed its first record (µs), and how often it had seen its key by then."""
     at_us, _, _, seen = mark.split("-")
     return int(at_us), int(seen)
 

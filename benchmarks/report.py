@@ -1,4 +1,4 @@
-"""What a run leaves behind: results/latest.json and latest.png, the table in docs/benchmarks.md and on the terminal."""
+"""Writes results/latest.json and latest.png, and the table in docs/benchmarks.md and on the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.weir import ROOT
 
 Say = Callable[[str], None]
-"""Tells the one who waits how far it is."""
+"""Shows a line of progress to the user."""
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -42,7 +42,7 @@ _ORDER = [
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. `ratio`: how many times as good as the peer, whichever way the unit points."""
+    """One line of the table. `ratio` says how many times better Weir is than the peer, for any unit."""
 
     bench: str
     peer: str | None
@@ -54,7 +54,7 @@ class Result:
     target: str
     reached: bool
     others_cores: float = 0.0
-    """What processes that have nothing to do with the benchmark took meanwhile."""
+    """Cores that processes outside of the benchmark used meanwhile."""
     runs: dict[str, Any] = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ def stamp() -> dict[str, Any]:
 
 
 def write(results: list[Result]) -> list[dict[str, Any]]:
-    """The file, the plot, the page, after each bench: its lines replace its older ones, the others stay."""
+    """Writes file, plot and page after each bench: its new lines replace its older ones, other lines stay."""
     fresh = [asdict(result) | stamp() for result in results]
     ran = {result.bench for result in results}
     path = RESULTS / "latest.json"
@@ -100,7 +100,7 @@ def _position(line: dict[str, Any]) -> tuple[int, str]:
 
 
 def show(lines: list[dict[str, Any]], console: Console) -> None:
-    """The table, as narrow as a terminal; then what each figure is."""
+    """Prints the table, narrow enough for a terminal, and then what each figure means."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, caption=_where(lines), caption_justify="left")
     for heading in ("bench", "Weir", "peer", "peer's", "ratio", "target"):
         table.add_column(heading, justify="right" if heading in ("Weir", "peer's", "ratio") else "left", no_wrap=True)
@@ -132,7 +132,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def _where(lines: list[dict[str, Any]]) -> str:
-    """Lines of older runs stay, so there may be several."""
+    """Returns all dates and machines of the lines: lines of older runs stay, so there may be several."""
     return "; also ".join(dict.fromkeys(where(line) for line in lines))
 
 
@@ -151,7 +151,7 @@ def _rough(line: dict[str, Any]) -> str:
 
 
 def _into_page(lines: list[dict[str, Any]]) -> None:
-    """The table between the markers of docs/benchmarks.md."""
+    """Writes the table between the markers of docs/benchmarks.md."""
     if not PAGE.exists():
         return
     rows = [
@@ -167,7 +167,7 @@ def _into_page(lines: list[dict[str, Any]]) -> None:
 
 
 def between_markers(page: Path, rows: list[str], begin: str = BEGIN, end: str = END) -> None:
-    """What benchmarks write into a page that people write; the rest of it stays."""
+    """Replaces the text between two markers of a page; the rest, which people write, stays."""
     before, _, rest = page.read_text().partition(begin)
     _, _, after = rest.partition(end)
     page.write_text("\n".join([before + begin, "", *rows, "", end]) + after)
@@ -180,7 +180,7 @@ PANELS_IN_A_ROW = 5
 
 
 def plot(lines: list[dict[str, Any]], path: Path) -> None:
-    """A panel per bench, each in its own unit: Weir beside its peers, above each peer's bar Weir's ratio to it."""
+    """Draws a panel per bench in its own unit: Weir beside its peers, with Weir's ratio above each peer's bar."""
     benches = list(dict.fromkeys(line["bench"] for line in lines))
     with canvas(len(benches), _where(lines), path) as panels:
         for panel, bench in zip(panels, benches, strict=True):
@@ -189,7 +189,7 @@ def plot(lines: list[dict[str, Any]], path: Path) -> None:
 
 @contextmanager
 def canvas(panels: int, caption: str, path: Path) -> Iterator[list[Any]]:
-    """Panels to be drawn on, five in a row; then the file."""
+    """Yields panels to draw on, five in a row, and then writes the file."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -236,7 +236,7 @@ def _panel(panel: Any, lines: list[dict[str, Any]]) -> None:
         panel.legend(loc="upper right", fontsize=7, frameon=False, labelcolor=TARGET)
     top = max([*values, *limits.values()]) * 1.35
     panel.set_ylim(0, top or 1)
-    if unit == "ms" and max(values) > 20 * min(values):  # or the shorter bars could not be seen
+    if unit == "ms" and max(values) > 20 * min(values):  # else the shorter bars could not be seen
         panel.set_yscale("log")
         panel.minorticks_off()
         panel.set_ylim(min(values) / 3, 6 * top)

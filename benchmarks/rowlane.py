@@ -1,4 +1,4 @@
-"""Python per record with keyed state: a running sum per key, beside PyFlink's DataStream API and Bytewax."""
+"""Measures Python per record with keyed state, a running sum per key, beside PyFlink's DataStream API and Bytewax."""
 
 from __future__ import annotations
 

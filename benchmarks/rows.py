@@ -1,6 +1,6 @@
 """The rows of every benchmark: row n is a pure function of n, once in numpy and once in Spark SQL.
 
-Only multiplications, shifts and masks, so that neither side spends its time on making rows.
+It needs only multiplications, shifts and masks, so that neither side spends its time on making rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mix(n: np.ndarray) -> np.ndarray:
 
 
 def keys_of(mixed: np.ndarray) -> np.ndarray:
-    """The upper 20 of 31 bits, scaled to the number of keys."""
+    """Returns the upper 20 of 31 bits, scaled to the number of keys."""
     key = mixed >> 11
     key *= KEYS
     key >>= 20
@@ -44,12 +44,12 @@ def keys_of(mixed: np.ndarray) -> np.ndarray:
 
 
 def many_keys_of(mixed: np.ndarray, keys: int) -> np.ndarray:
-    """The upper 24 bits: enough for a million keys."""
+    """Returns the upper 24 bits, scaled to the number of keys: enough for a million."""
     return (mixed >> 7) * keys >> 24
 
 
 def spark_columns(n: str = "n", keys: int | None = None) -> list[str]:
-    """The same rows as Spark SQL expressions over a column of row numbers; `keys`: as `many_keys_of`."""
+    """Returns the same rows as Spark SQL over a column of row numbers; with `keys`, keys as of `many_keys_of`."""
     mixed = f"(({n} * {_MULTIPLIER}L) & {_MASK}L)"
     upper, scale, lower = (11, KEYS, 20) if keys is None else (7, keys, 24)
     return [

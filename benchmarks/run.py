@@ -1,6 +1,6 @@
 """`python -m benchmarks.run [--quick] [--only BENCH …]`: measures, prints the table, writes benchmarks/results/.
 
-Nothing here is a test: a figure that is not reached stands in the table with a "no".
+Benchmarks are not tests: a target that is not reached stands in the table with a "no".
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(FULL), help="run only these benches")
     options = parser.parse_args()
     console = Console()
-    # So that Ctrl-C and `kill` leave through the `with` blocks, which end the processes that were started.
+    # With this `kill`, like Ctrl-C, leaves through the `with` blocks, which end the processes that were started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started = time.monotonic()
     chosen = QUICK if options.quick else {name: FULL[name] for name in options.only or FULL}
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _measure(chosen: dict[str, Bench], say: Say) -> tuple[list[dict[str, Any]], bool]:
-    """One after the other; the lines of all, and whether some bench could not be measured."""
+    """Runs the benches one after the other; returns all lines, and whether a bench could not be measured."""
     lines: list[dict[str, Any]] = []
     broken = False
     for name, bench in chosen.items():

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.scale`: what 10, 100 and 1,000 slots ask of the JobMaster and of each slot; see docs/scale.md.
+"""`python -m benchmarks.scale`: measures what 10, 100 and 1,000 slots cost the JobMaster and each slot (docs/scale.md).
 
-The control plane is simulated with the real JobMaster (`controlplane.py`); what streams and gates cost is measured in
-the small and multiplied.
+The control plane is simulated with the real JobMaster (`controlplane.py`). The costs of streams and gates are measured
+for a few and multiplied.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ _COMPLETING = ("publish", "commit", "manifest (I/O)", "publish (I/O)", "commit (
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one size. `deciding_cores`: of the JobMaster while the job runs: decisions, encoding, decoding, I/O.
+    """The figures for one number of slots.
 
-    `batch_us`, `watermark_us`: of a gate when they come on all channels in turn; `lone_us`: a batch that comes alone.
+    `deciding_cores` is what the JobMaster needs while the job runs: decisions, encoding, decoding, I/O. `batch_us` and
+    `watermark_us` are a gate's time for one element when all channels send in turn, `lone_us` for a batch that comes
+    alone.
     """
 
     slots: int
@@ -60,7 +62,7 @@ class Figures:
 
     @property
     def completing_ms(self) -> float:
-        """CPU time of one checkpoint, from the last acknowledgement to the next trigger."""
+        """The JobMaster's CPU time for one checkpoint, from the last acknowledgement to the next trigger."""
         return 1000 * sum(self.meter.cpu_s[kind] for kind in _COMPLETING) / self.meter.calls["commit"]
 
     @property
@@ -69,12 +71,12 @@ class Figures:
 
     @property
     def streaming_cores(self) -> list[float]:
-        """Of control streams, both ends; by the unit costs from the lowest to the highest."""
+        """The cores that control streams need at both ends, for each measured unit cost, lowest first."""
         return sorted(self.messages_per_s * cost.message_us / 1e6 for cost in self.costs)
 
     @property
     def cores(self) -> float:
-        """With the highest: the spread is wide, and a JobMaster that keeps up on a good day only does not keep up."""
+        """The JobMaster's cores at the highest unit cost: costs vary widely, and the JobMaster must always keep up."""
         return self.deciding_cores + self.streaming_cores[-1]
 
     @property
@@ -142,13 +144,13 @@ def _figures(slots: int, costs: list[streams.StreamCosts]) -> Figures:
 
 
 class _Grants:
-    """The part of a transport that a gate uses."""
+    """Takes a gate's grants of credit, and ignores them."""
 
     def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None: ...
 
 
 def _gate_us(channels: int, senders: int, *, batches: bool, elements: int = 3_000) -> float:
-    """CPU time per element of a gate: each sender sends one, the gate takes all, and finds nothing more; again."""
+    """Returns a gate's CPU time per element: in each round every sender sends one, and the gate takes all of them."""
     ids = [ChannelId(f"{SOURCE}->{WINDOWS}", sender, 0) for sender in range(channels)]
     gate = InputGate(AttemptId(1, 1), ids, AlignedBarriers(channels), _Grants())  # type: ignore[arg-type]
     gate.start()
@@ -234,7 +236,7 @@ def _into_page(figures: list[Figures]) -> None:
 
 
 def _plot(figures: list[Figures]) -> None:
-    """Each as a share of what one process or machine usually has: what crosses 1 first breaks first."""
+    """Draws each need as a share of what a process or machine usually has: the first to cross 1 breaks first."""
     import matplotlib
 
     matplotlib.use("Agg")

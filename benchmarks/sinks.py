@@ -1,4 +1,4 @@
-"""Sinks that only benchmarks use: one that keeps latencies, one that is stuck, one that discards."""
+"""Sinks that only benchmarks use: one records latencies, one is stuck, one discards its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.protocol.manifest import Committable
 
 
 class BenchSink(Sink):
-    """Publishes nothing."""
+    """A sink that publishes nothing."""
 
     guarantee = Guarantee.AT_LEAST_ONCE
 
@@ -37,7 +37,7 @@ class _NothingToCommit(Committer):
 
 
 class LatencySink(BenchSink):
-    """Records, for each row, how long ago the time in `column` (wall clock, microseconds) was, in `folder`."""
+    """Writes to `folder` how long ago the time in `column` (wall clock, microseconds) was, for each row."""
 
     def __init__(self, folder: str, column: str) -> None:
         self._folder = folder
@@ -86,7 +86,7 @@ class _Latencies(Piece):
 
 
 class StuckSink(BenchSink):
-    """Takes rows as the table does, but persisting them never ends: until the file `release` exists."""
+    """Buffers rows as the table does, but does not persist them until the file `release` exists."""
 
     def __init__(self, release: str) -> None:
         self._release = release
@@ -124,7 +124,7 @@ class _StuckPiece(Piece):
 
     def persist(self) -> dict[str, Any]:
         parent = os.getppid()
-        while not self._release.exists() and os.getppid() == parent:  # nobody waits for a dead benchmark
+        while not self._release.exists() and os.getppid() == parent:  # ends when the parent has died
             time.sleep(0.1)
         return {}
 

@@ -1,6 +1,6 @@
-"""Spark Structured Streaming on the same rows, in a process of its own: `python -m benchmarks.spark_peer FOLDER JSON`.
+"""Runs Spark Structured Streaming on the same rows: `python -m benchmarks.spark_peer FOLDER JSON`.
 
-Configured as well as we could: see `SETTINGS` and `_numbers`. What was tried is in docs/benchmarks.md.
+It has the best configuration that we found: see `SETTINGS` and `_numbers`. docs/benchmarks.md says what was tried.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _STATE = "org.apache.spark.sql.execution.streaming.state"
 PROVIDERS = {
     "rocksdb": {
         f"{_STORE}.providerClass": f"{_STATE}.RocksDBStateStoreProvider",
-        # The state's changes instead of whole files per batch: Spark's own advice for short batches.
+        # Each batch writes the state's changes, not whole files: Spark's own advice for short batches.
         f"{_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
     },
     "heap": {f"{_STORE}.providerClass": f"{_STATE}.HDFSBackedStateStoreProvider"},
 }
-"""`Order` says in which order they are measured: the later one finds the warmer JVM."""
+"""The state stores. `Order.providers` says in which order they are measured: the later one has the warmer JVM."""
 
 BLOCK = 250_000
 """Rows that Spark's `range` makes for each row of the streaming source."""
@@ -59,7 +59,7 @@ BLOCK = 250_000
 
 @dataclass(frozen=True)
 class Order:
-    """What to measure."""
+    """What to measure, and for how long."""
 
     what: str
     warmup_s: float = 25
@@ -69,7 +69,7 @@ class Order:
     keys: int | None = None
     providers: tuple[str, ...] = ("rocksdb", "heap")
     windows: float = 2.5
-    """How many windows to finish at least, for comparison."""
+    """The least number of windows to finish, for the comparison of results."""
 
 
 def main() -> None:
@@ -90,11 +90,11 @@ def main() -> None:
 # --- windows ---
 
 _WINDOW_START = f"timestamp_micros(unix_micros(ts) div {WINDOW_S}000000 * {WINDOW_S}000000) AS window_start"
-"""Computed: Spark's `window` function, which people would write, takes twice the CPU time here."""
+"""The start is computed: Spark's `window` function, which users would write, takes twice the CPU time here."""
 
 
 def _window(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
-    """Both state stores, one after the other, in one warm JVM (its compiler needs about 25 s on two cores)."""
+    """Measures the state stores one after the other in one warm JVM (its compiler needs about 25 s on two cores)."""
     with _Windows(spark, folder / "warmup", 6_000_000 // BLOCK, order.keys) as query:
         query.run(order.warmup_s, at_least=3)
         blocks = query.blocks_per_s()
@@ -151,7 +151,7 @@ class _Windows:
         }
 
     def blocks_per_s(self) -> int:
-        """How many blocks make a batch of about a second, by the last third of its batches."""
+        """Returns how many blocks make a batch of about a second, estimated from the last third of the batches."""
         batches = self._batches()
         return max(1, round(self._rows_per_s(batches[len(batches) * 2 // 3 :]) / BLOCK))
 
@@ -167,7 +167,7 @@ def _duration_ms(progress: Any) -> int:
 
 
 def _run(query: StreamingQuery, seconds: float, at_least: int) -> None:
-    """For so long, and until so many more batches are complete. Looks seldom, to leave the CPUs to Spark."""
+    """Waits for `seconds`, and until `at_least` more batches are complete. It polls seldom, to leave Spark the CPUs."""
     first, deadline = _last_batch(query), time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 or _last_batch(query) < first + at_least:
         if not query.isActive:
@@ -181,10 +181,10 @@ def _last_batch(query: StreamingQuery) -> int:
 
 
 def _numbers(spark: SparkSession, blocks: int) -> DataFrame:
-    """Row numbers, replayable, made as fast as Spark can: `range`, which is compiled into the query's own loop.
+    """Returns replayable row numbers, made as fast as Spark can: by `range`, which is compiled into the query's loop.
 
-    `rate-micro-batch`, its generator for benchmarks, hands over single row objects; so it says only which blocks of a
-    rows a batch has.
+    `rate-micro-batch`, Spark's generator for benchmarks, makes single row objects. It therefore gives only the numbers
+    of the blocks of rows in a batch.
     """
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", blocks).option("numPartitions", 1)
     block = F.broadcast(source.load().select("value"))
@@ -195,9 +195,9 @@ def _numbers(spark: SparkSession, blocks: int) -> DataFrame:
 
 
 def _latency(spark: SparkSession, folder: Path, order: Order) -> dict[str, Any]:
-    """Rows come over a socket when they are due; each batch takes what has come. The clock is read behind the exchange.
+    """Measures rows that arrive over a socket when they are due. The clock is read behind the exchange.
 
-    Default trigger: the next batch starts as soon as the last one is done.
+    With the default trigger each batch starts when the last one is done, and takes all rows that have arrived.
     """
     port = _feed(order.rate)
     lines = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", port).load()
@@ -236,9 +236,9 @@ _NOW_MS = "CAST(reflect('java.lang.System', 'currentTimeMillis') AS long)"
 
 
 def _feed(rate: int) -> int:
-    """A server that sends `key,due` pairs at the rate, from a thread; returns its port.
+    """Starts a server that sends `key,due` pairs at the rate, from a thread, and returns its port.
 
-    Many in a line: Spark's socket source takes quadratic time in the lines of a batch.
+    Each line has many pairs: the time of Spark's socket source is quadratic in the lines of a batch.
     """
     server = socket.create_server(("127.0.0.1", 0))
 

@@ -1,7 +1,7 @@
-"""What one Flight stream costs a slot, and one control message the JobMaster and a slot: measured on real streams.
+"""Measures, on real streams, what a Flight stream costs a slot, and what a control message costs both its ends.
 
-`measured()` does it in a process of its own: Arrow reports every stream that is cancelled at the end on stderr, and
-what is left of the servers goes with the process.
+`measured()` does so in other processes: at the end Arrow reports every cancelled stream on stderr, and the process
+takes what is left of the servers with it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from engine.core.ports import Frame
 from engine.network.control import ControlClient, ControlServer
 from engine.network.transport import FlightTransport
 from engine.protocol.ids import AttemptId, ChannelId
-from engine.protocol.messages import Heartbeat
+from engine.protocol.messages import Heartbeat, SubtaskTotals
 from engine.protocol.signals import Watermark
 
 HOST, TOKEN, PATIENCE_S = "127.0.0.1", "token", 20.0
 ATTEMPT = AttemptId(1, 1)
 SCHEMA = pa.schema([("value", pa.int64())])
-METRICS = ("rows_in", "rows_out", "watermark_ms", "finished", "busy_ms", "idle_ms", "back_pressured_ms")
+TOTALS = SubtaskTotals(1_000, 1_000, 812.4375, 91.25, 91.25, 1_767_225_616_999)
 
 
 class StreamCosts(msgspec.Struct, frozen=True):
-    """Of one channel, the sender's end and the receiver's together; `open_ms` on the sender's task thread.
+    """The costs of one channel, both ends together; `open_ms` is time on the sender's task thread.
 
-    `message_us`: CPU time of one heartbeat on a control stream: encoding, both ends of the stream, decoding.
+    `message_us` is the CPU time of one heartbeat on a control stream: encoding, both ends of the stream, decoding.
     """
 
     threads: float
@@ -43,7 +43,7 @@ class StreamCosts(msgspec.Struct, frozen=True):
 
 
 def measured(times: int) -> list[StreamCosts]:
-    """Again and again: what a stream costs depends much on who else runs on the machine."""
+    """Measures several times: the costs depend much on other processes on the machine."""
     return [_in_own_process() for _ in range(times)]
 
 
@@ -54,12 +54,12 @@ def _in_own_process() -> StreamCosts:
 
 
 def _measure(channels: int, messages: int) -> StreamCosts:
-    """`channels` streams from one transport to another in this process, each used once."""
+    """Opens `channels` streams from one transport to another in this process, and uses each once."""
     arrived = threading.Semaphore(0)
     sender = _transport(lambda *frame: None)
     receiver = _transport(lambda *frame: arrived.release())
     ids = [ChannelId("edge", 0, index) for index in range(channels + 1)]
-    _connect(sender, receiver, ids[:1], arrived)  # servers and the connection are there now
+    _connect(sender, receiver, ids[:1], arrived)  # starts the servers and the connection
     threads, memory_kb = _status("Threads"), _status("VmRSS")
     open_ms = _connect(sender, receiver, ids[1:], arrived)
     threads, memory_kb = _status("Threads") - threads, _status("VmRSS") - memory_kb
@@ -75,7 +75,7 @@ def _transport(on_frame: Callable[..., None]) -> FlightTransport:
 def _connect(
     sender: FlightTransport, receiver: FlightTransport, ids: list[ChannelId], arrived: threading.Semaphore
 ) -> float:
-    """Opens them, and waits until a signal has come through each; how long opening took."""
+    """Opens the channels, waits until a signal has come through each, and returns how long opening took."""
     began = time.perf_counter()
     for channel in ids:
         sender.open(ATTEMPT, channel, receiver.address, SCHEMA)
@@ -96,7 +96,7 @@ def _message_us(count: int) -> float:
     arrived = threading.Semaphore(0)
     server = ControlServer("scale", HOST, TOKEN, lambda *message: arrived.release(), lambda *gone: None)
     client = ControlClient("scale", "session", server.address, TOKEN, lambda message: None, lambda why: None)
-    heartbeat = Heartbeat({f"{vertex}[0]": dict.fromkeys(METRICS, 812.4375) for vertex in ("rows", "windows")})
+    heartbeat = Heartbeat({f"{vertex}[0]": TOTALS for vertex in ("rows", "windows")})
 
     def send(messages: int) -> None:
         for _ in range(messages):

@@ -1,4 +1,4 @@
-"""A Weir job for the time of one measurement: its JobMaster process, its REST interface, its history."""
+"""Runs a Weir job for one measurement: its JobMaster process, its REST interface, its history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine.observe.history import History
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "benchmarks" / "work" / str(os.getpid())
-"""On the same disk for every peer; emptied before each measurement, removed at the end."""
+"""The folder of all files of a run, on the same disk for every peer. It is removed at the end."""
 
 PARALLELISM = 2
 
@@ -40,7 +40,7 @@ def fresh_folder(name: str) -> Path:
 
 
 class WeirJob:
-    """`with WeirJob("benchmarks.jobs:window") as job:` runs it; leaving the block cancels it and leaves no process."""
+    """Runs a job within `with WeirJob("benchmarks.jobs:window") as job:`; the end of the block cancels the job."""
 
     def __init__(self, path: str, parallelism: int = PARALLELISM, **params: Any) -> None:
         self.name = path.partition(":")[2]
@@ -92,11 +92,11 @@ class WeirJob:
     # --- history ---
 
     def events(self) -> list[AnyEvent]:
-        """Everything that happened so far; a line that is being written is left out."""
+        """Returns all events so far, without a line that is still being written."""
         return list(History(self.store, self.name).events())
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The completed ones: when their barriers started, and how many rows the source had read at them."""
+        """Returns the completed checkpoints: when each was triggered, and the rows that the source had read by then."""
         triggered: dict[int, int] = {}
         found = []
         for event in self.events():
@@ -117,7 +117,7 @@ class WeirJob:
         self._seen_pids |= set(self.pids())
 
     def wait_until_ended(self, patience_s: float = 120) -> None:
-        """A bounded job ends by itself."""
+        """Waits for the end of a bounded job."""
         try:
             code = self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
@@ -129,12 +129,12 @@ class WeirJob:
         return [event.detail for event in self.events() if isinstance(event, AttemptFailed)]
 
     def check(self) -> None:
-        """That it has run without a failure: a benchmark of a job that restarts measures something else."""
+        """Raises an error if the job has failed: a benchmark of a job that restarts measures something else."""
         if self.failures():
             raise RuntimeError(f"the job {self.name} failed while it was measured: {self.failures()[0]}")
 
     def pids(self) -> list[int]:
-        """All of its processes: JobMaster, JVM, Python daemon, slots."""
+        """Returns all processes of the job: JobMaster, JVM, Python daemon, slots."""
         return tree(self._process.pid)
 
     def _tail(self) -> str:
@@ -173,12 +173,12 @@ class Checkpoint:
 
 
 def rate_between(first: Checkpoint, last: Checkpoint) -> float:
-    """Rows per second between two barriers: rows that are read, processed and in a completed checkpoint."""
+    """Returns the rows per second between two barriers: rows that were read, processed and checkpointed."""
     return (last.rows - first.rows) * 1000 / (last.triggered_at_ms - first.triggered_at_ms)
 
 
 def committed_files(table: Path) -> Iterator[Path]:
-    """What `spark.read.parquet` would read: the files that the `_spark_metadata` log names, if there is one."""
+    """Yields what `spark.read.parquet` reads: the files in the `_spark_metadata` log, or all if there is no log."""
     log = table / "_spark_metadata"
     if not log.exists():
         yield from sorted(path for path in table.iterdir() if path.name[0] not in "._")

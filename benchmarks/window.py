@@ -1,4 +1,4 @@
-"""Tumbling windows, Weir and Spark in turn on the same rows; and that both came to the same results."""
+"""Measures tumbling windows, Weir and Spark in turn on the same rows, and checks that their results are the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sample:
 
 
 def window(say: Say, rounds: int, weir_s: float, **spark_s: float) -> list[Result]:
-    """Rows per second in steady state, Weir and Spark in turn; medians of the rounds."""
+    """Measures rows per second in steady state, Weir and Spark in turn, and returns medians of the rounds."""
     weir: list[Sample] = []
     peers: dict[str, list[Sample]] = {peer: [] for peer in PEERS}
     for turn in range(1, rounds + 1):
@@ -90,7 +90,7 @@ def _result(peer: str, weir: list[Sample], samples: list[Sample], same: int) -> 
 
 
 def compare(weir: Path, peer: Path) -> int:
-    """Both tables hold the same counts and sums for every window that both have finished; how many these are."""
+    """Checks that both tables hold the same results for every window that both have; returns how many these are."""
     ours, theirs = _by_window(weir), _by_window(peer)
     common = sorted(ours.keys() & theirs.keys())
     if not common:
@@ -116,7 +116,7 @@ _FLAT = pa.schema([(name, pa.int64()) for name in ("start", "key", "count", "tot
 
 
 def _check_truth(window: pa.Table, start_us: int) -> None:
-    """Against numpy, from the row numbers alone."""
+    """Checks a window against numpy, from the row numbers alone."""
     first = (start_us - START_US) // (WINDOW_S * 1_000_000) * ROWS_PER_WINDOW
     rows = window_rows(np.arange(first, first + ROWS_PER_WINDOW))
     counts = np.bincount(rows["key"], minlength=KEYS)

@@ -1,1 +1,1 @@
-"""Failure drills and audits: proof, with Great Expectations on Spark, that nothing was lost or doubled."""
+"""Drills and audits: they prove, with Great Expectations on Spark, that a failure lost and doubled nothing."""

@@ -1,8 +1,8 @@
 """The one module that imports Great Expectations.
 
-Importing it imports `pyspark.sql.connect`, which takes a process whose `__main__` has neither `__spec__` nor `__file__`
-for a doctest, and ends it with exit code 0: a Dagster run worker is such a process. So `__main__` gets a `__file__`
-first. Telemetry is off before the import, because that is when it is decided.
+Great Expectations imports `pyspark.sql.connect`, which takes a process whose `__main__` has neither `__spec__` nor
+`__file__` for a doctest and ends it with exit code 0. A Dagster run worker is such a process, so this module gives
+`__main__` a `__file__` first. It also switches telemetry off before the import, which reads that setting.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SITE = "weir"
 
 
 class Suites:
-    """Validates one DataFrame after the other (their view has a fixed name), and writes Data Docs about it."""
+    """Validates DataFrames one after the other (their view has a fixed name), and writes Data Docs about them."""
 
     def __init__(self, docs: Path) -> None:
         site = {
@@ -62,7 +62,7 @@ class Suites:
         self._docs = docs
 
     def validate(self, name: str, frame: DataFrame, expectations: Sequence[Expectation]) -> list[Evaluated]:
-        """One result for each expectation that Great Expectations answered for; the caller counts them."""
+        """Returns one result for each expectation that Great Expectations evaluated; the caller counts them."""
         with _quietly():
             asset = self._source.add_dataframe_asset(name)
             batch = asset.add_batch_definition_whole_dataframe("all rows")
@@ -110,7 +110,7 @@ def _evaluated(expectation: Expectation, one: Any) -> Evaluated:
 
 
 def _error(info: dict[str, Any]) -> str:
-    """Its text, whether it is the expectation's own or keyed by the metrics that raised."""
+    """Returns the error's text; `info` describes one exception, or one for each metric that raised."""
     if "raised_exception" in info:
         return str(info.get("exception_message") or "unknown error") if info["raised_exception"] else ""
     texts = [str(i.get("exception_message") or "unknown error") for i in info.values() if i.get("raised_exception")]
@@ -118,5 +118,5 @@ def _error(info: dict[str, Any]) -> str:
 
 
 def _quietly() -> warnings.catch_warnings[None]:
-    """Without the deprecation warnings that Great Expectations raises about itself."""
+    """Silences the deprecation warnings that Great Expectations raises about itself."""
     return warnings.catch_warnings(action="ignore")

@@ -1,8 +1,8 @@
-"""The audit of a drill: Great Expectations on Spark hold the job's tables against the source-side ledger.
+"""The audit of a drill: Great Expectations on Spark compare the job's tables with the source-side ledger.
 
-Every check is PASSED, FAILED, or COULD_NOT_RUN; the last says nothing about the data. An expectation counts as
-evaluated only if Great Expectations returned a result for it without an exception, and all planned ones must be: an
-empty suite, or one that skipped something, is no proof.
+Every check is PASSED, FAILED or COULD_NOT_RUN; the last says nothing about the data. An expectation counts as
+evaluated only if Great Expectations returned a result for it without an exception. An audit passes only if all planned
+expectations were evaluated: an empty suite, or one that skipped an expectation, proves nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from checks._gx import Suites
 
 EXAMPLES = 20
-"""Rows shown of what is wrong."""
+"""How many wrong rows a failed expectation shows."""
 COMPILE_FROM = 1_000_000
-"""Records from which Spark's compiled code is worth its price."""
+"""Above this number of records Spark's code generation saves more time than it costs."""
 
 FIGURES = {
     queries.LOST: "lost",
@@ -46,19 +46,19 @@ FIGURES = {
     queries.PHANTOM: "phantom",
     queries.DIFFERS: "differing",
 }
-"""By label: how many rows of the raw table; for the aggregates with `aggregates_` before it."""
+"""The figure that counts the rows of each label in the raw table. The aggregates' figures begin with `aggregates_`."""
 
 Say = Callable[[str], None]
 Share = Callable[[float], None]
 
 
 class AuditImpossible(WeirError):
-    """Something that the audit needs is not there."""
+    """Something that the audit needs is missing."""
 
 
 @dataclass
 class Answers:
-    """What became of each check's expectations. `problems`: why some could not be evaluated."""
+    """The results of all expectations, by check. `problems` says why some could not be evaluated."""
 
     evaluated: list[tuple[str, Evaluated]] = field(default_factory=list)
     problems: dict[str, list[str]] = field(default_factory=dict)
@@ -79,10 +79,10 @@ def run_audit(
     progress: Say = lambda text: None,
     share: Share = lambda done: None,
 ) -> AuditResult:
-    """Audit a drill; `store` is the drill's own folder (`DrillResult.store`).
+    """Audits a drill; `store` is the drill's own folder (`DrillResult.store`).
 
-    Without `spark`, and where none is running in this process, it starts one and stops it. It does not raise for what
-    the data, the store or the machine is like: that is a verdict.
+    Without `spark` it uses the session of this process; if there is none, it starts one and stops it at the end. It
+    does not raise for problems of the data, the store or the machine: they are part of the verdict.
     """
     folder, started = Path(store).absolute(), time.monotonic()
     answers, suites = Answers(), plan(spec)
@@ -114,7 +114,7 @@ def run_audit(
 
 
 class _Audit:
-    """Gives each suite its DataFrame, and keeps the answers."""
+    """Validates each suite against its DataFrame, and collects the answers."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Audit:
         self._cached: list[DataFrame] = []
 
     def run(self, suites: dict[str, list[Planned]]) -> str:
-        """Returns the path of the Data Docs; empty if they could not be written, which is no verdict."""
+        """Returns the path of the Data Docs; empty if they could not be written, which does not change the verdict."""
         from checks._gx import Suites
 
         docs = self._folder / "data_docs"
@@ -178,7 +178,7 @@ class _Audit:
             self._answers.could_not_run(AGGREGATES, error)
 
     def _forget(self) -> None:
-        """Leave a session that is not ours as it was."""
+        """Removes the audit's views and caches, since the session may be the caller's."""
         for view in (LEDGER, queries.EXPECTED, queries.EPOCH_FILES, queries.BATCH):
             self._spark.catalog.dropTempView(view)
         for frame in self._cached:
@@ -187,7 +187,7 @@ class _Audit:
     def _validate(
         self, validator: Suites, name: str, frame: Callable[[], DataFrame], planned: Sequence[Planned]
     ) -> None:
-        """Whatever goes wrong here is a problem of the checks planned, and of no other."""
+        """Evaluates one suite. An error is a problem of this suite's checks only."""
         try:
             data = self._kept(frame())
             results = validator.validate(name, data, [one.expectation for one in planned])
@@ -200,11 +200,11 @@ class _Audit:
             if len(answered) != 1:
                 self._answers.could_not_run(one.check, f"not evaluated: {one.expectation.meaning}")
             self._answers.evaluated += [(one.check, result) for result in answered]
-        with contextlib.suppress(Exception):  # then there are no figures; the verdict stands
+        with contextlib.suppress(Exception):  # without figures the verdict stands
             self._count(name, data, [result for result in results if result.expectation is planned[0].expectation])
 
     def _count(self, name: str, data: DataFrame, compared: Sequence[Evaluated]) -> None:
-        """Figures: how many rows there are, and how many of them are wrong in which way."""
+        """Counts the rows of a table, and the wrong ones by label, for the figures."""
         counted = {self._spec.rows.name: ("rows", ""), self._spec.aggregates.name: ("aggregates", "aggregates_")}
         if name not in counted:
             return
@@ -248,7 +248,7 @@ class _Audit:
 
 
 def _judge(check: str, answers: Answers) -> CheckResult:
-    """FAILED if one of its expectations is, whatever became of the others; PASSED only if all of them are."""
+    """Returns FAILED if one of the check's expectations failed, PASSED only if all passed, else COULD_NOT_RUN."""
     mine = [one for name, one in answers.evaluated if name == check]
     failed = [one for one in mine if not one.success and not one.error]
     problems = [*answers.problems.get(check, []), *(_first_lines(one.error) for one in mine if one.error)]
@@ -262,7 +262,7 @@ def _judge(check: str, answers: Answers) -> CheckResult:
 
 
 def _said(one: Evaluated) -> str:
-    """A red expectation in a few words: by label where there are labels."""
+    """Describes a failed expectation in a few words, by label if its rows have labels."""
     labels = [row["label"] for row in one.rows if "label" in row]
     if labels and len(one.rows) == one.unexpected:
         return ", ".join(f"{labels.count(label)} {label}" for label in dict.fromkeys(labels))
@@ -275,7 +275,7 @@ def _said(one: Evaluated) -> str:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """For JSON: what is no number, text or truth becomes text."""
+    """Returns the row with values that JSON can hold; all others become text."""
     return {k: v if isinstance(v, int | float | str | bool | None) else str(v) for k, v in row.items()}
 
 

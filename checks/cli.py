@@ -83,7 +83,8 @@ def audit(
         known = ", ".join(Path(one.store).name for one in drills(store, spec.job)) or "none"
         which = f"no drill {drill_id!r}" if drill_id else "no finished drill"
         raise WeirError(
-            f"there is {which} of {spec.job!r} in {Path(store).absolute()} (there: {known}): weir drill {job}"
+            f"there is {which} of {spec.job!r} in {Path(store).absolute()} (finished drills: {known}). "
+            f"To run one: weir drill {job}"
         )
     raise typer.Exit(_CODES[_audit(spec, found[-1], serve_docs, port)])
 
@@ -114,7 +115,7 @@ def _serve(folder: Path, port: int) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[tuple[Say, Share]]:
-    """A bar and what happens above it; on what is no terminal, the lines alone."""
+    """Shows a bar with lines of progress above it; only the lines if the output is not a terminal."""
     columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=1.0)

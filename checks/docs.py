@@ -1,7 +1,8 @@
-"""Data Docs that are readable without internet: Great Expectations' own pages load styles and scripts from CDNs.
+"""Data Docs that can be read without internet: Great Expectations' own pages load styles and scripts from CDNs.
 
-What comes from elsewhere is taken out, a small style sheet put in, and the index, which scripts would have to draw,
-replaced by a page with the verdict, every check, examples of what is wrong, and links to the pages of each suite.
+This module removes everything that pages load from other hosts and adds a small style sheet. It replaces the index,
+which needs those scripts, by a page with the verdict, every check, examples of wrong rows, and links to the pages of
+each suite.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Serve the pages on loopback until interrupted; `ready` hears the address. Port 0: any free one."""
+    """Serves the pages on loopback until interrupted, and calls `ready` with the address. Port 0 is any free port."""
     handler = functools.partial(_Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer((HOST, port), handler) as server:
         ready(f"http://{HOST}:{server.server_address[1]}/")

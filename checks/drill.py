@@ -1,8 +1,8 @@
-"""The kill drill: run a job to its end, SIGKILL its workers at random moments on the way, while somebody reads.
+"""The kill drill: runs a job to its end and kills its workers at random moments, while a reader reads its tables.
 
 The job runs through the real supervisor on real Spark, in a store of its own (`<store>/drills/<job>/<id>`), with the
-source-side ledger beside it. What was lost or doubled is for the audit to say; the drill itself says whether the job
-came through, how fast, and whether a reader ever saw part of an epoch. No process outlives it.
+source-side ledger beside it. The drill says whether the job came through, how fast, and whether the reader ever saw
+part of an epoch; the audit says whether rows were lost or doubled. No process outlives a drill.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from engine.process.supervisor import Supervisor
 
 RECORDS_PER_KILL = 100_000
 CHECKPOINTS_FIRST = 2
-"""Completed before the first kill, so that there is something to lose; one more between two kills."""
+"""Completed before the first kill, so that there is state to lose. One more completes between two kills."""
 KILL_WITHIN_S = 2.0
 PATIENCE_S = 180.0
 READER_PATIENCE_S = 180.0
@@ -48,7 +48,7 @@ Share = Callable[[float], None]
 
 
 class DrillFailed(WeirError):
-    """The drill could not be carried to its end; the job, or the machine, is at fault. No verdict about the data."""
+    """The drill could not run to its end, because of the job or the machine. It says nothing about the data."""
 
 
 def run_drill(
@@ -61,9 +61,10 @@ def run_drill(
     progress: Say = lambda text: None,
     share: Share = lambda done: None,
 ) -> DrillResult:
-    """Returns once the job is finished. `progress` hears what happens, in sentences; `share` how much is done, 0 to 1.
+    """Runs a drill, and returns its result when the job has finished. Raises DrillFailed.
 
-    The seed decides whom and when to kill, counted from checkpoints. Raises DrillFailed.
+    The seed decides which slot is killed and how long after a checkpoint. `progress` is called with sentences about
+    what happens, `share` with the share that is done, 0 to 1.
     """
     records = records or RECORDS_PER_KILL * (1 + kills)
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
@@ -84,7 +85,7 @@ def run_drill(
         whatever_happens.callback(run.stop)
         whatever_happens.callback(reader.kill)
         reader.start()
-        progress("a reader is at the tables: another Spark application, reading all the time")
+        progress("a reader, another Spark application, reads the tables all the time")
         run.to_the_end(reader)
         reads = reader.stop()
     epochs = read_epochs(folder, spec.job)
@@ -108,7 +109,7 @@ def run_drill(
 
 
 def drills(store: str | Path, job: str) -> list[DrillResult]:
-    """The finished drills of a job, oldest first."""
+    """Returns the finished drills of a job, oldest first."""
     files = sorted(Path(store, "drills", job).glob("*/drill.json"))
     return [msgspec.json.decode(file.read_bytes(), type=DrillResult) for file in files]
 
@@ -121,7 +122,7 @@ def _new_folder(store: Path, job: str, seed: int) -> Path:
 
 
 class _Run:
-    """The job under fire."""
+    """The drilled job: its supervisor, and the kills."""
 
     def __init__(
         self,
@@ -159,13 +160,13 @@ class _Run:
                 raise DrillFailed(
                     f"job {self._spec.job!r} did not finish in time; its log is {self._client.folder.log_file}"
                 )
-            with contextlib.suppress(WeirError):  # between two JobMasters nobody answers
+            with contextlib.suppress(WeirError):  # while a JobMaster is replaced there is no answer
                 self._look(self._client.status(), time.monotonic())
             time.sleep(_POLL_S)
         if ended.outcome != "finished":
             raise DrillFailed(f"the job {ended.outcome}: {ended.reason}; its log is {self._client.folder.log_file}")
         if self._to_kill or self._killed_s is not None:
-            raise DrillFailed("the job ended before every kill was survived: give it more records")
+            raise DrillFailed("the job ended before it had recovered from every kill: drill it with more records")
         self._share(1.0)
 
     def _poll(self) -> MasterExit | None:
@@ -205,16 +206,16 @@ class _Run:
         self._supervisor.stop()
         left = end_sessions(self._sessions)
         if left:
-            self._say(f"processes {left} of the job did not end by themselves, and were killed")
+            self._say(f"processes {left} of the job did not end by themselves and were killed")
 
 
 def _attempt(status: JobStatus) -> tuple[int, int]:
-    """A JobMaster that died of the kill too is replaced by one of a higher generation, which counts from 1 again."""
+    """Returns generation and attempt: if the JobMaster died too, the next generation counts attempts from 1 again."""
     return status.generation, status.attempt
 
 
 class _Reader:
-    """The process of `checks.reader`."""
+    """Runs `checks.reader` as a process."""
 
     def __init__(self, spec: DrillSpec, folder: Path) -> None:
         paths = JobPaths(spec.job)
@@ -233,10 +234,10 @@ class _Reader:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the drill, which ends it in order
+                start_new_session=True,  # Ctrl-C reaches only the drill, which then ends the reader in order
             )
         deadline = time.monotonic() + READER_PATIENCE_S
-        while not self._reads.exists():  # made once it is ready
+        while not self._reads.exists():  # the reader creates it when it is ready
             self.check_alive()
             if time.monotonic() > deadline:
                 raise DrillFailed(f"the reader was not ready after {READER_PATIENCE_S:.0f} s; see {self._log}")
@@ -244,10 +245,10 @@ class _Reader:
 
     def check_alive(self) -> None:
         if self._process is None or self._process.poll() is not None:
-            raise DrillFailed(f"the reader of the tables died, so nobody watched them; see {self._log}")
+            raise DrillFailed(f"the reader of the tables died; its log is {self._log}")
 
     def stop(self) -> list[Read]:
-        """After the job's end: one more read of everything, then all reads."""
+        """Ends the reader, which first reads every table once more, and returns all its reads."""
         self.check_alive()
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.close()
@@ -259,7 +260,9 @@ class _Reader:
             raise DrillFailed(f"the reader failed with exit code {code}; see {self._log}")
         reads = [msgspec.json.decode(line, type=Read) for line in self._reads.read_bytes().splitlines()]
         if len(reads) < LEAST_READS:
-            raise DrillFailed(f"only {len(reads)} reads of the tables: that proves nothing; see {self._log}")
+            raise DrillFailed(
+                f"only {len(reads)} reads of the tables, fewer than {LEAST_READS}, prove nothing; see {self._log}"
+            )
         return reads
 
     def kill(self) -> None:

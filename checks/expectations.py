@@ -1,4 +1,4 @@
-"""What an audit can expect of a DataFrame, and what became of it: plain values, which `_gx` hands on."""
+"""Expectations of an audit and their results, as plain values. `_gx` translates them for Great Expectations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NoRows:
-    """The query over `{batch}`, and whatever temporary views there are, gives no rows; if it does, they are wrong."""
+    """Expects that the query over `{batch}` and temporary views gives no rows. The rows that it gives are wrong."""
 
     query: str
     meaning: str
@@ -28,7 +28,7 @@ Expectation = NoRows | NotNull
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One expectation, evaluated or broken. `error`: it could not be evaluated, which says nothing about the data."""
+    """The result of one expectation. With an `error` it could not be evaluated and says nothing about the data."""
 
     expectation: Expectation
     success: bool

@@ -1,7 +1,7 @@
-"""What a job wrote down about its own epochs: `history/events.jsonl` has the ledger's totals of every checkpoint.
+"""Reads what a job recorded about its epochs: `history/events.jsonl` has the ledger's totals of every checkpoint.
 
-The counters come from the channels, sources and sinks at the barrier, not from the tables; so tables and readers can be
-held against them.
+The counters come from channels, sources and sinks at the barrier, never from the tables, so that tables and reads can
+be compared with them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from engine.store.directory import DirectoryStore
 
 
 class HistoryIncomplete(WeirError):
-    """Some epoch has no record, so its equations can't be checked."""
+    """An epoch has no record, so its equations can't be checked."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class EpochTotals:
 
 @dataclass(frozen=True)
 class Equation:
-    """In this epoch (0: over all of them) `what` says two numbers are the same."""
+    """Two numbers that must be equal in this epoch, or over all epochs if it is 0. `what` names them."""
 
     epoch: int
     what: str
@@ -47,7 +47,7 @@ class Equation:
 
 
 def read_epochs(store: Path, job: str) -> list[EpochTotals]:
-    """Every epoch of the job, from 1 without gaps to the newest in its epoch log."""
+    """Returns every epoch of the job, from 1 without gaps to the newest in its epoch log."""
     log = EpochLog(DirectoryStore(store), JobPaths(job))
     last = log.last()
     if last is None or last.newest is None:
@@ -72,7 +72,7 @@ def _completed(history: History) -> dict[int, EpochTotals]:
 
 
 def per_epoch(epochs: list[EpochTotals]) -> list[tuple[int, dict[str, int]]]:
-    """What each epoch added."""
+    """Returns what each epoch added to the totals."""
     before: dict[str, int] = {}
     result = []
     for one in epochs:
@@ -82,7 +82,7 @@ def per_epoch(epochs: list[EpochTotals]) -> list[tuple[int, dict[str, int]]]:
 
 
 def equations(spec: DrillSpec, epochs: list[EpochTotals], records: int) -> list[Equation]:
-    """What must be equal if nothing was lost or doubled inside the job."""
+    """Returns the equations that hold if nothing was lost or doubled inside the job."""
     found = []
     source, sink = ledger.source_rows(spec.source_uid), ledger.sink_rows(spec.rows.uid)
     for epoch, added in per_epoch(epochs):

@@ -1,7 +1,7 @@
-"""The source-side ledger: every record that a drill's job will read, written down before the job starts.
+"""The source-side ledger: every record that a drill's job will read, written before the job starts.
 
-It comes from the source's pure function of the record number alone, never from the sink. A seal with the number of
-records and a checksum per file is written last, so that an audit never compares with half a ledger.
+The records come only from the source's pure function of the record number, never from the sink. A seal with the number
+of records and a checksum per file is written last, so that an audit never compares with part of a ledger.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from checks.spec import DrillSpec
 from engine.core.errors import WeirError
 
 RECORDS_PER_FILE = 250_000
-_SEAL = "_seal.json"  # Spark reads no file of such a name as data
+_SEAL = "_seal.json"  # Spark does not read files whose names begin with _ as data
 
 
 class LedgerUnusable(WeirError):
-    """There is no ledger, or not the one that was written: nothing can be said about the sink."""
+    """The ledger is missing or was changed, so nothing can be said about the sink."""
 
 
 class LedgerFile(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ def ledger_folder(store: Path) -> Path:
 
 
 def write_ledger(spec: DrillSpec, store: Path, records: int) -> Seal:
-    """Records 0 to `records` - 1, in the columns of the raw table."""
+    """Writes records 0 to `records` - 1, with the columns of the raw table, and the seal."""
     if records < 1:
         raise ValueError(f"a ledger of {records} records proves nothing")
     folder = ledger_folder(store)
@@ -61,7 +61,7 @@ def write_ledger(spec: DrillSpec, store: Path, records: int) -> Seal:
 
 
 def expected_records(spec: DrillSpec, first: int, last: int) -> pa.Table:
-    """The records with the numbers first ≤ n < last, as the source makes them."""
+    """Returns the records with the numbers first ≤ n < last, as the source makes them."""
     columns = spec.make(np.arange(first, last, dtype=np.int64))
     schema = spec.rows.arrow_schema
     missing = [name for name in schema.names if name not in columns]
@@ -73,7 +73,7 @@ def expected_records(spec: DrillSpec, first: int, last: int) -> pa.Table:
 
 
 def open_ledger(store: Path) -> tuple[Seal, list[Path]]:
-    """The seal and the files, after checking that every byte is as it was written."""
+    """Checks that every byte of the ledger is as it was written, and returns its seal and files."""
     folder = ledger_folder(store)
     try:
         seal = msgspec.json.decode((folder / _SEAL).read_bytes(), type=Seal)
@@ -95,7 +95,7 @@ def open_ledger(store: Path) -> tuple[Seal, list[Path]]:
 def _as(values: object, kind: pa.DataType) -> pa.Array:
     array = values if isinstance(values, pa.Array) else pa.array(values)
     if pa.types.is_timestamp(kind) and pa.types.is_int64(array.type):
-        return array.view(kind)  # integers count the timestamp's own unit, as in the source
+        return array.view(kind)  # the source gives timestamps as integers in the timestamp's own unit
     return array.cast(kind)
 
 

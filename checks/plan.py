@@ -1,4 +1,4 @@
-"""Which expectations an audit consists of, and which check each of them speaks for. Decided before anything is read."""
+"""Plans the expectations of an audit, each with the check that it belongs to, before any data is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Planned:
 
 
 def plan(spec: DrillSpec) -> dict[str, list[Planned]]:
-    """Suite by suite; in a table's suite the comparison with what is expected comes first."""
+    """Returns the expectations of each suite. In a table's suite the comparison with the expected rows comes first."""
     equations = "SELECT epoch, what, left, right FROM {batch} WHERE left <> right ORDER BY epoch, what"
     return {
         spec.rows.name: _of_table(spec.rows, ROWS, LEDGER),

@@ -1,4 +1,4 @@
-"""Sees to it that a drill leaves no process behind. JobMasters are session leaders, so /proc tells who is theirs."""
+"""Ensures that a drill leaves no process behind: JobMasters are session leaders, so /proc shows their processes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 
 def session_processes(session: int) -> list[int]:
-    """The processes whose session leader is or was this one, zombies left out; none where there is no /proc."""
+    """Returns the processes whose session leader is or was this one, without zombies; none if there is no /proc."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
         except OSError:
-            continue  # ended meanwhile
+            continue  # the process has ended meanwhile
         if int(fields[3]) == session and fields[0] != "Z" and int(folder.name) != os.getpid():
             found.append(int(folder.name))
     return found
 
 
 def end_sessions(sessions: set[int], patience_s: float = 20.0) -> list[int]:
-    """Wait until the sessions are empty; what stays longer is killed, and returned."""
+    """Waits until the sessions are empty; kills the processes that stay longer, and returns them."""
     deadline = time.monotonic() + patience_s
     while left := [pid for session in sessions for pid in session_processes(session)]:
         if time.monotonic() > deadline:

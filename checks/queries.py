@@ -1,4 +1,4 @@
-"""The SQL of an audit. The core is a full outer join of what was expected and what is there, on the keys."""
+"""The SQL of an audit. Its core is a full outer join, on the keys, of the expected rows and the rows of a table."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ EPOCH_FILES = "weir_epoch_files"
 
 
 def differences(table: AuditedTable, expected: str, got: str = "{batch}") -> str:
-    """A row, labelled, for every key that is not there exactly once with exactly the values expected.
+    """Returns a query for every key that is not in the table exactly once with exactly the expected values.
 
-    `lost`: expected, not there. `phantom`: there, not expected; a NULL key never is. `duplicate`: there more than once.
-    `differs`: there once, with other values. `copies` says how often it is there.
+    Each row has a label. `lost`: expected, but not in the table. `phantom`: in the table, but not expected, as every
+    NULL key. `duplicate`: more than once in the table. `differs`: once in the table, with other values. `copies` is the
+    number of rows in the table with that key.
     """
     keys = ", ".join(table.keys)
     on = " AND ".join(f"want.{key} = have.{key}" for key in table.keys)
@@ -41,16 +42,17 @@ def differences(table: AuditedTable, expected: str, got: str = "{batch}") -> str
 
 
 def by_label(query: str) -> str:
-    """How many keys and rows of each label: a duplicate has one row that is right, a lost one has none."""
+    """Returns a query for the number of wrong rows of each label. One copy of a duplicate is right."""
     surplus = f"CASE label WHEN '{DUPLICATE}' THEN copies - 1 WHEN '{PHANTOM}' THEN copies ELSE 1 END"
     return f"SELECT label, sum({surplus}) AS rows FROM ({query.format(batch=BATCH)}) GROUP BY label ORDER BY label"
 
 
 def partial_epochs(got: str = "{batch}") -> str:
-    """A row for every epoch of which the table holds another number of rows than its checkpoint counted.
+    """Returns a query for every epoch whose number of rows in the table differs from what its checkpoint counted.
 
-    `got` is the table with the name of each row's file as `file`; the view has the epoch of each file, and a line
-    without file for what each epoch should have. Rows in files that no epoch published are of epoch NULL.
+    `got` is the table with the name of each row's file as `file`. The view `EPOCH_FILES` has the epoch of each file,
+    and for each epoch a line without file that has the counted rows. Rows in files that no epoch published have the
+    epoch NULL.
     """
     return f"""
         SELECT * FROM (

@@ -1,8 +1,8 @@
-"""A reader of a job's tables that reads all the time, as its users do: plain `spark.read.parquet`, another application.
+"""Reads a job's tables all the time as users do: with plain `spark.read.parquet`, in another Spark application.
 
 `python -m checks.reader` runs until its standard input ends, so it never outlives the drill. Each read is one line of
-JSON: how many rows it saw, and their digest. `judge_reads` then holds them against the totals of the job's checkpoints:
-what a reader sees must be, row by row, a whole number of epochs, and never go back.
+JSON: how many rows it saw, and their digest. `judge_reads` then compares them with the totals of the job's checkpoints.
+A read must see, row by row, a whole number of epochs, and never fewer than an earlier read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WatchedTable(msgspec.Struct, frozen=True):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """One read. `error`: it could not be read, which is as bad as a wrong answer. `last`: after the job's end."""
+    """One read of a table. A read with an `error` counts as wrong. `last` marks a read after the job's end."""
 
     table: str
     at_ms: int
@@ -50,7 +50,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 def digest_of(table: pa.Table, schema: pa.Schema) -> int:
-    """As the sink counts it in the ledger: the sum of the rows' hashes, whatever their order."""
+    """Returns the digest that the sink counts in the ledger: the sum of the rows' hashes, in any order."""
     hashed = [field.name for field in schema if not pa.types.is_nested(field.type)]
     total = 0
     for batch in table.select(schema.names).cast(schema).to_batches():
@@ -62,38 +62,42 @@ def digest_of(table: pa.Table, schema: pa.Schema) -> int:
 
 
 def judge_reads(reads: Iterable[Read], tables: Sequence[AuditedTable], epochs: Sequence[EpochTotals]) -> list[str]:
-    """What a reader must never see, as sentences; empty if all was well."""
+    """Returns a sentence for each wrong read and each table without a last read; empty if all is well."""
     reads = list(reads)
     violations = []
     for table in tables:
         mine = [read for read in reads if read.table == table.name]
         violations += _judge(table.name, mine, visible_states(table.uid, epochs))
         if not any(read.last and not read.error for read in mine):
-            violations.append(f"{table.name}: nobody read the table after the job's end")
+            violations.append(f"{table.name}: there is no read of the table after the job's end")
     return violations
 
 
 def visible_states(uid: str, epochs: Sequence[EpochTotals]) -> list[tuple[int, int]]:
-    """(rows, digest) of a sink's table after 0, 1, 2, … epochs."""
+    """Returns (rows, digest) of a sink's table after 0, 1, 2, … epochs."""
     names = ledger.sink_rows(uid), ledger.sink_digest(uid)
     return [(0, 0), *((e.totals.get(names[0], 0), e.totals.get(names[1], 0)) for e in epochs)]
 
 
 def _judge(table: str, reads: list[Read], states: list[tuple[int, int]]) -> list[str]:
     violations = []
-    least = 0  # epochs that some read has shown already
+    least = 0  # the newest epoch that an earlier read has shown
     for read in reads:
         at = datetime.fromtimestamp(read.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
         if read.error:
-            violations.append(f"{table} at {at}: it could not be read: {read.error}")
+            violations.append(f"{table} at {at}: the table could not be read: {read.error}")
             continue
         seen = [epoch for epoch, state in enumerate(states) if state == (read.rows, read.digest)]
         if not seen:
-            violations.append(f"{table} at {at}: {read.rows} rows are no whole number of epochs; {_near(states, read)}")
+            violations.append(
+                f"{table} at {at}: {read.rows} rows are not a whole number of epochs; {_near(states, read)}"
+            )
         elif seen[-1] < least:
-            violations.append(f"{table} at {at}: went back to epoch {seen[-1]} after epoch {least} was seen")
+            violations.append(f"{table} at {at}: the read saw epoch {seen[-1]} after an earlier one had seen {least}")
         elif read.last and seen[-1] != len(states) - 1:
-            violations.append(f"{table}: after the end only {read.rows} rows of {states[-1][0]}, epoch {seen[-1]}")
+            violations.append(
+                f"{table}: the read after the job's end saw only {read.rows} rows of {states[-1][0]}, epoch {seen[-1]}"
+            )
         else:
             least = next(epoch for epoch in seen if epoch >= least)
     return violations
@@ -102,7 +106,7 @@ def _judge(table: str, reads: list[Read], states: list[tuple[int, int]]) -> list
 def _near(states: list[tuple[int, int]], read: Read) -> str:
     same = [str(epoch) for epoch, (rows, _) in enumerate(states) if rows == read.rows]
     if same:
-        return f"epoch {same[0]} has as many, but other rows"
+        return f"epoch {same[0]} has the same number of rows, but other ones"
     below = max(epoch for epoch, (rows, _) in enumerate(states) if rows < read.rows)
     above = next((epoch for epoch, (rows, _) in enumerate(states) if rows > read.rows), None)
     more = "there is no later one" if above is None else f"epoch {above} at {states[above][0]}"
@@ -113,14 +117,14 @@ def _near(states: list[tuple[int, int]], read: Read) -> str:
 
 
 def main() -> None:
-    """Arguments: the watched tables as JSON, some Parquet of the first one's schema, and the file for the reads."""
+    """Reads until told to stop. Arguments: the tables as JSON, Parquet of the first one's schema, the reads' file."""
     tables = msgspec.json.decode(sys.argv[1], type=list[WatchedTable])
     from checks.spark import reading_session
 
     spark = reading_session("weir reader", threads=1)
-    for _ in range(_WARM_READS):  # the first ones take seconds: before the job starts
+    for _ in range(_WARM_READS):  # the first reads take seconds: they are done before the job starts
         _state(spark, tables[0], sys.argv[2])
-    with Path(sys.argv[3]).open("ab", buffering=0) as out:  # it exists: ready
+    with Path(sys.argv[3]).open("ab", buffering=0) as out:  # the drill waits for this file: the reader is ready
         while not _told_to_stop():
             started = time.monotonic()
             for table in tables:
@@ -128,7 +132,7 @@ def main() -> None:
             time.sleep(max(_PAUSE_S, (time.monotonic() - started) / 2))  # the job needs the cores too
         for table in tables:
             _read(spark, table, out, last=True)
-    os._exit(0)  # the JVM ends with its parent's pipe; stopping it in order takes seconds
+    os._exit(0)  # the JVM ends when its pipe closes; stopping it in order takes seconds
 
 
 def _read(spark: Any, table: WatchedTable, out: Any, last: bool = False) -> None:
@@ -152,7 +156,7 @@ def _state(spark: Any, table: WatchedTable, folder: str) -> tuple[int, int]:
 
 
 def _told_to_stop() -> bool:
-    """The drill closes our standard input; if it dies, the kernel does."""
+    """True when standard input is closed: by the drill, or by the kernel if the drill has died."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 

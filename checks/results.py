@@ -1,4 +1,4 @@
-"""What a drill and an audit come to. Nothing here imports Spark or Great Expectations, so that everyone may read it."""
+"""The results of drills and audits. This module imports neither Spark nor Great Expectations: loading it is cheap."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Verdict(Enum):
-    """COULD_NOT_RUN is neither pass nor fail: the audit itself broke, and says nothing about the data."""
+    """The verdict of a check. COULD_NOT_RUN is neither pass nor fail: it says nothing about the data."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -17,7 +17,7 @@ class Verdict(Enum):
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """One check of an audit: `rows` are examples of what is wrong, labelled (lost, duplicate, phantom, …)."""
+    """The result of one check. `rows` are examples of wrong rows, with labels (lost, duplicate, phantom, …)."""
 
     name: str
     verdict: Verdict
@@ -27,7 +27,7 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 class AuditResult(msgspec.Struct, frozen=True):
-    """`evaluated` of `expected` expectations were really evaluated; an audit that skipped some did not pass."""
+    """The result of an audit. It passes only if all `expected` expectations were `evaluated`."""
 
     job: str
     epoch: int
@@ -39,7 +39,7 @@ class AuditResult(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """FAILED if any check is: a lost row is lost, whatever else could not run. PASSED only if all of them are."""
+        """FAILED if any check failed, even if others could not run; PASSED only if all checks passed."""
         verdicts = [check.verdict for check in self.checks]
         if Verdict.FAILED in verdicts:
             return Verdict.FAILED
@@ -49,7 +49,7 @@ class AuditResult(msgspec.Struct, frozen=True):
 
 
 class DrillResult(msgspec.Struct, frozen=True):
-    """One failure drill: what was done to the job, and how it came through."""
+    """The result of one drill: what was done to the job, how it recovered, and what the reader saw."""
 
     job: str
     store: str
@@ -66,5 +66,5 @@ class DrillResult(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """Of the drill itself: did a reader ever see part of an epoch? What was lost or doubled, the audit says."""
+        """FAILED if the reader saw anything but whole epochs. Lost and doubled rows are the audit's verdict."""
         return Verdict.FAILED if self.reader_violations else Verdict.PASSED

@@ -1,4 +1,4 @@
-"""A Spark application for reading: audits and readers never run on the cores that a job's slots hold."""
+"""A Spark application for reading: a job's slots hold their cores for good, so audits and readers use their own."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def reading_session(name: str, *, threads: int = 2, compiled: bool = False, log: Path | None = None) -> SparkSession:
-    """A local Spark on loopback, in UTC, without retries: what fails here has to be seen. `log` takes what Java says.
+    """Starts a local Spark on loopback, in UTC, without task retries, so that failures show. `log` gets Java's output.
 
-    It lives for seconds: compiling costs more than it saves, in the JVM (a third of its CPU time) and in Spark, unless
-    there are millions of rows (`compiled`).
+    The session lives for seconds, so compiling costs more than it saves, in the JVM (a third of its CPU time) and in
+    Spark, unless there are millions of rows (`compiled`).
     """
     os.environ.update(prepare_environment())
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -57,7 +57,7 @@ def reading_session(name: str, *, threads: int = 2, compiled: bool = False, log:
 
 @contextmanager
 def _stderr_to(log: Path | None) -> Iterator[None]:
-    """For processes started meanwhile: Java's greetings are nothing for a terminal."""
+    """Sends the stderr of processes that start meanwhile to the log: Java prints lines that users don't need."""
     if log is None:
         yield
         return
@@ -72,5 +72,5 @@ def _stderr_to(log: Path | None) -> Iterator[None]:
 
 
 def read_published(spark: SparkSession, folder: str, table: AuditedTable) -> DataFrame:
-    """Plain `spark.read.parquet`; the schema is given, so that a table without any file is an empty one."""
+    """Reads with plain `spark.read.parquet`. With a given schema a table without files is empty, not an error."""
     return spark.read.schema(table.schema).parquet(folder)

@@ -1,6 +1,6 @@
-"""How a job is drilled and audited: `assets/<job>/drill.py` has a `DRILL` of this kind, beside the job itself.
+"""`DrillSpec`: how a job is drilled and audited. `assets/<job>/drill.py`, beside the job, has one named `DRILL`.
 
-Light: neither Spark nor Great Expectations is imported here, so Dagster may load every spec at start-up.
+This module imports neither Spark nor Great Expectations, so Dagster can load every spec at start-up.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ AUDIT_CHECKS: Mapping[str, str] = {
     "epochs_whole": "each epoch's files in the tables hold exactly the rows that its checkpoint counted",
     "ledger_equations": "in each epoch, what was sent was received, and what was read was written",
 }
-"""The checks of an audit, in the order in which they are reported, and what each of them says when it is green."""
+"""The checks of an audit, in the order of the report, and what each says when it passes."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class NoDrill(WeirError):
-    """This job does not say how it can be drilled."""
+    """The job has no `DrillSpec`."""
 
 
 @dataclass(frozen=True)
 class AuditedTable:
-    """A Weir table of the job. `uid`: of its sink; `keys`: the columns that tell its rows apart, never NULL."""
+    """A Weir table of the job. `uid` is its sink's; `keys` are the columns that identify a row and are never NULL."""
 
     name: str
     uid: str
@@ -65,12 +65,12 @@ class AuditedTable:
 
 @dataclass(frozen=True)
 class DrillSpec:
-    """A bounded run of a job whose every record is known beforehand.
+    """A bounded run of a job, all of whose records are known beforehand.
 
-    `make` is the source's own pure function: record numbers in, columns out. `params` start the job so that it writes
-    `rows` (each record as it came) and `aggregates`; `records_param` names the one that bounds it, and `records_per_s`
-    is the rate the other parameters give. `recomputation` is Spark SQL over `{ledger}` that gives the columns of
-    `aggregates`, in any order of rows.
+    `make` is the source's own pure function from record numbers to columns. With `params` the job writes each record
+    unchanged to the table `rows`, and its results to `aggregates`. `records_param` names the parameter that bounds the
+    job; `records_per_s` is the rate that the other parameters give. `recomputation` is Spark SQL over `{ledger}` that
+    gives the columns of `aggregates`, with rows in any order.
     """
 
     job: str
@@ -97,7 +97,7 @@ class DrillSpec:
 
 
 def load_spec(job: str) -> DrillSpec:
-    """From a job's name (`pageviews`) or import path (`assets.pageviews.job:job`): the `DRILL` beside its module."""
+    """Returns the `DRILL` of a job, given its name (`pageviews`) or its import path (`assets.pageviews.job:job`)."""
     package = job.partition(":")[0].rpartition(".")[0] if ":" in job else f"assets.{job}"
     module_name = f"{package}.drill" if package else "drill"
     try:

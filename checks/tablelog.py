@@ -1,4 +1,4 @@
-"""The log of a Weir table (`_spark_metadata`): which files each epoch published. Record n is of epoch n + 1."""
+"""Reads the log of a Weir table (`_spark_metadata`): which files each epoch published. Record n is epoch n + 1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COMPACT = ".compact"
 
 
 def epoch_files(table: Path) -> dict[int, list[str]]:
-    """The names of each epoch's files. A record that repeats all before it counts only for what is new in it."""
+    """Returns the names of each epoch's files. A compacted record repeats earlier files; they are not counted again."""
     published: dict[int, list[str]] = {}
     seen: set[str] = set()
     for number, path in sorted(_records(table).items()):

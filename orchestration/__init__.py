@@ -1,1 +1,1 @@
-"""Dagster for streams: assets, checks, schedules and sensors of a job, made by one factory from its `StreamSpec`."""
+"""Weir in Dagster: one factory makes the assets, checks, jobs, schedules and sensor of a job from its `StreamSpec`."""

@@ -1,4 +1,4 @@
-"""All of Weir in Dagster: what the factory makes of each job's spec, and what the jobs share."""
+"""All Dagster definitions of Weir: those that the factory makes of each job's spec, and the shared resources."""
 
 import dagster as dg
 
@@ -10,6 +10,6 @@ SPECS = (PAGEVIEWS,)
 
 defs = dg.Definitions.merge(
     *(build_stream_definitions(spec) for spec in SPECS),
-    # Every step in the run's own process: no second Python, and no second JVM.
+    # Each step runs in the run's own process: a second process would start a second JVM.
     dg.Definitions(resources=resources(), executor=dg.in_process_executor),
 )

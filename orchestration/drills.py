@@ -1,8 +1,8 @@
-"""`drills/<job>`: materialize it to break the job on purpose; its asset checks are the audit's verdict about the data.
+"""The asset `drills/<job>`: materializing it drills a copy of the job; its asset checks are the verdict of the audit.
 
-The drill runs a bounded copy of the job in a store of its own, so it does not touch the running one, and takes a place
-in another pool: one drill at a time on a machine. A check that could not run fails its step and reports nothing:
-Dagster shows it as "execution failed", which is neither pass nor fail.
+The drill runs a bounded copy of the job in a store of its own, so it does not touch the running job. It uses another
+pool: only one drill runs at a time on a machine. A check that could not run fails its step and reports nothing: Dagster
+shows it as "execution failed", which is neither pass nor fail.
 """
 
 import os
@@ -28,13 +28,13 @@ DRILL = "drill"
 MAIN_FIGURES = ("lost", "duplicated", "recovery_s")
 
 CHECKS = {
-    READER: "a reader at the tables all the time never saw part of an epoch, nor an older one again",
+    READER: "a reader, which read the tables all the time, never saw part of an epoch nor went back to an older one",
     **AUDIT_CHECKS,
 }
 
 
 class DrillConfig(dg.Config):
-    """What is done to the job."""
+    """The config of a drill."""
 
     kills: int = Field(default=1, ge=1, description="number of workers to kill with SIGKILL, each at a random moment")
     records: int | None = Field(
@@ -49,7 +49,7 @@ def drill_asset(spec: StreamSpec) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=spec.drills_key,
-        description=f"A copy of {spec.job} loses workers to SIGKILL; the checks say what became of the data.",
+        description=f"Kills workers of a copy of {spec.job}; the checks say whether rows were lost or doubled.",
         group_name="drills",
         tags=spec.tags,
         owners=list(spec.owners),
@@ -142,7 +142,7 @@ def as_result(spec: StreamSpec, check: CheckResult, audit: AuditResult, drill: D
 
 
 def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult) -> dg.AssetObservation:
-    """The figures on the asset itself, where they plot from drill to drill."""
+    """Returns the figures as an observation of the asset, where Dagster plots them from drill to drill."""
     return dg.AssetObservation(
         spec.drills_key,
         description=f"audit: {audit.verdict.value}",
@@ -156,7 +156,7 @@ def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult
 
 
 def data_docs(drill: DrillResult, audit: AuditResult) -> dict[str, dg.MetadataValue[Any]]:
-    """A link where somebody serves the pages (`make ui`), else their place."""
+    """Returns a link to the Data Docs if `make ui` serves them, else their path."""
     if not audit.data_docs:
         return {}
     served = os.environ.get(DATA_DOCS_URL)
@@ -168,7 +168,7 @@ def data_docs(drill: DrillResult, audit: AuditResult) -> dict[str, dg.MetadataVa
 
 
 def figures(audit: AuditResult, drill: DrillResult) -> dict[str, float]:
-    """Only numbers plot: lost, duplicated, recovery_s, and whatever else the audit counted."""
+    """Returns the numbers that Dagster plots: those of the audit (lost, duplicated, …) and `recovery_s`."""
     return {**audit.figures, "recovery_s": drill.recovery_s}
 
 
@@ -181,7 +181,7 @@ def verdict_table(audit: AuditResult, drill: DrillResult) -> dg.TableMetadataVal
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> dg.TableMetadataValue:
-    """Rows may differ in their columns: what a row has not is empty."""
+    """Returns a table with the columns of all rows; a cell is empty if its row has no such column."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [dg.TableColumn(name, _type_of([row.get(name) for row in rows])) for name in names]
     return dg.MetadataValue.table(
@@ -198,12 +198,12 @@ def drill_job(spec: StreamSpec) -> Any:
     return dg.define_asset_job(
         f"{spec.job}_drill",
         selection=dg.AssetSelection.assets(spec.drills_key),
-        description=f"Drill {spec.job}, then audit what it wrote.",
+        description=f"Drill a copy of {spec.job}, then audit the tables that it wrote.",
     )
 
 
 def drill_schedule(spec: StreamSpec, job: Any) -> dg.ScheduleDefinition:
-    """Off until somebody turns it on: a drill needs the machine for a few minutes."""
+    """Returns the schedule of drills. It is off until a user turns it on: a drill takes the machine for minutes."""
     return dg.ScheduleDefinition(
         name=f"{spec.job}_drills",
         cron_schedule=spec.drill_cron,

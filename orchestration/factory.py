@@ -1,4 +1,4 @@
-"""`build_stream_definitions`: everything Dagster has of one streaming job."""
+"""`build_stream_definitions` makes all Dagster definitions of one streaming job."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build_stream_definitions(spec: StreamSpec) -> dg.Definitions:
 
 
 def _external(spec: StreamSpec) -> list[dg.AssetSpec]:
-    """What the running job makes by itself; the sensor tells Dagster of it."""
+    """Returns the external assets: the running job makes them, and the sensor reports them to Dagster."""
     return [
         dg.AssetSpec(
             spec.checkpoints_key,

@@ -1,7 +1,7 @@
-"""`gold/<job>`: batch Spark SQL over the committed epochs of a sink table, through dagster-pyspark.
+"""The asset `gold/<job>`: batch Spark SQL over the committed epochs of a sink table, through dagster-pyspark.
 
-Plain `spark.read.parquet` of a Weir table sees whole epochs and nothing else, so the result is always that of an
-epoch, and is kept under its number; a reader of an older result is not disturbed.
+Plain `spark.read.parquet` of a Weir table sees only whole epochs, so each result belongs to one epoch and is written to
+a folder with its number. The previous result is kept, so that its readers are not disturbed.
 """
 
 import shutil
@@ -31,7 +31,7 @@ def gold_asset(spec: StreamSpec) -> dg.AssetsDefinition:
     @dg.asset(
         key=spec.gold_key,
         deps=[spec.sinks_key],
-        description=f"A Spark batch over what {spec.job} has committed:\n\n```sql\n{gold.sql.strip()}\n```",
+        description=f"A Spark batch over the committed epochs of {spec.job}:\n\n```sql\n{gold.sql.strip()}\n```",
         group_name="gold",
         tags=spec.tags,
         owners=list(spec.owners),
@@ -44,7 +44,9 @@ def gold_asset(spec: StreamSpec) -> dg.AssetsDefinition:
         with readable_errors():
             table = Path(store) / JobPaths(spec.job).table(gold.table)
             if newest_epoch(table) == 0:
-                raise WeirError(f"{spec.job} has committed nothing to the table {table} yet: start it, wait a little")
+                raise WeirError(
+                    f"{spec.job} has committed nothing to the table {table} yet: start it, and wait for a checkpoint"
+                )
             epoch, target = write_gold(session_of(pyspark), gold, table, Path(store, spec.job, "gold"))
             context.log.info(f"the result of epoch {epoch} is {target}")
             result = session_of(pyspark).read.parquet(str(target))
@@ -64,12 +66,12 @@ def gold_job(spec: StreamSpec) -> Any:
     return dg.define_asset_job(
         f"{spec.job}_gold",
         selection=[spec.gold_key],
-        description=f"Compute gold/{spec.job} from what is committed now.",
+        description=f"Compute gold/{spec.job} from the epochs that are committed now.",
     )
 
 
 def newest_epoch(table: Path) -> int:
-    """The last epoch that readers of the table see; 0: none."""
+    """Returns the newest epoch that readers of the table see; 0 if there is none."""
     names = [path.name.removesuffix(".compact") for path in (table / "_spark_metadata").glob("[0-9]*")]
     return max((int(name) + 1 for name in names), default=0)
 
@@ -85,7 +87,7 @@ def write_gold(spark: "SparkSession", gold: GoldSpec, table: Path, folder: Path)
 
 
 def _of_one_epoch(spark: "SparkSession", table: Path) -> tuple[int, "DataFrame"]:
-    """Which epoch a DataFrame has is known if none was committed while its files were listed."""
+    """Returns a DataFrame of the table and its epoch; lists the files again if an epoch was committed meanwhile."""
     for _ in range(TRIES):
         before = newest_epoch(table)
         rows = spark.read.parquet(str(table))
@@ -96,7 +98,7 @@ def _of_one_epoch(spark: "SparkSession", table: Path) -> tuple[int, "DataFrame"]
 
 
 def preview(rows: "DataFrame") -> dg.TableMetadataValue:
-    """The first rows as they are, shown in the UI."""
+    """Returns the first rows as a table for the UI."""
     records = [
         dg.TableRecord(_plain(row.asDict())) for row in rows.orderBy(*rows.columns).limit(PREVIEW_ROWS).collect()
     ]
@@ -105,5 +107,5 @@ def preview(rows: "DataFrame") -> dg.TableMetadataValue:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, str | int | float | bool | None]:
-    """A table in the UI holds plain values only."""
+    """Returns the row with values that a table in the UI can hold; all others become text."""
     return {k: v if isinstance(v, str | int | float | bool | None) else str(v) for k, v in row.items()}

@@ -1,4 +1,4 @@
-"""Whether a job that should be running is: decided from what lies in its folder, by the age of its heartbeat."""
+"""Decides whether a job that should run does, from the files in its run folder and the age of its heartbeat."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Health:
-    """`start_again`: it is wanted, nobody runs it, and it did not end for a reason that would come again."""
+    """The state of a job. `start_again` is true if it should run, does not, and has not failed."""
 
     state: State
     detail: str
@@ -35,7 +35,7 @@ class Health:
 
     @property
     def answers(self) -> bool:
-        """Whether it is worth asking the JobMaster something."""
+        """True if the JobMaster can be asked for its status."""
         return self.state in (State.RUNNING, State.RECOVERING)
 
 
@@ -46,9 +46,9 @@ def judge(
     now_ms: int,
     silent_after_s: float,
 ) -> Health:
-    """A failed job is not started again: its supervisor has tried, and somebody has to look."""
+    """Judges a job. A failed job is not started again: restarts have not helped, so a person must look."""
     if desired is None:
-        return Health(State.UNKNOWN, "it was never started in this store")
+        return Health(State.UNKNOWN, "the job was never started in this store")
     if not desired.running:
         return Health(State.STOPPED, f"stopped on purpose (by {desired.by})")
     if ended is not None:
@@ -56,11 +56,11 @@ def judge(
             return Health(State.FINISHED, ended.reason)
         if ended.outcome == "failed":
             return Health(State.FAILED, ended.reason)
-        return Health(State.GONE, f"it should run, but it ended: {ended.outcome} ({ended.reason})", start_again=True)
+        return Health(State.GONE, f"the job should run, but was {ended.outcome}: {ended.reason}", start_again=True)
     last_ms = max(desired.at_ms, heartbeat.at_ms if heartbeat else 0)
     age_s = max(0.0, (now_ms - last_ms) / 1000)
     if age_s > silent_after_s:
-        detail = f"no sign of life for {age_s:.0f} s"
+        detail = f"no heartbeat of the JobMaster for {age_s:.0f} s"
         return Health(State.SILENT, detail, age_s, start_again=age_s > 2 * silent_after_s)
     if heartbeat is None or heartbeat.at_ms < desired.at_ms:
         return Health(State.STARTING, f"started {age_s:.0f} s ago")

@@ -1,4 +1,4 @@
-"""What runs, schedules and sensors share: the store of jobs, Spark for batch, and errors that users can read."""
+"""Resources that runs, schedules and sensors share: the store of jobs, Spark for batch, errors that users can read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STORE = "store"
-"""The metadata of `streams/<job>` that says where the job was started."""
+"""The metadata entry of `streams/<job>` that names the store in which the job was started."""
 
 
 def default_store() -> str:
-    """WEIR_STORE, or the configuration file's, or a directory beside Dagster's own state, or what the CLI uses."""
+    """Returns WEIR_STORE, or the configuration file's store, or `weir` in DAGSTER_HOME, or the CLI's default."""
     if store := os.environ.get("WEIR_STORE"):
         return str(Path(store).absolute())
     if store := read_settings().store:
@@ -36,12 +36,12 @@ def default_store() -> str:
 
 
 class WeirStore(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Where jobs live unless the run that started one chose another place."""
+    """The store of jobs, unless the run that started a job chose another one."""
 
     path: str
 
     def of(self, instance: dg.DagsterInstance, spec: StreamSpec) -> str:
-        """The store that `streams/<job>` was last materialized in: all actions follow it there."""
+        """Returns the store in which `streams/<job>` was last materialized; all actions on the job use it."""
         event = instance.get_latest_materialization_event(spec.stream_key)
         found = metadata_of(event).get(STORE)
         return str(found) if found else self.path
@@ -51,14 +51,14 @@ class WeirStore(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 def metadata_of(event: dg.EventLogEntry | None) -> Mapping[str, Any]:
-    """The metadata of a materialization, as plain values."""
+    """Returns the metadata of a materialization, as plain values."""
     if event is None or event.asset_materialization is None:
         return {}
     return {name: value.value for name, value in event.asset_materialization.metadata.items()}
 
 
 def batch_spark() -> LazyPySparkResource:
-    """Another Spark application than any job's: slots hold their cores for good. It starts when first used."""
+    """Returns Spark for batches, started when first used. It is its own application: slots hold a job's cores."""
     return LazyPySparkResource(
         spark_config={
             "spark.master": "local[2]",
@@ -76,7 +76,7 @@ def batch_spark() -> LazyPySparkResource:
 
 
 def session_of(pyspark: LazyPySparkResource) -> SparkSession:
-    """The resource's session, on the Java that Weir finds."""
+    """Returns the resource's session, on the Java that Weir finds."""
     os.environ.update(prepare_environment())
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     session: SparkSession = pyspark.spark_session
@@ -85,7 +85,7 @@ def session_of(pyspark: LazyPySparkResource) -> SparkSession:
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """What Weir raises on purpose says what to do: shown as it is, and not tried again."""
+    """Shows a WeirError in Dagster without a traceback, and does not retry: its text says what to do."""
     try:
         yield
     except WeirError as error:

@@ -1,4 +1,4 @@
-"""`StreamSpec`: what `assets/<job>/asset.py` says about its job, and all that the factory needs to know."""
+"""`StreamSpec`: the description of a job in `assets/<job>/asset.py`, from which the factory makes its definitions."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class GoldSpec:
-    """A batch result over the committed epochs of `table`: Spark SQL in which `{table}` stands for it."""
+    """A batch result over the committed epochs of `table`. In its Spark SQL `{table}` stands for the table."""
 
     table: str
     sql: str
 
     def __post_init__(self) -> None:
         if "{table}" not in self.sql:
-            raise ValueError("the SQL of a GoldSpec names its input as {table}")
+            raise ValueError("the SQL of a GoldSpec must name its input as {table}")
 
 
 @dataclass(frozen=True)
 class StreamSpec:
     """One streaming job in Dagster.
 
-    `params` and `parallelism` are what it is started with unless a run's config says otherwise. The engine owns the
-    checkpoint interval; `checkpoint_cron` triggers further ones (or all of them, where the job has no interval).
-    `watch_every_s` is how often the sensor looks; a job is unhealthy when its JobMaster has been silent for
-    `silent_after_s`, and is started again after twice that.
+    The job is started with `params` and `parallelism` unless a run's config says otherwise. The engine triggers a
+    checkpoint at each interval of the job; `checkpoint_cron` triggers further ones, or all if the job has no interval.
+    The sensor looks every `watch_every_s` seconds. A job is unhealthy when its JobMaster has sent no heartbeat for
+    `silent_after_s` seconds, and is started again after twice that time.
     """
 
     job: str
@@ -51,13 +51,13 @@ class StreamSpec:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.job):
-            raise ValueError(f"{self.job!r} can't be a job's name in Dagster: letters, digits and _ only")
+            raise ValueError(f"{self.job!r} can't be a job's name in Dagster: use letters, digits and _ only")
         if self.drill_cron and self.drill is None:
-            raise ValueError(f"job {self.job!r} has a schedule for drills, but no drill")
+            raise ValueError(f"job {self.job!r} has a schedule for drills (drill_cron), but no drill: set drill, too")
 
     @property
     def options(self) -> LaunchOptions:
-        """What the job is started with unless a run's config says otherwise."""
+        """The options with which the job is started unless a run's config says otherwise."""
         return LaunchOptions(path=self.path, name=self.job, params=dict(self.params), parallelism=self.parallelism)
 
     @property
@@ -82,10 +82,10 @@ class StreamSpec:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Assets are grouped by what they are (the UI shows only the last part of a key); the tag finds a job's own."""
+        """The tag by which all assets of a job are found: groups hold the assets of one kind, of all jobs."""
         return {"weir/job": self.job}
 
     @property
     def pool(self) -> str:
-        """Start, cancel and checkpoint of one job never overlap: each takes the one place in this pool."""
+        """The pool of a job, with one place, so that start, cancel and checkpoint of the job never overlap."""
         return f"weir_{self.job}"

@@ -1,7 +1,7 @@
-"""`streams/<job>`: a short run ensures that a detached JobMaster runs. Jobs that cancel it and that checkpoint it.
+"""The asset `streams/<job>`: materializing it ensures that a detached JobMaster runs. Jobs to cancel and checkpoint it.
 
-A never-ending job is not a never-ending run: what is started here outlives the run, the daemon and this machine's
-webserver, and keeps itself alive; Dagster looks after it with a sensor.
+A never-ending job is not a never-ending run: the JobMaster and its supervisor outlive the run, the daemon and the
+webserver. A sensor watches them (`watch.py`).
 """
 
 import time
@@ -29,22 +29,25 @@ CANCEL_TIMEOUT_S = 60.0
 
 
 class StreamConfig(dg.Config):
-    """How `streams/<job>` is started. Leave everything out to have it as its spec says, from its last epoch."""
+    """How `streams/<job>` is started. Without any setting it starts as its spec says, from its last epoch."""
 
-    parallelism: int | None = Field(default=None, description="slots to run on (default: as the job's spec says)")
-    params: dict[str, str] = Field(default={}, description="parameters of the job, over those of its spec")
+    parallelism: int | None = Field(
+        default=None, description="parallelism of operators that set none themselves (default: as the job's spec says)"
+    )
+    params: dict[str, str] = Field(default={}, description="parameters of the job; they override those of its spec")
     store: str | None = Field(default=None, description="directory for snapshots and tables (default: as last time)")
     from_snapshot: FromSnapshot = Field(
         default=FromSnapshot.LAST,
-        description="LAST: go on from the last epoch. REWIND: from the newest intact one, tables hide what came after. "
-        "ALLOW_REPLAY: from the newest intact one, what came after stays and comes again",
+        description="LAST: go on from the last epoch. REWIND: go on from the newest intact epoch; tables hide the rows "
+        "of later epochs. ALLOW_REPLAY: go on from the newest intact epoch; the rows of later epochs stay and are "
+        "written again",
     )
 
     @classmethod
     def of(cls, launch: MasterLaunch) -> "StreamConfig":
         """Returns the config that starts a job again with its last parameters, parallelism and store.
 
-        Whoever started it last chose these. Spark's options are not part of a config and are not repeated.
+        Spark's options are not part of a config and are not repeated.
         """
         return cls(parallelism=launch.parallelism, params=launch.params, store=launch.store)
 
@@ -64,12 +67,12 @@ class Ensured:
 
 
 def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensured:
-    """Start the job unless it runs. One that runs otherwise than asked for is an error: nobody stops it by accident."""
+    """Starts the job unless it runs. Raises an error if it runs with other settings: only a user may stop it."""
     client = JobClient(store, spec.job)
     if client.alive():
         _same_as_asked(client, config)
         _wait(client)
-        return Ensured(client, "it was running already: nothing to do")
+        return Ensured(client, "the job was running already: nothing to do")
     launch = plan_launch(config.over(spec.options), store)
     went_back = choose_snapshot(launch, config.from_snapshot)
     client = start_detached(launch, BY)
@@ -93,18 +96,18 @@ def _same_as_asked(client: JobClient, config: StreamConfig) -> None:
     if config.parallelism is not None and config.parallelism != running.parallelism:
         differs.append(f"its parallelism is {running.parallelism or 'its own'}")
     if config.from_snapshot is not FromSnapshot.LAST:
-        differs.append("it goes on from its own last epoch")
+        differs.append("it went on from its last epoch")
     if differs:
         raise WeirError(
-            f"job {client.name!r} is running already, but not as asked for: {'; '.join(differs)}. Cancel it first "
-            f"({client.name}_cancel), then materialize again"
+            f"job {client.name!r} is running already, with other settings: {'; '.join(differs)}. Cancel it first "
+            f"({client.name}_cancel), then materialize it again"
         )
 
 
 def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
     @dg.asset(
         key=spec.stream_key,
-        description=f"{spec.description}\n\nMaterialize it to ensure that it runs; from there it goes on by itself.",
+        description=f"{spec.description}\n\nMaterialize this asset to ensure that the job runs; it runs on by itself.",
         group_name="streams",
         tags=spec.tags,
         owners=list(spec.owners),
@@ -147,7 +150,7 @@ def _describe(client: JobClient) -> dict[str, Any]:
 
 
 def health_check(spec: StreamSpec) -> dg.AssetChecksDefinition:
-    """The sensor reports it all the time; executed by hand it looks once."""
+    """Returns the check of the JobMaster's heartbeat. The sensor reports it, too; a user may execute it by hand."""
 
     @dg.asset_check(asset=spec.stream_key, name=HEALTHY, description="the JobMaster's heartbeat is fresh")
     def healthy(context: dg.AssetCheckExecutionContext, weir: WeirStore) -> dg.AssetCheckResult:
@@ -192,11 +195,11 @@ def cancel_job(spec: StreamSpec) -> dg.JobDefinition:
                 context.log.info(f"nothing to cancel: {error}")
                 return
             client.wait_until_ended(CANCEL_TIMEOUT_S)
-        context.log.info(f"{spec.job} is cancelled; its last epoch stays, the next start goes on from there")
+        context.log.info(f"{spec.job} is cancelled; the next start goes on from its last epoch")
 
     @dg.job(
         name=f"{spec.job}_cancel",
-        description=f"End {spec.job}. Its last epoch stays; the next start goes on from there.",
+        description=f"Cancel {spec.job}. The next start goes on from its last epoch.",
     )
     def cancel_stream() -> None:
         cancel()
@@ -214,7 +217,7 @@ def checkpoint_job(spec: StreamSpec) -> dg.JobDefinition:
 
     @dg.job(
         name=f"{spec.job}_checkpoint",
-        description=f"Trigger a checkpoint of {spec.job} now, and wait until it is published and committed.",
+        description=f"Trigger a checkpoint of {spec.job} now, and wait until its epoch is published and committed.",
     )
     def checkpoint_stream() -> None:
         checkpoint()
@@ -230,7 +233,7 @@ def checkpoint_schedule(spec: StreamSpec, job: dg.JobDefinition) -> dg.ScheduleD
         cron_schedule=spec.checkpoint_cron,
         job=job,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"Triggers a checkpoint of {spec.job}, while it runs.",
+        description=f"Triggers checkpoints of {spec.job} while it runs.",
     )
     def checkpoints(context: dg.ScheduleEvaluationContext, weir: WeirStore) -> dg.RunRequest | dg.SkipReason:
         client = weir.client(context.instance, spec)

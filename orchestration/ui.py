@@ -1,7 +1,7 @@
-"""`make ui`: Dagster's webserver and daemon on loopback, with their state in a directory that survives restarts.
+"""`make ui`: runs Dagster's webserver and daemon on loopback, with their state in a directory that survives restarts.
 
-Ctrl-C ends both and every run that is under way; streaming jobs are detached, and go on. On the first start there is
-something to see: every job is started and drilled once.
+Ctrl-C ends both and all their runs; streaming jobs are detached and go on. On the first start every job is started and
+drilled once, so that there is something to see.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ LOCATION = "weir"
 START_TIMEOUT_S = 180.0
 STOP_PATIENCE_S = 20.0
 DATA_DOCS_URL = "WEIR_DATA_DOCS_URL"
-"""Tells runs where the pages of audits can be read."""
+"""The environment variable that tells runs where Data Docs are served."""
 _LAUNCHED_BY_A_DAEMON = ".dagster/grpc_info"
 
 
 class Services:
-    """Three processes, each in a process group of its own: code server (runs are its children), webserver, daemon.
+    """Runs three processes, each in its own process group: code server (the parent of runs), webserver, daemon.
 
-    One code server for both: a daemon with one of its own loads the definitions anew every minute, in a new process.
+    Webserver and daemon share one code server: a daemon with its own would load the definitions anew every minute.
     """
 
     def __init__(self, home: Path, port: int, module: str, environment: Mapping[str, str]) -> None:
@@ -54,7 +54,7 @@ class Services:
         self._port = port
         self._home = home
         self._module = module
-        self._sockets = Path(tempfile.mkdtemp(prefix="weir-ui-"))  # a socket's path is short, and private to us
+        self._sockets = Path(tempfile.mkdtemp(prefix="weir-ui-"))  # short, as a socket's path must be, and private
         self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "1"}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -66,7 +66,7 @@ class Services:
         self.stop()
 
     def start(self) -> None:
-        """Returns when the UI can be opened."""
+        """Starts the processes, and returns when the UI can be opened."""
         prepare_home(self._home)
         code = self._sockets / "code"
         load = ["-m", self._module, "-d", str(ROOT), "--location-name", LOCATION]
@@ -97,14 +97,14 @@ class Services:
         return self._processes[name].pid
 
     def dead(self) -> str | None:
-        """Which of them has ended by itself, if one has."""
+        """Returns a message about a process that has ended by itself, if there is one."""
         for name, process in self._processes.items():
             if process.poll() is not None:
                 return f"Dagster's {name} has ended (exit code {process.returncode}); its log is {self.log(name)}"
         return None
 
     def stop(self) -> None:
-        """In order if they can, by force if not; and whatever they have left behind."""
+        """Terminates all process groups, and kills what is left of them after a while."""
         groups = [process.pid for process in self._processes.values()]
         for sent, patience_s in ((signal.SIGTERM, STOP_PATIENCE_S), (signal.SIGKILL, STOP_PATIENCE_S)):
             for group in groups:
@@ -136,7 +136,7 @@ class Services:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us, who then end them in order
+                start_new_session=True,  # Ctrl-C reaches only this process, which then ends the others in order
             )
 
 
@@ -166,7 +166,7 @@ def free_port(preferred: int = 0) -> int:
 
 
 def forget_lost_runs(instance: dg.DagsterInstance) -> None:
-    """Only while no daemon runs: what one has launched ended with it, but nobody was left to say so."""
+    """Reports the runs of an earlier daemon as canceled: they ended with it. Call it only while no daemon runs."""
     import dagster as dg
 
     statuses = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
@@ -176,7 +176,7 @@ def forget_lost_runs(instance: dg.DagsterInstance) -> None:
 
 
 class FirstStart:
-    """Starts and drills every job once, one run after the other, and tells how far that is."""
+    """Starts and drills every job once, one run after the other, and reports the progress."""
 
     def __init__(self, instance: dg.DagsterInstance, url: str, say: Callable[[str], None]) -> None:
         from orchestration.definitions import SPECS
@@ -193,7 +193,7 @@ class FirstStart:
                 self._add(spec.drills_key, f"{spec.job}_drill", f"drill of {spec.job}", "checks")
 
     def _add(self, key: dg.AssetKey, job: str, what: str, view: str) -> None:
-        """Unless it was made, or waits in the queue since the last time."""
+        """Adds a job to be run, unless its asset was materialized before or a run of it is still queued."""
         import dagster as dg
 
         queued = self._instance.get_runs(dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.QUEUED]))
@@ -216,7 +216,7 @@ class FirstStart:
 
 
 def launch_job(url: str, job: str, config: Mapping[str, object] | None = None, location: str = LOCATION) -> str:
-    """Put a run into the queue, as the button in the UI does; returns its id."""
+    """Puts a run into the queue, as the button in the UI does, and returns its id."""
     from dagster_graphql import DagsterGraphQLClient
 
     port = int(url.rpartition(":")[2])
@@ -226,7 +226,7 @@ def launch_job(url: str, job: str, config: Mapping[str, object] | None = None, l
 
 @contextlib.contextmanager
 def only_one(home: Path, url: str) -> Iterator[None]:
-    """Two daemons on one home would tick every schedule twice."""
+    """Locks the home: two daemons on one home would run every schedule twice."""
     home.mkdir(parents=True, exist_ok=True)
     path = home / "ui.lock"
     with path.open("a+") as lock:
@@ -234,7 +234,7 @@ def only_one(home: Path, url: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            raise SystemExit(f"make ui is running already: {lock.read().strip()}") from None
+            raise SystemExit(f"make ui is running already: {lock.read().strip()} (state in {home})") from None
         lock.truncate(0)
         lock.write(url)
         lock.flush()
@@ -242,7 +242,7 @@ def only_one(home: Path, url: str) -> Iterator[None]:
 
 
 class _DataDocs(http.server.SimpleHTTPRequestHandler):
-    """The pages of audits, and nothing else of the store."""
+    """Serves only the Data Docs of audits, and nothing else of the store."""
 
     def send_head(self) -> Any:
         if "data_docs" not in Path(self.translate_path(self.path)).parts:
@@ -255,7 +255,7 @@ class _DataDocs(http.server.SimpleHTTPRequestHandler):
 
 
 def serve_data_docs(store: str, port: int) -> str:
-    """For as long as this process lives; returns the address of `<store>/drills`."""
+    """Serves `<store>/drills` as long as this process lives, and returns its address."""
     handler = functools.partial(_DataDocs, directory=str(Path(store) / "drills"))
     server = http.server.ThreadingHTTPServer((HOST, port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -270,7 +270,7 @@ def main() -> None:
     home, port = arguments.home.absolute(), free_port(arguments.port)
     store = str(Path(os.environ.get("WEIR_STORE", ROOT / ".weir")).absolute())
     os.environ |= {"DAGSTER_HOME": str(home), "WEIR_STORE": store}
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with only_one(home, f"http://{HOST}:{port}"):
         docs = serve_data_docs(store, free_port(port + 1))
@@ -280,16 +280,16 @@ def main() -> None:
         except KeyboardInterrupt:
             why = None
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the clean-up
             _say("stopping …")
             services.stop()
     if why is not None:
         raise SystemExit(why)
-    _say("stopped. Jobs that were running go on: .venv/bin/weir jobs lists them, .venv/bin/weir cancel NAME ends one.")
+    _say("stopped. Running jobs go on: .venv/bin/weir jobs lists them, .venv/bin/weir cancel NAME ends one.")
 
 
 def serve(services: Services, store: str) -> str:
-    """Until Ctrl-C; or until one of its processes has ended, and which."""
+    """Runs the services until Ctrl-C, or returns a message when one of their processes has ended."""
     _say("starting Dagster (about 20 s) …")
     prepare_home(Path(os.environ["DAGSTER_HOME"]))
     import dagster as dg

@@ -1,7 +1,7 @@
-"""The sensor of a job: its JobMaster's history becomes Dagster's events; a job that is wanted and gone is started.
+"""The sensor of a job: reports the job's history to Dagster, and starts the job again if it should run but does not.
 
-It reads `history/events.jsonl` behind a cursor. What was reported is known from Dagster itself, by the time of the last
-materialization: a sensor that reported and died before its cursor was saved reports nothing twice.
+It reads `history/events.jsonl` behind a cursor. The time of the last materialization in Dagster says what was reported:
+a sensor that reported and died before its cursor was saved reports nothing twice.
 """
 
 import time
@@ -23,7 +23,7 @@ from orchestration.spec import StreamSpec
 from orchestration.streams import HEALTHY, StreamConfig, health_metadata, severity
 
 MOST_A_TICK = 100
-"""Plots show the last hundred; what has piled up while no daemon ran comes in portions, inside a sensor's 60 s."""
+"""The most checkpoints reported at one tick: a backlog must not exceed a sensor's 60 s. Plots show the last hundred."""
 
 START_AGAIN_EVERY_MS = 300_000
 SAY_AGAIN_MS = 60_000
@@ -31,9 +31,9 @@ COMPLETED_AT = "completed_at_ms"
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far the history was read; the ledger's totals there; the state that was last reported, and when.
+    """How far the history was read, the ledger's totals there, and the state that was last reported, with its time.
 
-    No totals: nothing was read yet, and of an old job's history the beginning is not kept.
+    Totals are None until a checkpoint was read: the history of an old job does not begin at its first one.
     """
 
     store: str = ""
@@ -79,14 +79,14 @@ def watch_sensor(spec: StreamSpec, start_job: Any) -> dg.SensorDefinition:
 
 
 def _is_news(health: Health, cursor: Cursor, now_ms: int) -> bool:
-    """A change is; and that it still runs, every minute: the age of a green check says that somebody looked."""
+    """True if the state has changed, and once a minute while the job runs: the age of a check shows the last look."""
     if health.state is State.STARTING:
         return False
     return health.state.value != cursor.state or (health.answers and now_ms - cursor.state_ms >= SAY_AGAIN_MS)
 
 
 def _resume(text: str | None, client: JobClient) -> Cursor:
-    """From the beginning where the job was moved to another store."""
+    """Returns the saved cursor, or a new one if the job was moved to another store."""
     cursor = msgspec.json.decode(text, type=Cursor) if text else Cursor()
     return cursor if cursor.store == client.store else Cursor(store=client.store)
 
@@ -94,11 +94,11 @@ def _resume(text: str | None, client: JobClient) -> Cursor:
 def new_checkpoints(
     spec: StreamSpec, client: JobClient, cursor: Cursor, reported_ms: int
 ) -> tuple[list[dg.AssetMaterialization], Cursor]:
-    """One materialization per completed checkpoint; its rows are the difference of two ledgers."""
+    """Returns one materialization per completed checkpoint; its rows are the difference of two ledgers."""
     found: list[dg.AssetMaterialization] = []
     for event, position in History(client.store, client.name).after(cursor.position):
         if isinstance(event, Completed):
-            if event.epoch == 1:  # a job that was deleted and begun anew counts from zero
+            if event.epoch == 1:  # the job is new, or was deleted and begun anew: its totals start at zero
                 cursor = msgspec.structs.replace(cursor, rows_read=0, rows_committed=0)
             read, committed = _total(event.ledger, "source:"), _total(event.ledger, "sink:")
             if event.completed_at_ms > reported_ms:
@@ -123,7 +123,7 @@ def _total(ledger: dict[str, int], prefix: str) -> int:
 
 
 def _materialization(spec: StreamSpec, event: Completed, rows: dict[str, int]) -> dg.AssetMaterialization:
-    """Only numbers plot."""
+    """Returns a checkpoint as an event. Dagster plots numbers, so ids are given as text."""
     return dg.AssetMaterialization(
         spec.checkpoints_key,
         description=f"checkpoint {event.checkpoint} is epoch {event.epoch}",
@@ -146,11 +146,11 @@ def _materialization(spec: StreamSpec, event: Completed, rows: dict[str, int]) -
 def _sinks(
     spec: StreamSpec, client: JobClient, now_ms: int, newest: dg.AssetMaterialization
 ) -> list[dg.AssetObservation]:
-    """`lag_s`: how far event time is behind the clock; `commit_age_s`: how long ago readers saw something new."""
+    """Observes the sinks. `lag_s` is how far event time is behind the clock, `commit_age_s` the last commit's age."""
     try:
         sinks = client.status().sinks
     except WeirError:
-        return []  # it is being replaced; the next tick tells more
+        return []  # the JobMaster is being replaced; the next tick tries again
     committed_ms = int(str(newest.metadata[COMPLETED_AT].value))
     metadata: dict[str, Any] = {
         "rows": sum(sink.rows for sink in sinks.values()),
@@ -179,7 +179,7 @@ def _evaluation(spec: StreamSpec, health: Health) -> dg.AssetCheckEvaluation:
 
 
 def _start_again(spec: StreamSpec, client: JobClient, health: Health, now_ms: int) -> Iterator[dg.RunRequest]:
-    """Dagster is the last supervisor. One run for each death; another if that did not help, minutes later."""
+    """Requests a run that starts the job again: one per five minutes, since Dagster ignores a run key that it knows."""
     desired = client.folder.read_desired()
     if not health.start_again or desired is None:
         return

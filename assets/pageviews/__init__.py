@@ -1,1 +1,1 @@
-"""Page views per app in tumbling windows: the job of the seeds."""
+"""Page views per app in tumbling windows: the worked example of the seeds (promise D1)."""

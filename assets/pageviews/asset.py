@@ -8,7 +8,7 @@ PAGEVIEWS = StreamSpec(
     path="assets.pageviews.job:job",
     description="Page views and bytes per app, every ten seconds of event time.",
     owners=("team:web-analytics",),
-    # Slow, and in large batches: a drill and a Spark batch run beside it, on a small machine.
+    # A low rate and large batches leave room for a drill and a Spark batch beside the job, on a small machine.
     params={"rate": "20000", "buffer_ms": "200", "interval": "10 s"},
     parallelism=2,
     checkpoint_cron="0 * * * *",

@@ -1,4 +1,4 @@
-"""`make demo`: kill a worker of the page-view job and count what was lost or doubled, under three guarantees."""
+"""`make demo`: kills a worker of the page-view job and counts the lost and doubled rows, under three guarantees."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Act:
 
 ACTS = (
     Act("exactly_once", "exactly once", "aligned barriers, checkpoints every second"),
-    Act("at_least_once", "at least once, one slow source", "nobody waits for the slow source's barrier"),
-    Act("no_checkpoints", "no checkpoints", "a live feed and nothing to go back to"),
+    Act("at_least_once", "at least once, one slow source", "no channel waits for the slow source's barrier"),
+    Act("no_checkpoints", "no checkpoints", "a live feed, and no snapshot to restore"),
 )
 
 
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _play(act: Act, want: dict[tuple[str, int], int]) -> Played:
-    """Run one job to its end; on the way, kill -9 one of its two workers."""
+    """Runs one job to its end; on the way, kills one of its two workers with SIGKILL."""
     params = {"rows": str(ROWS), "rate": str(RATE), "feed": str(STORE.absolute() / "feed")}
     launch = MasterLaunch(
         path=f"assets.pageviews.demo_jobs:{act.name}",
@@ -118,7 +118,7 @@ def _watch_and_kill(client: JobClient, supervisor: Supervisor) -> tuple[float, i
                     sys.exit(1)
                 return recovery_s, checkpoints
             if now > deadline:
-                console.print(f"[bold red]the job is not finished after {GIVE_UP_S} s[/]")
+                console.print(f"[bold red]the job is not finished after {GIVE_UP_S} s; its files are in {STORE}[/]")
                 sys.exit(1)
             try:
                 status = client.status()
@@ -144,7 +144,7 @@ def _watch_and_kill(client: JobClient, supervisor: Supervisor) -> tuple[float, i
 
 
 class _Screen:
-    """The live view on a terminal; a line every two seconds elsewhere."""
+    """Shows the live view on a terminal, and one line every two seconds elsewhere."""
 
     def __init__(self) -> None:
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
@@ -176,7 +176,7 @@ class _Screen:
 
 
 def _results(played: list[Played]) -> Table:
-    table = Table(title="one worker killed with SIGKILL in each", title_justify="left")
+    table = Table(title="in each job one worker was killed with SIGKILL", title_justify="left")
     table.add_column("")
     for one in played:
         table.add_column(one.act.title, justify="right")

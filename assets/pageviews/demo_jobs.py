@@ -1,4 +1,4 @@
-"""The page-view job three times: exactly once, at least once with a slow source, and without checkpoints."""
+"""The three jobs of the demo: exactly once, at least once with a slow source, and without checkpoints."""
 
 import contextlib
 import time
@@ -30,7 +30,7 @@ WINDOW = "10 s"
 
 @dataclass(frozen=True)
 class Views:
-    """`slow_ms`: how long each batch of the second split takes, so that its barriers come late."""
+    """Makes page views. Each batch of the second split takes `slow_ms`, so that its barriers come late."""
 
     slow_ms: int = 0
 
@@ -41,7 +41,7 @@ class Views:
 
 
 class Feed(GeneratorSource):
-    """Page views that wait for nobody: the feed begins when it is first opened, and goes on whoever reads."""
+    """A live feed of page views: it begins when it is first opened, and its rate does not wait for readers."""
 
     def __init__(self, started: Path, rows: int, rate: float) -> None:
         super().__init__(Views(), 2, rows, rate, live_since_ms=0)
@@ -74,12 +74,12 @@ def exactly_once(env: StreamEnvironment) -> None:
 
 
 def at_least_once(env: StreamEnvironment) -> None:
-    """Nobody waits for the slow split's barrier: what came meanwhile is in the snapshot, and is read again (D1)."""
+    """Counts twice after a crash: records between the two barriers are in the snapshot, and are read again (D1)."""
     env.enable_checkpointing("1 s", mode=CheckpointingMode.AT_LEAST_ONCE)
     _count(_views(env, slow_ms=100))
 
 
 def no_checkpoints(env: StreamEnvironment) -> None:
-    """A feed that does not wait, and nothing to go back to: after a crash, what was counted is gone."""
+    """Loses rows at a crash: there is no snapshot to restore, and the live feed does not repeat records."""
     env.set_restart_strategy(FixedDelay(attempts=3, delay_ms=500))
     _count(_views(env, live=True))

@@ -1,4 +1,4 @@
-"""How the page-view job is drilled: every view in a table of its own, so that each can be looked for by its number."""
+"""How the page-view job is drilled: it also writes every view with its number, so that the audit can find each one."""
 
 from assets.pageviews.job import NUMBERED_VIEW
 from assets.pageviews.source import EVENT_RATE, page_views

@@ -14,9 +14,9 @@ _NAMES = pa.array([f"app{n + 1}" for n in range(APPS)])
 
 
 class PageViews(GeneratorSource):
-    """`event_rate`: page views per second of event time, whatever the speed they are read at.
+    """A source of page views. `event_rate` is their number per second of event time, at any speed of reading.
 
-    Every thirteenth view is up to two seconds older than its place in the stream.
+    The timestamp of every thirteenth view is up to two seconds earlier than its place in the stream.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class PageViews(GeneratorSource):
 
 
 def page_views(n: np.ndarray, event_rate: int) -> Columns:
-    """Views number n; `view_id` is that number, for jobs whose schema asks for it."""
+    """Returns the views with the numbers n. A job gets `view_id`, that number, if its schema has the column."""
     mixed = (n * 2654435761) & 0x7FFFFFFF
     late_us = np.where(n % 13 == 0, mixed % 2_000_000, 0)
     # Views are not spread evenly: low-numbered apps get more.

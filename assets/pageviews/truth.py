@@ -1,4 +1,4 @@
-"""What the page-view job must count, computed from the records alone, without the engine."""
+"""Computes what the page-view job must count, from the records alone, without the engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Counts = Counter[tuple[str, int]]
 
 
 def expected(rows: int, event_rate: int, window_ms: int) -> Counts:
-    """Page views per app and window start (ms)."""
+    """Returns the page views per app and window start (ms)."""
     result: Counts = Counter()
     for first in range(0, rows, 1_000_000):
         columns = page_views(np.arange(first, min(rows, first + 1_000_000), dtype=np.int64), event_rate)
@@ -26,7 +26,7 @@ def expected(rows: int, event_rate: int, window_ms: int) -> Counts:
 
 
 def counted(table: pa.Table) -> Counts:
-    """The same from the job's table; a window that is there twice counts twice."""
+    """Returns the same from the job's table; a window that is in the table twice counts twice."""
     result: Counts = Counter()
     if not table.num_rows:
         return result
@@ -47,7 +47,7 @@ class Verdict:
 
 
 def compare(want: Counts, got: Counts) -> Verdict:
-    """Per app and window, so that a loss here can't hide a double there."""
+    """Compares each app and window alone, so that a lost row of one can't hide a doubled row of another."""
     lost = sum(max(0, views - got[key]) for key, views in want.items())
     duplicated = sum(max(0, views - want[key]) for key, views in got.items())
     return Verdict(sum(want.values()), sum(got.values()), lost, duplicated)

@@ -25,11 +25,11 @@ import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 
 /**
- * The job of benchmarks/jobs.py, latency_rows, for Flink: paced rows, keyBy, a counter per key in ValueState, a sink
- * that reads the clock. Arguments: folder, rows per second, seconds of warm-up, seconds, buffer timeout (ms).
+ * The job latency_rows of benchmarks/jobs.py for Flink: paced rows, keyBy, a counter per key in ValueState, a sink that
+ * reads the clock. Arguments: folder, rows per second, seconds of warm-up, seconds to measure, buffer timeout (ms).
  *
- * <p>Each sink subtask leaves the latencies of rows that were due after the warm-up in files of its own, at every
- * checkpoint: microseconds, as little-endian 64-bit integers.
+ * <p>At every checkpoint each sink subtask writes the latencies of rows that were due after the warm-up to a new file:
+ * microseconds, as little-endian 64-bit integers.
  */
 public final class LatencyJob {
     private static final int PARALLELISM = 2;
@@ -65,7 +65,7 @@ public final class LatencyJob {
         return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
     }
 
-    /** (key, due) of row n; the first row of a subtask is due at once. A row waits until it is due: a row's time. */
+    /** Makes (key, due) of row n, and waits until the row is due. The first row of a subtask is due at once. */
     private static final class Paced implements GeneratorFunction<Long, Tuple2<Long, Long>> {
         private final long rate;
         private final long rowsPerSubtask;
@@ -73,7 +73,7 @@ public final class LatencyJob {
 
         Paced(long rate, long rows) {
             this.rate = rate;
-            this.rowsPerSubtask = rows / PARALLELISM; // a subtask gets one run of numbers
+            this.rowsPerSubtask = rows / PARALLELISM; // each subtask gets consecutive numbers
         }
 
         @Override

@@ -1,1 +1,1 @@
-"""Peers that run in a virtualenv of their own. What runs there imports nothing of Weir but `peers.common`."""
+"""Peers that run in a virtualenv of their own. Their scripts import nothing of Weir but `common.py`."""

@@ -1,4 +1,4 @@
-"""Bytewax: rows made in Python, keyed, a running sum per key, discarded. Run by `python -m bytewax.testing`."""
+"""Bytewax: makes rows in Python, keeps a running sum per key, discards it. `python -m bytewax.testing` runs it."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""The rows of the row lane in plain Python, and how a peer's subtask tells what it did. Imported by every peer.
+"""The rows of the row lane in plain Python, and the tally of a peer's subtask. Every peer imports this module.
 
-Only the standard library: each peer has another virtualenv.
+It uses only the standard library: each peer has another virtualenv.
 """
 
 import json
@@ -19,7 +19,7 @@ def value_of(n):
 
 
 class Tally:
-    """Rows of one subtask after the first `warmup`, and how long they took."""
+    """Counts the rows of one subtask after the first `warmup` rows, and their time."""
 
     def __init__(self, folder, warmup):
         self._folder = folder

@@ -1,4 +1,4 @@
-"""A virtualenv for each peer, made once and kept outside of the tree; what runs there is a script of this folder."""
+"""Makes a virtualenv for each peer, once, outside of the checkout, and runs scripts of this folder in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLINK_JARS = ("org.apache.flink:flink-sql-parquet:2.3.0", "org.apache.flink:flin
 
 
 def flink(say: Say) -> Path:
-    """Python with PyFlink, which has a whole Flink inside. Parquet also wants Hadoop's classes: Spark brings them."""
+    """Returns a Python with PyFlink, which contains a whole Flink. Parquet also needs Hadoop's classes, from Spark."""
     python = _environment("flink", say)
     libraries = _flink_home(python) / "lib"
     for artifact in FLINK_JARS:
@@ -43,7 +43,7 @@ def bytewax(say: Say) -> Path:
 
 
 def run_flink_job(say: Say, javac: Path, name: str, arguments: list[str], folder: Path, patience_s: float) -> None:
-    """NAME.java of this folder: compiled against the Flink inside PyFlink, and run in one process with it."""
+    """Compiles NAME.java of this folder against the Flink inside PyFlink, and runs it in one process with Flink."""
     home = _flink_home(flink(say))
     classes = folder / "classes"
     run_peer(javac, ["-d", str(classes), "-cp", f"{home}/lib/*", f"{name}.java"], folder, 60)
@@ -53,13 +53,13 @@ def run_flink_job(say: Say, javac: Path, name: str, arguments: list[str], folder
 
 
 def find_javac() -> Path | None:
-    """Where it really is: the `java` of the same JDK is beside it."""
+    """Returns javac with links resolved, so that the `java` of the same JDK is beside it."""
     found = shutil.which("javac")
     return Path(found).resolve() if found else None
 
 
 def run_peer(program: Path, arguments: list[str], folder: Path, patience_s: float, **environment: str) -> str:
-    """Runs it in this folder of scripts, and returns what it printed; whatever happens, no process of it is left."""
+    """Runs a program in this folder and returns its output. None of its processes is left, even after an error."""
     log = folder / "log"
     variables = {**os.environ, **prepare_environment(), "PYTHONPATH": str(HERE), **environment}
     with log.open("wb") as file:
@@ -89,7 +89,7 @@ def result_of(said: str) -> Any:
 
 
 def tallied(folder: Path) -> tuple[int, float]:
-    """(rows, seconds) that all subtasks of a peer together took, without their warm-up."""
+    """Returns the rows of all subtasks of a peer together, and their seconds, without the warm-up."""
     tallies: list[Mapping[str, Any]] = [json.loads(file.read_text()) for file in folder.glob("tally-*.json")]
     measured = [tally for tally in tallies if tally["first"] is not None]
     seconds = max(tally["last"] for tally in measured) - min(tally["first"] for tally in measured)

@@ -1,4 +1,4 @@
-"""PyFlink's DataStream API: a sequence, rows made in Python, keyed, a running sum in ValueState, discarded."""
+"""PyFlink's DataStream API: makes rows of a sequence in Python, keeps a running sum in ValueState, discards it."""
 
 import sys
 
@@ -31,7 +31,7 @@ configuration.set_string("execution.checkpointing.interval", "1 s")
 configuration.set_string("execution.checkpointing.dir", f"file://{folder}/checkpoints")
 configuration.set_string("python.executable", sys.executable)
 configuration.set_string("python.client.executable", sys.executable)
-# Every key's state in Python's cache: with the default of 1,000 entries each access is a call to the JVM.
+# Python's cache holds the state of every key: with the default of 1,000 entries each access would call the JVM.
 configuration.set_string("python.state.cache-size", "20000")
 configuration.set_string("python.fn-execution.bundle.size", "10000")
 configuration.set_string("python.fn-execution.bundle.time", "1000")

@@ -1,6 +1,6 @@
-"""Flink SQL: counts and sums of Parquet rows in tumbling windows.
+"""Flink SQL: counts and sums Parquet rows in tumbling windows.
 
-Argument: a JSON object. Prints `RESULT` and JSON.
+Takes a JSON object as its argument, and prints `RESULT` and JSON.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Goal: a person with a browser starts the page-view job and sees its checkpoints plotted, without the internet.
 
-Topology: real webserver, daemon and run workers; Debian's chromium, driven by playwright, which can resolve no name but
-loopback's. Checks: what the pages show. With WEIR_SCREENSHOTS=FOLDER the pictures are kept.
+Topology: real webserver, daemon and run workers; Debian's chromium, driven by playwright, which reaches loopback only.
+Checks: what the pages show. With WEIR_SCREENSHOTS=FOLDER the screenshots are kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
         try:
             yield opened
         finally:
-            opened.screenshot(path=tmp_path / "last.png")  # pytest keeps it: what was seen when it failed
+            opened.screenshot(path=tmp_path / "last.png")  # pytest keeps it: it shows the page at a failure
             browser.close()
 
 
@@ -50,6 +50,7 @@ def keep(page: Page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
+@pytest.mark.promise("F1", "F3")
 def test_the_stream_is_materialized_with_a_click_and_its_checkpoints_are_plotted(system: System, page: Page) -> None:
     page.goto(f"{system.services.url}/assets/streams/pageviews")
     page.get_by_text("Materialize", exact=True).click()

@@ -1,4 +1,4 @@
-"""One Spark for all audits of these tests."""
+"""Gives all audits of these tests one Spark session."""
 
 from __future__ import annotations
 

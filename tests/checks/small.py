@@ -1,6 +1,6 @@
-"""A small drill as it lies in its store: 3,000 page views in 12 epochs, written by the real writers and committers.
+"""Builds the store of a small drill: 3,000 page views in 12 epochs, written by the real writers and committers.
 
-And ways to spoil its tables afterwards, as a faulty sink, disk or person would.
+It also spoils its tables afterwards, as a faulty sink, disk or person would.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from engine.store.directory import DirectoryStore
 from tests.seen import completed
 
 SPEC = replace(DRILL, make=lambda n: page_views(n, 100))
-"""A hundred views per second of event time, so that a few thousand make some windows."""
+"""The drill with a hundred views per second of event time, so that a few thousand fill several windows."""
 
 RECORDS = 3_000
-EPOCHS = 12  # past the tenth, whose record repeats all before it
+EPOCHS = 12  # more than ten: the tenth epoch's record is compacted and repeats all files before it
 PER_EPOCH = RECORDS // EPOCHS
 ATTEMPT = AttemptId(1, 1)
 PATHS = JobPaths(SPEC.job)
 
 
 def build(folder: Path) -> None:
-    """What the drill of a job without any fault leaves."""
+    """Writes what a drill of a job without faults leaves in its folder."""
     folder.mkdir(parents=True)
     write_ledger(SPEC, folder, RECORDS)
     store = DirectoryStore(folder)
@@ -86,7 +86,7 @@ def _counters(batch: pa.Table, fired: pa.Table) -> dict[str, int]:
 
 
 def windowed() -> pa.Table:
-    """The page views per app and ten seconds, by Arrow."""
+    """Returns the page views per app and ten seconds, computed by Arrow."""
     records = expected_records(SPEC, 0, RECORDS)
     starts = pc.floor_temporal(records.column("ts"), 10, unit="second")
     table = records.append_column("window_start", starts)
@@ -104,7 +104,7 @@ def windowed() -> pa.Table:
 
 
 class _Table:
-    """Two subtasks that write, and the committer."""
+    """Two subtasks' writers of a table, and its committer."""
 
     def __init__(self, store: DirectoryStore, table: AuditedTable) -> None:
         sink = TableSink(table.name)
@@ -140,7 +140,7 @@ class Table:
         self.folder = folder / PATHS.table(table.name)
 
     def rewrite(self, epoch: int, change: Callable[[pa.Table], pa.Table]) -> None:
-        """Change the rows of the epoch's first file; its size in the log follows, or Spark could not read it."""
+        """Changes the rows of the epoch's first file, and its size in the log: Spark could not read it otherwise."""
         name = epoch_files(self.folder)[epoch][0]
         path = self.folder / name
         pq.write_table(change(pq.read_table(path)), path, compression="zstd")
@@ -153,7 +153,7 @@ class Table:
             record.write_text("\n".join([head, *(json.dumps(entry) for entry in entries)]))
 
     def publish_again(self, epoch: int) -> None:
-        """As a commit that was repeated under new names: the same rows in files of a later attempt, a new record."""
+        """Commits an epoch's rows once more under new names: in files of a later attempt, with a new record."""
         entries = []
         for name in epoch_files(self.folder)[epoch]:
             copy = self.folder / name.replace("0001-0001", "0001-0002", 1)
@@ -180,7 +180,7 @@ def doubled(position: int) -> Callable[[pa.Table], pa.Table]:
 
 
 def changed(position: int, column: str, value: object) -> Callable[[pa.Table], pa.Table]:
-    """`value` may be a function of the old one."""
+    """Changes one value; `value` may be a function of the old one."""
 
     def change(rows: pa.Table) -> pa.Table:
         values = rows.column(column).to_pylist()
@@ -201,7 +201,7 @@ def both(*changes: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Ta
 
 
 def with_rows(*more: Sequence[object]) -> Callable[[pa.Table], pa.Table]:
-    """Rows that nobody sent."""
+    """Adds rows that are not in the ledger."""
 
     def change(rows: pa.Table) -> pa.Table:
         columns = [

@@ -1,4 +1,4 @@
-"""Goal: an audit passes only on proof. What it could not evaluate is neither pass nor fail, and it says why."""
+"""Goal: an audit passes only on proof. A check that could not be evaluated neither passes nor fails, and says why."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def summary(result: AuditResult, check: str) -> str:
     return next(one.summary for one in result.checks if one.name == check)
 
 
+@pytest.mark.promise("H3")
 def test_a_drill_without_faults_passes_and_its_data_docs_need_no_internet(drill: Path, spark: SparkSession) -> None:
     heard: list[str] = []
     shares: list[float] = []
@@ -105,6 +106,7 @@ def test_a_recomputation_that_is_no_sql_spoils_no_other_check(drill: Path, spark
     assert "nowhere" in summary(result, AGGREGATES)
 
 
+@pytest.mark.promise("H3")
 def test_a_lost_row_is_red_even_if_the_other_table_is_gone(drill: Path, spark: SparkSession) -> None:
     Table(drill, SPEC.rows).rewrite(4, small.changed(7, "view_id", None))
     metadata = Table(drill, SPEC.aggregates).folder / "_spark_metadata"

@@ -1,8 +1,8 @@
-"""Goal: a real kill -9 on real Spark loses and doubles nothing, and nobody who reads meanwhile sees part of an epoch.
+"""Goal: a real kill -9 on real Spark loses and doubles nothing, and a reader never sees part of an epoch.
 
 Topology: the page-view job, two slots, every view to one table and windows to another; a reader in a Spark application
-of its own. Faults: SIGKILL of a slot, whom and when by the seed. Checks: the drill's figures, the audit by Great
-Expectations, and that no process is left.
+of its own. Faults: SIGKILL of a slot; the seed decides which one and when. Checks: the drill's figures, the audit by
+Great Expectations, and that no process is left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WEIR = [sys.executable, "-c", "from engine.cli.main import main; main()"]
 
 
 def mentions(text: str) -> list[str]:
-    """The command lines of processes that name this text."""
+    """Returns the command lines of processes that contain this text."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -38,7 +38,7 @@ def mentions(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.promise("A1", "D11", "G1")
+@pytest.mark.promise("A1", "D11", "G1", "H2", "H3")
 def test_a_worker_killed_at_a_random_moment_loses_and_doubles_nothing(tmp_path: Path) -> None:
     environ = {**os.environ, "WEIR_STORE": str(tmp_path), "COLUMNS": "180", "NO_COLOR": "1"}
     run = subprocess.run(
@@ -68,11 +68,12 @@ def test_a_worker_killed_at_a_random_moment_loses_and_doubles_nothing(tmp_path: 
     assert mentions(str(tmp_path)) == [], "processes outlived the drill"
 
 
+@pytest.mark.promise("H2")
 def test_a_job_that_can_not_run_makes_no_drill_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class NoReader(drill_module._Reader):
-        """This is not about readers, and their Spark takes its time."""
+        """Does nothing: this test is not about readers, and starting their Spark takes long."""
 
         def start(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Goal: Great Expectations is imported in one place, and importing it never ends the process."""
+"""Goal: one module imports Great Expectations, and the import never ends the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("engine", "assets", "checks", "orchestration")
 
-# `python -c` gives what a Dagster run worker gives: a __main__ without __file__ and without __spec__.
+# `python -c` has a __main__ without __file__ and __spec__, as a Dagster run worker has.
 IMPORT = """
 import sys
 main = sys.modules["__main__"]
@@ -48,7 +48,7 @@ def test_specs_drills_and_the_command_line_load_neither_spark_nor_great_expectat
 
 
 def imported(path: Path) -> set[str]:
-    """The packages that a module names in its imports, wherever they are in it."""
+    """Returns the packages that a module imports, also inside of functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

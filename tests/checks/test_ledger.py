@@ -1,4 +1,4 @@
-"""The source-side ledger and the job's own history: what an audit compares with."""
+"""Goal: the source-side ledger and the job's own history, with which an audit compares, are complete or refused."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ def test_records_without_a_column_of_the_table_are_an_error(tmp_path: Path) -> N
         write_ledger(spec, tmp_path, 10)
 
 
+@pytest.mark.promise("H1")
 def test_history_has_every_epoch_and_its_equations_hold(tmp_path: Path) -> None:
     small.build(tmp_path / "drill")
     epochs = read_epochs(tmp_path / "drill", SPEC.job)
@@ -69,6 +70,7 @@ def test_history_has_every_epoch_and_its_equations_hold(tmp_path: Path) -> None:
     assert (broken.epoch, broken.left, broken.right) == (0, RECORDS, RECORDS + 1)
 
 
+@pytest.mark.promise("H1")
 def test_rows_dropped_as_late_break_an_equation(tmp_path: Path) -> None:
     small.build(tmp_path / "drill")
     epochs = read_epochs(tmp_path / "drill", SPEC.job)

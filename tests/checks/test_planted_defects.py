@@ -1,4 +1,4 @@
-"""Goal: the audit is audited. For each defect planted in a sink table the right checks go red, with the right labels.
+"""Goal: the audit finds defects. For each one planted in a sink table the right checks fail, with the right labels.
 
 Topology: the store of a small drill without faults (tests/checks/small.py). Faults: one defect each. Checks: the
 verdict of every check, the labels of the rows it shows, and the figures.
@@ -29,7 +29,7 @@ PHANTOM = (RECORDS + 5, "app1", 1, 40, 1_700_000_000_000_000)
 
 @dataclass(frozen=True)
 class Defect:
-    """`red`: for each check that must fail, how many rows of which label it finds; for the others, which epochs."""
+    """A defect. `red` has, for each check that must fail, the number of rows it shows by label, or else by epoch."""
 
     plant: Callable[[Table, Table], None]
     red: dict[str, dict[str, int]]
@@ -73,7 +73,7 @@ DEFECTS = {
         {ROWS: {"lost": RECORDS}, EPOCHS: {str(epoch): 1 for epoch in range(1, 13)}},
         {"lost": RECORDS, "rows": 0},
     ),
-    # Beyond the eight: the same in the aggregates, and a value that changed on the way.
+    # More defects: a changed value, and lost and doubled rows of the aggregates.
     "a value changed": Defect(
         lambda views, pv: views.rewrite(4, changed(7, "bytes", 1)), {ROWS: {"differs": 1}}, {"differing": 1}
     ),
@@ -95,6 +95,7 @@ def labels(result: AuditResult, check: str) -> dict[str, int]:
     return dict(Counter(str(row.get("label", row.get("epoch"))) for row in found.rows))
 
 
+@pytest.mark.promise("H3")
 @pytest.mark.parametrize("name", DEFECTS)
 def test_exactly_the_right_checks_go_red(name: str, tmp_path: Path, spark: SparkSession) -> None:
     defect = DEFECTS[name]
@@ -107,7 +108,7 @@ def test_exactly_the_right_checks_go_red(name: str, tmp_path: Path, spark: Spark
     assert (result.evaluated, result.expected) == (8, 8)
     for check, found in defect.red.items():
         shown = labels(result, check)
-        if sum(found.values()) <= 20:  # all of them are shown
+        if sum(found.values()) <= 20:  # the audit shows all rows
             assert shown == found
         else:
             assert set(shown) == set(found)
@@ -119,6 +120,7 @@ def test_exactly_the_right_checks_go_red(name: str, tmp_path: Path, spark: Spark
         assert result.figures[figure] == defect.figures.get(figure, result.figures[figure])
 
 
+@pytest.mark.promise("H1", "H3")
 def test_the_ledger_of_an_epoch_that_does_not_add_up_is_red_alone(tmp_path: Path, spark: SparkSession) -> None:
     small.build(tmp_path / "drill")
     events = tmp_path / "drill" / small.PATHS.history("events.jsonl")

@@ -1,4 +1,4 @@
-"""What a reader of a table may see: whole epochs, never going back, everything at the end."""
+"""Goal: a reader of a table may see only whole epochs, never an older one again, and all of them at the end."""
 
 from __future__ import annotations
 
@@ -47,42 +47,48 @@ def test_epochs_may_be_missed_between_two_reads() -> None:
     assert judged(END) == []
 
 
+@pytest.mark.promise("H3")
 def test_part_of_an_epoch_is_a_violation_that_names_its_neighbours() -> None:
     (found,) = judged(read(12, 5), END)
-    assert found == "t at 22:13:20.000: 12 rows are no whole number of epochs; epoch 3 ends at 10, epoch 4 at 25"
+    assert found == "t at 22:13:20.000: 12 rows are not a whole number of epochs; epoch 3 ends at 10, epoch 4 at 25"
 
 
+@pytest.mark.promise("H3")
 def test_as_many_rows_but_other_ones_are_a_violation() -> None:
     (found,) = judged(read(10, 112), END)
-    assert "10 rows are no whole number of epochs; epoch 2 has as many, but other rows" in found
+    assert "10 rows are not a whole number of epochs; epoch 2 has the same number of rows, but other ones" in found
 
 
+@pytest.mark.promise("H3")
 def test_more_rows_than_were_ever_published_are_a_violation() -> None:
     assert "there is no later one" in judged(read(26, 7), END)[0]
 
 
+@pytest.mark.promise("H3")
 def test_going_back_is_a_violation() -> None:
     (found,) = judged(read(25, 222), read(10, 111), END)
-    assert "went back to epoch 3 after epoch 4 was seen" in found
+    assert "the read saw epoch 3 after an earlier one had seen 4" in found
 
 
 def test_a_read_that_fails_is_a_violation() -> None:
     assert "could not be read: no such file" in judged(read(0, 0, error="no such file"), END)[0]
 
 
+@pytest.mark.promise("H3")
 def test_the_last_read_must_show_everything() -> None:
     (found,) = judged(read(10, 111, last=True))
-    assert "after the end only 10 rows of 25, epoch 3" in found
+    assert "saw only 10 rows of 25, epoch 3" in found
 
 
 def test_nobody_who_reads_at_the_end_is_a_violation() -> None:
-    assert judged(read(25, 222)) == ["t: nobody read the table after the job's end"]
+    assert judged(read(25, 222)) == ["t: there is no read of the table after the job's end"]
 
 
 def test_the_states_of_a_table_begin_with_an_empty_one() -> None:
     assert visible_states("out", EPOCHS) == [(0, 0), (0, 0), (10, 111), (10, 111), (25, 222)]
 
 
+@pytest.mark.promise("H1")
 def test_a_digest_does_not_depend_on_the_order_of_rows_and_changes_with_any_value() -> None:
     rows, schema = windowed(), SPEC.aggregates.arrow_schema
     assert digest_of(rows, schema) == digest_of(rows.sort_by([("pv", "descending")]), schema)

@@ -23,7 +23,7 @@ DOUBLED = 2
 
 
 def slow(row: dict[str, object]) -> dict[str, object]:
-    """Of this script, not of a module that workers could import."""
+    """Doubles the value. Workers can't import this function: it is defined in the script."""
     time.sleep(0.00005)
     return {**row, "value": row["value"] * DOUBLED}  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""Runs a job on real local Spark, through the real supervisor, and breaks things on the way."""
+"""Runs a job on real local Spark, through the real supervisor, so that tests can break it on the way."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PATIENCE_S = 90
 
 
 class RunningJob:
-    """A context manager: whatever happens, no process of the job outlives it, and that is checked.
+    """A running job as a context manager, which checks at its end that no process of the job is left.
 
-    Keywords that are options of a start are taken as such; all others are parameters of the job.
+    Keywords that are fields of `LaunchOptions` are options of the start; all others are parameters of the job.
     """
 
     def __init__(self, store: Path, function: str, *, parallelism: int = 2, **params: Any) -> None:
@@ -63,7 +63,7 @@ class RunningJob:
         assert not left, f"processes outlived the job: {left}"
 
     def processes(self) -> list[str]:
-        """Every process of the JobMasters' sessions: JVM, worker daemon, slots."""
+        """Returns every process of the JobMasters' sessions: JVM, worker daemon, slots."""
         return [line for session in self._sessions for line in session_processes(session)]
 
     def _remember_session(self) -> None:
@@ -71,7 +71,7 @@ class RunningJob:
             self._sessions.add(self.supervisor.master_pid)
 
     def wait_for(self, what: str, condition: Callable[[JobStatus], Any]) -> JobStatus:
-        """Poll the job's status until the condition holds; fails if the job ends or it takes too long."""
+        """Polls the job's status until the condition holds; fails if the job ends or it takes too long."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             self._poll()
@@ -110,7 +110,7 @@ class RunningJob:
 
 
 def session_processes(session: int) -> list[str]:
-    """The processes whose session leader is or was this pid, zombies left out."""
+    """Returns the processes whose session leader is or was this pid, without zombies."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():

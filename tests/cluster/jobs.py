@@ -1,4 +1,4 @@
-"""Jobs for the tests on Spark. Slots import this module, so it stays light."""
+"""Jobs for the tests on Spark. Slots import this module, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def endless(env: StreamEnvironment) -> None:
 
 
 def chatty(env: StreamEnvironment) -> None:
-    """Endless; its map prints and logs now and then, its result is printed."""
+    """Runs without end; its map prints and logs at times, and its results are printed."""
     env.enable_checkpointing("300 ms")
     env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
 
@@ -100,7 +100,7 @@ class RunningTotal(KeyedProcessFunction):
 
 
 def running_totals(env: StreamEnvironment) -> None:
-    """The row lane: a map, a keyed exchange of single records, a process function with state."""
+    """Uses the row lane: a map, a keyed exchange of single records, a process function with state."""
     env.enable_checkpointing("300 ms")
     env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
     doubled = _source(env, rows=60_000, rate=12_000).map(lambda row: {**row, "value": row["value"] * 2})
@@ -112,7 +112,7 @@ PRICES = MapStateDescriptor("prices", pa.int64(), pa.int64())
 
 
 class Priced(KeyedBroadcastProcessFunction):
-    """Numbers the records of each key, and in each subtask the prices that it knows."""
+    """Numbers the records of each key, and the prices that each subtask knows."""
 
     def open(self, context: RuntimeContext) -> None:
         self._index = context.subtask_index
@@ -130,7 +130,7 @@ class Priced(KeyedBroadcastProcessFunction):
 
 
 def priced(env: StreamEnvironment) -> None:
-    """Two inputs: a keyed stream, and one that goes to every subtask."""
+    """Has two inputs: a keyed stream, and a broadcast stream."""
     env.enable_checkpointing("300 ms")
     env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
     changes = GeneratorSource(lambda n: {"item": n}, 2, rows=500, rate=100)
@@ -141,7 +141,7 @@ def priced(env: StreamEnvironment) -> None:
 
 
 def raises(env: StreamEnvironment) -> None:
-    """A user's function that fails at a certain record, always."""
+    """Has a user's function that always fails at a certain record."""
     env.enable_checkpointing("300 ms")
     env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=50))
     broken = Path(env.params.get("broken", "/nowhere", "the function fails as long as this file exists"))
@@ -155,7 +155,7 @@ def raises(env: StreamEnvironment) -> None:
 
 
 def wrong_schema(env: StreamEnvironment) -> None:
-    """A source whose records are not of the declared schema."""
+    """Has a source whose records do not have the declared schema."""
     env.enable_checkpointing("300 ms")
     env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=50))
     source = GeneratorSource(make, 2, 1000)
@@ -167,7 +167,7 @@ def raises_while_built(env: StreamEnvironment) -> None:
 
 
 class StuckSink(Sink):
-    """Takes rows, and persists none of them as long as a file exists."""
+    """Buffers rows, and persists none of them as long as a file exists."""
 
     guarantee = Guarantee.AT_LEAST_ONCE
 
@@ -203,7 +203,7 @@ class _StuckWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
-        self._bytes += 50 * batch.nbytes  # a sink is behind after 64 MiB: say so sooner, for a quick test
+        self._bytes += 50 * batch.nbytes  # back pressure begins at 64 MiB: counting more bytes makes the test quick
 
     def pre_commit(self) -> Piece | None:
         return _StuckPiece(self._gate, self._bytes) if self._bytes else None
@@ -222,7 +222,7 @@ class _NoCommits(Committer):
 
 
 def stuck(env: StreamEnvironment) -> None:
-    """Flat out into a sink that can be stuck: every record crosses a keyed exchange."""
+    """Sends records as fast as possible across a keyed exchange into a sink that can be stuck."""
     source = GeneratorSource(make, 2, None, None)
     keyed = env.from_source(source, SCHEMA, uid="numbers").key_by("key")
     keyed.process(PassOn(), uid="pass").sink_to(StuckSink(env.params.get("gate", "")), uid="out")
@@ -240,7 +240,7 @@ def at_least_once(env: StreamEnvironment) -> None:
 
 
 class Hoarding(MapFunction):
-    """Keeps more and more."""
+    """Keeps more memory with every record."""
 
     def open(self, context: RuntimeContext) -> None:
         self._kept: list[bytes] = []

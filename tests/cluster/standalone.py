@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, from the pip package: a master, two workers that can't see this checkout."""
+"""Runs a standalone Spark cluster on loopback, from the pip package, with workers that can't see this checkout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLASSES = "org.apache.spark.deploy"
 
 
 class StandaloneCluster:
-    """A context manager; whatever happens, none of its processes outlives it."""
+    """A cluster as a context manager, which checks at its end that none of its processes is left."""
 
     def __init__(self, folder: Path, workers: int = 2, cores: int = 2) -> None:
         self._folder = folder
@@ -56,11 +56,11 @@ class StandaloneCluster:
         return worker
 
     def worker_of(self, slot: int) -> subprocess.Popen[bytes]:
-        """The Spark worker under which the slot with this pid runs."""
+        """Returns the Spark worker under which the slot with this pid runs."""
         return next(worker for worker in self.workers if slot in _pids(worker))
 
     def submit(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`spark-submit`, with the Python that can't see the checkout as its driver's too."""
+        """Runs `spark-submit`; the driver, too, has the Python that can't see the checkout."""
         return subprocess.run(
             [str(HOME / "bin" / "spark-submit"), "--master", self.url, *arguments],
             cwd=self._folder,
@@ -107,7 +107,7 @@ class StandaloneCluster:
 
 
 def executor_of(slot: int) -> int:
-    """The executor JVM under which the slot with this pid runs: another one may be idle."""
+    """Returns the executor JVM under which the slot with this pid runs; other executors may be idle."""
     pid = slot
     while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
         pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
@@ -119,7 +119,7 @@ def _pids(worker: subprocess.Popen[bytes]) -> list[int]:
 
 
 def _bare_python(folder: Path) -> str:
-    """The libraries of this virtualenv without what is installed as editable: nobody finds the checkout through it."""
+    """Makes a virtualenv with the libraries of this one, but not the editable install that leads to the checkout."""
     venv.create(folder, symlinks=True)
     (site,) = (folder / "lib").glob("python*/site-packages")
     (site / "libraries.pth").write_text(f"{Path(pyarrow.__file__).parent.parent}\n")

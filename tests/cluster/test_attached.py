@@ -1,4 +1,4 @@
-"""Goal: in a Spark application of the user's own, DataFrames go in and out exactly once.
+"""Goal: in a user's own Spark application, a job reads and writes DataFrames exactly once.
 
 Topology: a script with its own session: `from_spark` → Python map of the script → `join_static` → keyed window → Weir
 table at an absolute path, read back by the same session. Faults: SIGKILL of a slot on a master without task retries.

@@ -1,7 +1,7 @@
-"""Goal: a stuck sink slows everything before it, memory stays bounded, and all is well when it is free again (E1, E2).
+"""Goal: a stuck sink stops everything before it, memory stays bounded, and the job goes on when it is freed (E1, E2).
 
-Topology: two sources flat out → keyed exchange of single records → two sinks. Fault: the sinks persist nothing for a
-while.
+Topology: two sources as fast as possible → keyed exchange of single records → two sinks. Fault: the sinks persist
+nothing for a while. Checks: rows read, memory and back-pressured time of the slots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Goal: bad input and faults give one clear error, a non-zero exit, no orphaned process, and nothing is lost."""
+"""Goal: bad input and faults give one clear error and a non-zero exit, leave no process, and lose nothing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_state_file_changed_by_one_bit_stops_the_job_until_it_is_rewound(tmp_p
 
 
 def test_a_full_store_fails_checkpoints_and_loses_nothing_once_there_is_room(tmp_path: Path) -> None:
-    """Topology: as above, the store on a tmpfs of 16 MiB. Fault: it is filled up, and freed 2 s later."""
+    """Topology: the window job, its store on a tmpfs of 16 MiB. Fault: the tmpfs is filled up, and freed later."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "weir-test", str(tmp_path)], check=True)
     try:
         with RunningJob(tmp_path, "windows", rows=400_000) as job:

@@ -1,4 +1,4 @@
-"""Goal: a job is started, watched, checkpointed and cancelled from a terminal and over HTTP, with the token only."""
+"""Goal: a job is started, watched, checkpointed and cancelled from a terminal and over HTTP, only with its token."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_control_stream_with_a_wrong_token_is_refused() -> None:
     try:
         client = ControlClient("job", "s1", server.address, "wrong", lambda message: None, lost.append)
         client.send(Heartbeat({}))
-    except flight.FlightUnauthenticatedError as error:  # the refusal may be there before the stream is
+    except flight.FlightUnauthenticatedError as error:  # the server may refuse before the stream is open
         lost.append(str(error))
     deadline = time.monotonic() + 30
     while not lost and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Spark runs on whichever Java was found."""
+"""Goal: Spark runs Python workers on the Java that `find_java` finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goal: on any Spark master the same job gives the same table, whatever process of the cluster is killed.
+"""Goal: on every kind of Spark master the same job gives the same table, even if processes of the cluster are killed.
 
 Topology: two source subtasks → keyed exchange → two window subtasks → Weir table, as tasks of `local-cluster` and of a
 standalone cluster (one master, two workers with a Python that can't see this checkout). Faults: SIGKILL of a Python
@@ -50,7 +50,7 @@ def test_a_standalone_cluster_may_lose_a_python_worker_an_executor_and_a_spark_w
         job.completed(done + 2)
 
         pid = job.client.status().slots[0].pid
-        cluster.worker_of(pid).kill()  # the other one has cores for two slots
+        cluster.worker_of(pid).kill()  # the other worker has cores for two slots
         job.wait_for("an attempt after the Spark worker", lambda s: s.attempt > again.attempt and s.running)
         assert job.wait_until_ended().outcome == "finished"
         assert got_windows(job.table("sums")) == expected_windows(RECORDS)
@@ -61,7 +61,7 @@ def test_a_standalone_cluster_may_lose_a_python_worker_an_executor_and_a_spark_w
 def test_spark_submit_runs_a_script_with_an_archive_where_nobody_sees_the_checkout(
     tmp_path: Path, cluster: StandaloneCluster
 ) -> None:
-    """Neither the driver nor the workers: all of Weir that they have is what `weir package` made."""
+    """Driver and workers have nothing of Weir but the archive that `weir package` made."""
     packaged = CliRunner().invoke(app, ["package", "tests.cluster.jobs:windows", "-o", str(tmp_path)])
     assert packaged.exit_code == 0, packaged.output
     script = shutil.copy(SCRIPT, tmp_path)

@@ -1,7 +1,7 @@
-"""Goal: a job lives in a notebook as other Spark code does.
+"""Goal: a job runs in a notebook as other Spark code does.
 
 Topology: a real Jupyter kernel with a session of its own; functions and classes of its cells run in slots. Checks: what
-the cells print, and that the kernel ends by itself, with its Spark.
+the cells print, and that the kernel and its Spark end by themselves.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ print(job.wait().outcome)
 
 @pytest.mark.promise("F1")
 def test_cells_define_run_watch_and_cancel_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # cells find nothing of this checkout by chance
+    monkeypatch.chdir(tmp_path)  # so that cells don't import from this checkout by chance
     for name, value in {**prepare_environment(), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
@@ -97,7 +97,7 @@ def test_cells_define_run_watch_and_cancel_jobs(tmp_path: Path, monkeypatch: pyt
 
 
 def _said(cell: nbformat.NotebookNode) -> str:
-    """Its printed text, then its value."""
+    """Returns the cell's printed text, then its value."""
     printed = [output.text for output in cell.outputs if output.output_type == "stream" and output.name == "stdout"]
     values = [output.data["text/plain"] for output in cell.outputs if output.output_type == "execute_result"]
     return "".join([*printed, *values])

@@ -1,4 +1,4 @@
-"""Goal: whatever process of a running job dies or hangs, the table is exactly what a run without faults gives.
+"""Goal: if a process of a running job dies or hangs, the table is exactly that of a run without faults.
 
 Topology: two source subtasks → keyed exchange → two window (or process) subtasks → Weir table; two slots on local
 Spark. Faults: SIGKILL and SIGSTOP of a slot, SIGKILL of the JobMaster. Checks: results by plain `spark.read.parquet`
@@ -30,7 +30,7 @@ spark.read.parquet(sys.argv[1]).toPandas().to_parquet(sys.argv[2])
 
 
 def spark_read(table: Path, tmp_path: Path) -> pa.Table:
-    """As a user reads it: plain spark.read.parquet, in another Spark application."""
+    """Reads a table as a user does: with plain spark.read.parquet, in another Spark application."""
     out = tmp_path / "read.parquet"
     subprocess.run([sys.executable, "-c", READ_WITH_SPARK, str(table), str(out)], check=True, capture_output=True)
     return pa.parquet.read_table(out)

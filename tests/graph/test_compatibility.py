@@ -10,6 +10,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest
 
 
+@pytest.mark.promise("D7")
 @pytest.mark.parametrize(("was", "refused"), [(128, False), (64, True)])
 def test_key_groups_can_t_be_split_anew(was: int, refused: bool) -> None:
     env = StreamEnvironment()

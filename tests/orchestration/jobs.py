@@ -1,4 +1,4 @@
-"""Specs and a folder of a job that looks as a JobMaster leaves it, without running one."""
+"""A spec, and the files of a job as a JobMaster leaves them, without running one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def now_ms() -> int:
 
 
 class FakeJob:
-    """The files of a job, written by hand."""
+    """Writes the files of a job by hand."""
 
     def __init__(self, store: Path, name: str = "numbers") -> None:
         self.store = store

@@ -1,4 +1,4 @@
-"""What Dagster has of Weir, as a snapshot; and that loading it is light."""
+"""Goal: Dagster has exactly these definitions of Weir, and loading them imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_workspace_names_the_module_that_exists() -> None:
 
 
 def test_loading_the_definitions_imports_no_great_expectations() -> None:
-    """It takes seconds, and ends a run worker silently if it is imported the wrong way."""
+    """Importing it takes seconds, and ends a run worker silently if it is done the wrong way."""
     code = (
         "import sys, orchestration.definitions;"
         "print([name for name in ('great_expectations', 'checks._gx', 'pyspark.sql.connect') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""A drill's verdict in Dagster: which check is green, red, or could not run. The drill and the audit are faked here."""
+"""Goal: Dagster shows a drill's verdict: each check passed, failed or could not run. Drill and audit are faked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health is judged by what should be and by the age of the last heartbeat; a pid plays no part."""
+"""Goal: a job's health follows from its desired state and the age of its last heartbeat, never from a pid."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def beat(age_s: float, phase: str = "running") -> LastHeartbeat:
         (None, None, None, State.UNKNOWN, False, False),
         (Desired(False, LAUNCH, "http", 0), None, beat(900), State.STOPPED, True, False),
         (wanted(10), None, None, State.STARTING, True, False),
-        (wanted(10), None, beat(300), State.STARTING, True, False),  # of the JobMaster before
+        (wanted(10), None, beat(300), State.STARTING, True, False),  # the previous JobMaster's heartbeat
         (wanted(500), None, beat(1), State.RUNNING, True, False),
         (wanted(500), None, beat(1, "restarting"), State.RECOVERING, False, False),
         (wanted(500), None, beat(31), State.SILENT, False, False),
         (wanted(500), None, beat(61), State.SILENT, False, True),
-        (wanted(61), None, None, State.SILENT, False, True),  # it never came up
+        (wanted(61), None, None, State.SILENT, False, True),  # the JobMaster never came up
         (wanted(500), MasterExit("finished", "all done"), beat(100), State.FINISHED, True, False),
         (wanted(500), MasterExit("failed", "your function"), beat(100), State.FAILED, False, False),
         (wanted(500), MasterExit("cancelled", "its supervisor died"), beat(100), State.GONE, False, True),

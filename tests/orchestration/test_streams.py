@@ -1,4 +1,4 @@
-"""Ensuring, cancelling, checkpointing: what is decided beside a running job. The job's answers are faked."""
+"""Goal: runs in Dagster start, leave alone, cancel and checkpoint a job correctly. The job's answers are faked."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_job_that_does_not_run_is_started_detached_and_its_wish_is_written_dow
         1,
         str(elsewhere),
     )
-    assert definitions(tmp_path).get_repository_def()  # what follows finds the job where it was started
+    assert definitions(tmp_path).get_repository_def()  # later actions find the job where it was started
     from orchestration.resources import WeirStore
 
     assert WeirStore(path=str(tmp_path)).of(instance, NUMBERS) == str(elsewhere)

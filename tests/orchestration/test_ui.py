@@ -1,4 +1,4 @@
-"""Parts of `make ui` that need no services."""
+"""Goal: the parts of `make ui` that need no services work."""
 
 from __future__ import annotations
 

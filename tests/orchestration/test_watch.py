@@ -1,4 +1,4 @@
-"""The sensor: history becomes events, each checkpoint once; health is reported; a job that is gone is started again."""
+"""Goal: the sensor reports each checkpoint once, reports the job's health, and starts the job again if it is gone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
 
 
 class Ticker:
-    """Evaluates the sensor as the daemon does: what it reports is stored, and its cursor is kept."""
+    """Evaluates the sensor as the daemon does: stores its events, and keeps its cursor."""
 
     def __init__(self, store: Path, instance: dg.DagsterInstance) -> None:
         self._repository = definitions(store).get_repository_def()
@@ -63,6 +63,7 @@ def test_a_job_that_was_never_started_is_left_alone(tmp_path: Path, instance: dg
     assert not result.asset_events and not result.run_requests and "never started" in result.skip_message
 
 
+@pytest.mark.promise("F3")
 def test_each_completed_checkpoint_is_one_materialization_with_numbers_that_plot(
     job: FakeJob, instance: dg.DagsterInstance
 ) -> None:

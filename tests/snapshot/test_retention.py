@@ -1,5 +1,6 @@
 """Which checkpoint directories may go: never one that a kept epoch needs, never one that may be under way."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def file(generation: int, checkpoint: int, attempt: int = 1) -> str:
     return PATHS.state_file(AttemptId(generation, attempt), checkpoint, "pv", SubtaskId("pv", 0), "panes")
 
 
+@pytest.mark.promise("D3")
 def test_the_newest_epochs_are_kept() -> None:
     kept: list[ManifestRef] = []
     for epoch in range(1, 6):

@@ -1,4 +1,4 @@
-"""A code location for the tests: a job that only Dagster checkpoints; jobs that hold its pool and import the audit."""
+"""A code location for tests: a stream that only Dagster checkpoints; jobs that hold its pool or import the audit."""
 
 import os
 import time
@@ -29,7 +29,7 @@ def hold_the_pool() -> None:
 
 @dg.op
 def import_the_audit() -> None:
-    """In a run worker, importing Great Expectations the wrong way ends the process with exit code 0."""
+    """Imports Great Expectations; done the wrong way in a run worker, that ends the process with exit code 0."""
     from checks._gx import Suites
 
     assert Suites.__name__

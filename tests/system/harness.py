@@ -1,4 +1,4 @@
-"""Dagster as users run it: a real webserver, a real daemon, real run workers, in a home of their own."""
+"""Runs Dagster as users do: a real webserver, a real daemon and real run workers, with a home of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cluster.harness import session_processes
 
 PATIENCE_S = 120.0
 
-signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends pytest this way has it clean up too
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that pytest cleans up after SIGTERM, too
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ def eventually(what: str, look: Callable[[], T | None], patience_s: float = PATI
 
 
 class System:
-    """A context manager: whatever happens, no service, run or job outlives it."""
+    """Dagster's services as a context manager, which ends all services, runs and jobs."""
 
     def __init__(self, folder: Path, module: str) -> None:
         self.home = folder / "dagster"
@@ -96,30 +96,30 @@ class System:
         return "\n".join(str(entry.user_message or entry.message) for entry in self.instance.all_logs(run_id))[-6000:]
 
     def materializations(self, *key: str) -> list[dict[str, Any]]:
-        """Newest first."""
+        """Returns the metadata of an asset's materializations, newest first."""
         records = self.instance.fetch_materializations(dg.AssetKey(list(key)), limit=100).records
         found = [record.asset_materialization for record in records]
         return [{name: value.value for name, value in m.metadata.items()} for m in found if m is not None]
 
     def check(self, name: str, *key: str) -> dg.AssetCheckEvaluation | None:
-        """The newest result of a check."""
+        """Returns the newest result of a check."""
         check_key = dg.AssetCheckKey(dg.AssetKey(list(key)), name)
         record = self.instance.event_log_storage.get_latest_asset_check_execution_by_key([check_key]).get(check_key)
         if record is None or record.event is None:
             return None
         event = record.event.dagster_event
         if event is None or event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            return None  # planned: a run is about to evaluate it
+            return None  # the check is planned: a run will evaluate it
         return event.asset_check_evaluation_data
 
 
 def end_job(client: JobClient) -> None:
-    """Cancel a detached job and see that none of its processes is left."""
+    """Cancels a detached job, and waits until none of its processes is left."""
     desired = client.folder.read_desired()
     if desired is None or client.ended() is not None:
         return
     with contextlib.suppress(WeirError):
-        client.wait_until_running(60)  # one that is still starting can't be cancelled
+        client.wait_until_running(60)  # a job that is still starting can't be cancelled
     address = client.folder.read_address()
     with contextlib.suppress(WeirError):
         client.cancel("test")

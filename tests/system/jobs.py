@@ -1,4 +1,4 @@
-"""Jobs for the tests with a real daemon. Slots import this module, so it stays light."""
+"""Jobs for the tests with a real daemon. Slots import this module, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def make(n: np.ndarray) -> Columns:
 
 
 def by_hand(env: StreamEnvironment) -> None:
-    """No interval: without somebody who triggers checkpoints, nothing is ever committed."""
+    """Has no checkpoint interval: nothing is committed unless Dagster or a user triggers a checkpoint."""
     env.enable_checkpointing(interval=None)
     stream = env.from_source(GeneratorSource(make, 2, None, 2000), "key long, value long, ts timestamp", uid="numbers")
     (

@@ -1,7 +1,7 @@
-"""Goal: what only shows with a real daemon and real run workers.
+"""Goal: Dagster runs, watches and restarts a job correctly with a real daemon and real run workers.
 
 Topology: webserver, daemon, code servers, a detached JobMaster on real Spark whose job has no checkpoint interval.
-Faults: kill -9 of a run worker; of the job's supervisor; SIGSTOP of its JobMaster; a stop of all of Dagster.
+Faults: kill -9 of a run worker and of the job's supervisor; SIGSTOP of its JobMaster; a stop of all of Dagster.
 Checks: the schedule alone commits epochs, actions never overlap, a killed run frees its pool, the job outlives Dagster
 and is started again by it, Great Expectations can be imported in a run worker.
 """

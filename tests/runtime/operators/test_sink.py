@@ -190,6 +190,7 @@ def test_a_blocked_sink_whose_last_write_failed_is_not_blocked_for_good(monkeypa
     assert not sink.operator.blocked
 
 
+@pytest.mark.promise("H1")
 @pytest.mark.parametrize("together", [1, 3, 512])
 def test_rows_and_digest_are_counted_whatever_the_batching(monkeypatch: pytest.MonkeyPatch, together: int) -> None:
     """Up to the barrier: the snapshot's ledger has all that was written before it."""
