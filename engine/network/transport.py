@@ -143,7 +143,9 @@ class _ChannelServer(flight.FlightServerBase):
     ) -> None:
         stream = parse_descriptor(given)
         if not isinstance(stream, ChannelStream) or not self._transport.accepts(stream):
-            raise flight.FlightServerError(f"refused: {stream} belongs to another job, or to an attempt that this slot has left")
+            raise flight.FlightServerError(
+                f"refused: {stream} belongs to another job, or to an attempt that this slot has left"
+            )
         self._transport.serve(stream, reader, writer)
 
 
