@@ -20,7 +20,7 @@ import msgspec
 
 
 class Position(msgspec.Struct, frozen=True):
-    """The position after a line. A file is known by its first line, which stays the same under all its names."""
+    """The position after a line. A file is known by its first line, which it keeps when renamed; inodes are reused."""
 
     first: int = 0
     offset: int = 0
