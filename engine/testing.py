@@ -1,12 +1,12 @@
-"""For people who write jobs: run a job in this process, deterministically, with faults as items of its input.
+"""Tools for testing jobs: runs a job in this process, deterministically, with faults as items of its input.
 
-The real JobMaster, slots, gates, operators, snapshots and tables; one thread, a clock of its own, a store in memory. A
-test of recovery reads like a story:
+It runs the real JobMaster, slots, gates, operators, snapshots and tables in one thread, with a simulated clock and a
+store in memory. A test of recovery reads like a story:
 
     views = ListSource([{"app": "a", "pv": 1}, Checkpoint(), {"app": "a", "pv": 1}, Crash(), {"app": "b", "pv": 1}])
 
-The process that reads a `Crash` dies there, once; the job goes on from its last checkpoint. What a `TableSink` has
-published is `run(job).rows("name")`.
+The slot that reads a `Crash` dies there, once; the job goes on from its last epoch. `run(job).rows("name")` returns
+the rows that `TableSink("name")` has published.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from engine.snapshot.epoch_log import EpochLog
 from engine.store.memory import MemoryStore
 
 STEPS = 200_000
-"""A run that takes more is stuck, or too large for a test."""
+"""A run that takes more steps is stuck, or too large for a test."""
 
 
 class Checkpoint:
-    """The source waits here until a checkpoint with everything before it is complete."""
+    """The source waits here until a checkpoint of everything before this item is complete."""
 
     def __init__(self) -> None:
         self.done = False
 
 
 class Crash:
-    """The slot that reads this dies, as by kill -9. The next one reads past it."""
+    """The slot that reads this item dies, as by kill -9. The slot that replaces it reads past it."""
 
     def __init__(self) -> None:
         self.done = False
@@ -58,7 +58,7 @@ Item = Mapping[str, Any] | Checkpoint | Crash
 
 
 class ListSource(FixedSource):
-    """Records and faults from lists, one per split."""
+    """A source of records and faults from lists, one list per split."""
 
     def __init__(self, *splits: Sequence[Item]) -> None:
         self._splits = [list(split) for split in splits]
@@ -68,12 +68,12 @@ class ListSource(FixedSource):
 
     def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
         run = context.clock
-        assert isinstance(run, LocalRun), "a ListSource runs in engine.testing.run only"
+        assert isinstance(run, LocalRun), "a ListSource runs only in engine.testing.run"
         return _ListReader(self._splits[int(split)], position or 0, run, context.schema)
 
 
 class _ListReader(SplitReader):
-    """One record at a time, so that a fault stands exactly where it was written."""
+    """Gives one record at a time, so that a fault happens exactly where it was written."""
 
     def __init__(self, items: list[Item], position: int, run: LocalRun, schema: pa.Schema) -> None:
         self._items = items
@@ -104,11 +104,11 @@ class _ListReader(SplitReader):
 
 
 class _Killed(BaseException):
-    """Not an Exception: nothing in a slot catches kill -9."""
+    """Kills a slot. Not an Exception, so no code in the slot catches it."""
 
 
 class _Slot:
-    """One simulated process: the ports of one SlotRuntime."""
+    """One simulated slot process: a SlotRuntime and its ports."""
 
     def __init__(self, run: LocalRun, index: int, session: str) -> None:
         self.index = index
@@ -118,7 +118,7 @@ class _Slot:
         self.runtime = SlotRuntime(run.execution.plan, run.paths, run, self, self, run.store, self)
 
     def post(self, work: Callable[[], None]) -> None:
-        """Something for this process, if it still lives when it arrives."""
+        """Queues work for this process; it is dropped if the process has died by then."""
         self._run.post(lambda: work() if self.alive else None)
 
     # Transport
@@ -127,7 +127,7 @@ class _Slot:
     def close(self, attempt: AttemptId) -> None: ...
 
     def send(self, attempt_or_message: Any, channel: Any = None, frame: Any = None) -> None:
-        """Transport (a frame) and Control (a message) in one: both just go out."""
+        """Sends a frame (Transport) or a message (Control): the two ports share this name."""
         if channel is None:
             self._to_master(attempt_or_message)
             return
@@ -161,7 +161,7 @@ def _tried(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 class LocalRun:
-    """A job, its JobMaster and its slots, in one thread. Also the clock: a millisecond a turn."""
+    """A job, its JobMaster and its slots, in one thread. It is also their clock: each turn takes a millisecond."""
 
     def __init__(
         self,
@@ -191,10 +191,10 @@ class LocalRun:
         )
         self.slots = [self._start_slot(index) for index in range(self.execution.slots)]
 
-    # --- what a test asks afterwards ---
+    # --- results, for tests ---
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """What `TableSink(table)` has published."""
+        """Returns the rows that `TableSink(table)` has published."""
         rows: list[dict[str, Any]] = read_table(self.store, self.paths.table(table)).to_pylist()
         return rows
 
@@ -218,7 +218,7 @@ class LocalRun:
         self._inbox.append(work)
 
     def run(self, until: Callable[[], bool] | None = None) -> LocalRun:
-        """To the job's end; `until`: or to where this is true, for a job without one. It may be run on from there."""
+        """Runs the job to its end, or until `until` returns True. Call it again to run on from there."""
         for _ in range(STEPS):
             if until is not None and until():
                 return self
@@ -245,7 +245,7 @@ class LocalRun:
         return slot
 
     def slot_of(self, subtask: SubtaskId) -> _Slot | None:
-        """Who runs it in the attempt that is deployed; None: the attempt is over."""
+        """Returns the slot that runs a subtask in the deployed attempt; None if the attempt is over."""
         index = self.execution.slot_of(subtask)
         session = next((slot.session for slot in self.master.slots.assigned if slot.index == index), None)
         return next((slot for slot in self.slots if slot.session == session), None)
@@ -293,10 +293,10 @@ def run(
     until: Callable[[LocalRun], bool] | None = None,
     after: LocalRun | None = None,
 ) -> LocalRun:
-    """Run a job to its end; raises `JobFailed` with the job's own error if it does not finish.
+    """Runs a job to its end; raises `JobFailed` with the job's own error if it does not finish.
 
-    `until`: or to where this is true of the run, and leave it there. `after`: go on from the last epoch of such a run,
-    at another parallelism or with changed code if you like.
+    `until`: stops the run as soon as this returns True. `after`: goes on from the last epoch of an earlier run; the
+    parallelism and the code may have changed.
     """
     started = LocalRun(job, parallelism, params or {}, after)
     return started.run(None if until is None else lambda: until(started))

@@ -1,4 +1,4 @@
-"""The ports of `engine/core/ports.py`, for one test at a time: a clock set by hand, work done on demand."""
+"""Fakes of the ports in `engine/core/ports.py`: the test sets the clock by hand and runs offloaded work on demand."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class FakeTransport:
 
 
 class FakeOffload:
-    """Keeps the work until `run`, in order."""
+    """Keeps offloaded work until the test calls `run`, which does it in order."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
@@ -75,13 +75,13 @@ class FakeOffload:
 
 
 class MemoryStore:
-    """A store in a dict. `fail_writes`: so many writes fail first. `answers`: what the next creates answer instead."""
+    """A store in a dict. `fail_writes`: how many next writes fail. `answers`: the answers of the next creates."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.synced: list[str] = []
         self.fail_writes = 0
-        self.answers: list[tuple[Created, bool]] = []  # (the answer, whether the file is made all the same)
+        self.answers: list[tuple[Created, bool]] = []  # (the answer, whether the file is created)
 
     def write(self, path: str, data: bytes) -> None:
         if self.fail_writes:
@@ -119,7 +119,7 @@ class MemoryStore:
 
 
 class Collected:
-    """The output of an operator: batches and watermarks in the order in which they came."""
+    """Collects the output of an operator: batches and watermarks, in order."""
 
     def __init__(self) -> None:
         self.events: list[pa.RecordBatch | int] = []

@@ -144,7 +144,7 @@ def test_operator_state_needs_a_uid_to_be_found_again() -> None:
         stream = env.from_source(ListSource(numbered(1)), "n long", uid="numbers")
         stream.map(Announce(), schema="n long, found string, restored boolean").print()
 
-    with pytest.raises(JobFailed, match=r"'map-1' keeps the state 'who', so it needs a name .* give it a uid"):
+    with pytest.raises(JobFailed, match=r"'map-1' keeps the state 'who', which a restart finds by the uid"):
         run(job)
 
 

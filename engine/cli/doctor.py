@@ -1,4 +1,4 @@
-"""Looks at a machine and says whether Weir can run on it, and what to do where it can't.
+"""Checks whether Weir can run on this machine, and says what to do about anything that is missing.
 
 Each check is cheap and leaves nothing behind. Only `deep=True` starts Spark, in a process of its own.
 """
@@ -21,7 +21,7 @@ from engine.spark.java import JavaHome, JavaNotFound, find_java, prepare_environ
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
-LEAST_MEMORY_BYTES: Final = 2 * GIB  # a driver, two slots and the JVM's own
+LEAST_MEMORY_BYTES: Final = 2 * GIB  # for a driver, two slots and the JVM
 LEAST_STORE_BYTES: Final = GIB
 LEAST_SCRATCH_BYTES: Final = 256 * MIB
 SPARK_TIMEOUT_S: Final = 120
@@ -38,7 +38,7 @@ class Check:
 
 
 def run_doctor(store: str | None = None, *, deep: bool = False) -> list[Check]:
-    """All checks, in the order in which one would fix them. Without `store` its checks are left out."""
+    """Returns all checks, in the order in which one would fix them. Without `store` its checks are left out."""
     java = _find_java()
     return [
         check_python(sys.version_info[:3]),
@@ -54,7 +54,7 @@ def run_doctor(store: str | None = None, *, deep: bool = False) -> list[Check]:
 
 
 def render(checks: Iterable[Check]) -> str:
-    """Plain text, one line a check, the advice below what failed."""
+    """Returns plain text: one line for each check, and the advice below a check that failed."""
     checks = list(checks)
     width = max((len(check.name) for check in checks), default=0)
     lines = []
@@ -87,12 +87,12 @@ def check_machine(cores: int, memory: int) -> Check:
         "machine",
         False,
         detail,
-        f"Give it {_size(LEAST_MEMORY_BYTES)} or more: Spark's JVM and each slot need their own.",
+        f"Give it {_size(LEAST_MEMORY_BYTES)} or more: Spark's JVM and each slot need memory.",
     )
 
 
 def check_loopback() -> Check:
-    """JobMaster and slots talk over loopback in local mode."""
+    """Checks that loopback works: JobMaster and slots talk over it in local mode."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
@@ -102,12 +102,12 @@ def check_loopback() -> Check:
 
 
 def check_store(store: str) -> Iterator[Check]:
-    """That the directory can carry the epoch log: durable writes, and creating a name that only one writer gets."""
+    """Checks that the directory can hold an epoch log: writes are durable, and only one writer can create a name."""
     if "://" in store and not store.startswith("file://"):
         yield Check("store", False, store, "Only a directory can be checked from here.")
         return
     directory = Path(store.removeprefix("file://")).absolute()
-    # A store that does not exist yet is made by the first job; what will hold it is on the same file system.
+    # The first job makes a store that does not exist yet. The folder that will hold it is on the same file system.
     existing = next(folder for folder in (directory, *directory.parents) if folder.exists())
     try:
         with tempfile.TemporaryDirectory(prefix=".weir-doctor-", dir=existing) as probe:
@@ -120,12 +120,12 @@ def check_store(store: str) -> Iterator[Check]:
 
 
 def check_scratch() -> Iterator[Check]:
-    """Where Spark spills and where shared memory lives."""
+    """Checks the space where Spark spills, and shared memory."""
     advice = "Free some space, or set TMPDIR to a folder that has more."
     yield _check_free_space("temporary space", Path(tempfile.gettempdir()), LEAST_SCRATCH_BYTES, advice)
     shared = Path("/dev/shm")
     if shared.is_dir():
-        yield _check_free_space("shared memory", shared, LEAST_SCRATCH_BYTES, "In a container: --shm-size=1g.")
+        yield _check_free_space("shared memory", shared, LEAST_SCRATCH_BYTES, "Start the container with --shm-size=1g.")
 
 
 def check_spark(java: JavaHome) -> Check:
@@ -144,18 +144,24 @@ def check_spark(java: JavaHome) -> Check:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return Check(
-            "Spark", False, f"no answer within {SPARK_TIMEOUT_S} s", "Look for a busy machine or little memory."
+            "Spark",
+            False,
+            f"no answer within {SPARK_TIMEOUT_S} s",
+            "Look whether the machine is busy or short of memory.",
         )
     if process.returncode == 0:
         return Check("Spark", True, output.strip())
-    last = errors.strip().splitlines()[-1:] or ["it said nothing"]
+    last = errors.strip().splitlines()[-1:] or ["it ended without a message"]
     return Check(
-        "Spark", False, last[0], f"Run `{sys.executable} -c 'import engine.cli.doctor as d; d.spark_smoke()'`."
+        "Spark",
+        False,
+        last[0],
+        f"Run `{sys.executable} -c 'import engine.cli.doctor as d; d.spark_smoke()'` to see more.",
     )
 
 
 def spark_smoke() -> None:
-    """The body of check_spark's process: raises unless ten rows come back from a Python worker."""
+    """Runs in the process of `check_spark`: raises an error unless ten rows come back from a Python worker."""
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
@@ -185,12 +191,12 @@ def spark_smoke() -> None:
 
 
 def cores() -> int:
-    """Those that this process may use, not those that the machine has."""
+    """Returns the number of cores that this process may use, not of those that the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_bytes() -> int:
-    """Physical memory, or the container's limit where that is lower."""
+    """Returns the physical memory, or the container's limit if that is lower."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text()))

@@ -1,4 +1,4 @@
-"""What `weir run` shows on the terminal while its job runs: the live view, and above it what print sinks print."""
+"""Shows on the terminal what `weir run` runs: the live view, and above it what print sinks print."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from engine.observe.logs import LogReader
 
 LOOK_S = 0.5
 LINE_S = 2.0
-"""How often, where there is no terminal for a live view."""
+"""The time between two lines if there is no terminal for a live view."""
 
 
 class Printed:
-    """The records that a job's print sinks print from now on, in whichever slots. Of other operators: nothing."""
+    """Shows the records that a job's print sinks print from now on, in any slot. Leaves out other operators' output."""
 
     def __init__(self, logs: Path, graph: JobGraph) -> None:
         self._sinks = {uid for uid, sink in graph.sinks if isinstance(sink, PrintSink)}
@@ -38,7 +38,7 @@ class Printed:
 
 
 def watch(console: Console, client: JobClient, poll: Callable[[], MasterExit | None], printed: Printed) -> MasterExit:
-    """Until the job has ended; how it did."""
+    """Shows the job until it has ended. Returns how it did."""
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     line_at_s = 0.0
     with live or nullcontext():

@@ -1,7 +1,7 @@
 """The commands of `weir` that only look: jobs, status, checkpoints, restarts, logs. They change nothing.
 
-What a job is doing now comes from its JobMaster over HTTP; what it did, from its history and logs in the store, so that
-these also work for a job that has ended.
+They ask the JobMaster over HTTP what a job is doing now. They read what it did from its history and logs in the store,
+so that this also works after the job has ended.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> Non
             )
     console.print(table)
     if now.spark_ui:
-        console.print(f"its slots in Spark's UI: {now.spark_ui}", highlight=False, soft_wrap=True)
+        console.print(f"slots in Spark's UI: {now.spark_ui}", highlight=False, soft_wrap=True)
 
 
 def checkpoints(
@@ -229,7 +229,7 @@ def logs(
 ) -> None:
     """Show what a job's code prints, logs and warns of, on all slots, and what its JobMaster decides."""
     client = JobClient(store, job_name(job))
-    client.timeline()  # an error that says so where there is no such job
+    client.timeline()  # raises an error if there is no such job
     reader = LogReader(client.folder.logs, slot, operator)
     shown = _show(reader)
     while follow:
@@ -241,7 +241,7 @@ def logs(
     if not shown:
         seen = ", ".join(sorted(reader.operators - {""}))
         what = f" of operator {operator!r} (there are lines of: {seen or 'none'})" if operator else ""
-        errors.print(f"no line{what} yet; what Spark itself says is in {client.folder.log_file}", highlight=False)
+        errors.print(f"no line{what} yet; what Spark itself prints is in {client.folder.log_file}", highlight=False)
 
 
 def _show(reader: LogReader) -> int:

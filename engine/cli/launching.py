@@ -1,4 +1,4 @@
-"""How `weir run` and `weir submit` start a job: their flags, declared once, and the steps that both of them take."""
+"""Declares the flags of `weir run` and `weir submit` once, and takes the steps that both commands share."""
 
 from __future__ import annotations
 
@@ -18,31 +18,41 @@ from engine.process.settings import read_settings
 from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch
 
 JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
-Param = Annotated[list[str] | None, typer.Option(help="a parameter of the job, NAME=VALUE (see weir describe)")]
-Parallelism = Annotated[int | None, typer.Option(min=1, help="of operators that set none themselves (default 2)")]
+Param = Annotated[list[str] | None, typer.Option(help="parameter of the job, NAME=VALUE (weir describe lists them)")]
+Parallelism = Annotated[
+    int | None, typer.Option(min=1, help="parallelism of operators that set none themselves (default 2)")
+]
 _Name = Annotated[str | None, typer.Option(help="name of the job (default: from its import path)")]
 _MaxSlots = Annotated[
-    int | None, typer.Option(min=1, help="task slots Spark is given (default: the cores, at least 4)")
+    int | None,
+    typer.Option(min=1, help="number of task slots that Spark gets (default: the number of cores, at least 4)"),
 ]
 _SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
 _Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
 _Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
 _PyFiles = Annotated[
-    list[str] | None, typer.Option(help="archive of code for workers elsewhere (default: what weir package makes)")
+    list[str] | None,
+    typer.Option(help="archive of code for workers on other machines (default: the one that weir package makes)"),
 ]
 _SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
-_Rewind = Annotated[bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide later ones")]
+_Rewind = Annotated[
+    bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide what later epochs published")
+]
 _Fork = Annotated[
-    str | None, typer.Option("--fork", metavar="NAME", help="a job of this name goes on from the newest intact epoch")
+    str | None,
+    typer.Option("--fork", metavar="NAME", help="start another job of this name from the newest intact epoch"),
 ]
 _AllowReplay = Annotated[
-    bool, typer.Option("--allow-replay", help="go back to the newest intact epoch; later output stays and comes again")
+    bool,
+    typer.Option(
+        "--allow-replay", help="go back to the newest intact epoch; published output stays, and some is published again"
+    ),
 ]
 
 
 @dataclass(frozen=True)
 class GoBack:
-    """Where the user wants the job to go on. Going behind committed output is never automatic: a flag chooses it."""
+    """The user's choice of the epoch to go on from. Going behind committed output is never automatic."""
 
     rewind: bool
     fork_name: str | None
@@ -50,7 +60,7 @@ class GoBack:
 
 
 def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable[..., None]:
-    """Gives a command the flags of a start; calls it with the options, the store and where to go on."""
+    """Gives a command the flags of a start. Calls it with the options, the store and the choice of the epoch."""
 
     def start(
         job: JobPath,

@@ -1,4 +1,4 @@
-"""The live view of a job: rates, watermarks, lag, back pressure per operator, the last checkpoint."""
+"""Draws the live view of a job: rates, watermarks, lag and back pressure of each vertex, and the last checkpoint."""
 
 from __future__ import annotations
 

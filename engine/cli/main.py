@@ -1,4 +1,4 @@
-"""`weir`: start, watch and manage jobs from a terminal. What changes a running job goes through HTTP."""
+"""`weir` starts, shows and manages jobs from a terminal. Commands that change a running job use HTTP."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ def describe(job: JobPath, param: Param = None, parallelism: Parallelism = None)
 )
 def graph(
     job: JobPath,
-    level: Annotated[Level | None, typer.Option(help="which of its graphs (default: all three)")] = None,
-    form: Annotated[Format, typer.Option("--format", help="how it is drawn")] = Format.TEXT,
+    level: Annotated[Level | None, typer.Option(help="graph to draw (default: all three)")] = None,
+    form: Annotated[Format, typer.Option("--format", help="format of the drawing")] = Format.TEXT,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="file to write")] = None,
     param: Param = None,
     parallelism: Parallelism = None,
@@ -192,11 +192,11 @@ def graph(
 def package_job(
     job: JobPath, folder: Annotated[Path, typer.Option("-o", "--output", help="folder for weir-job.zip")] = Path()
 ) -> None:
-    """Make the archive that ships a job to a cluster: the engine and the job's package, for --py-files of any kind.
+    """Make the archive that ships a job to a cluster: the engine and the job's package, for any --py-files option.
 
     With spark-submit: spark-submit --master spark://host:7077 --py-files weir-job.zip script.py
     """
-    find_job(job)  # says what is wrong with the path
+    find_job(job)  # raises an error that says what is wrong with the path
     console.print(str(package(job, folder)), highlight=False, soft_wrap=True)
 
 
@@ -204,7 +204,7 @@ def package_job(
 def doctor(
     store: Store = ".weir", deep: Annotated[bool, typer.Option(help="also start Spark and run a task on it")] = False
 ) -> None:
-    """Check this machine, and say what to do where something is missing."""
+    """Check this machine, and say what to do about anything that is missing."""
     checks = run_doctor(store, deep=deep)
     print(render_doctor(checks))
     if not all(check.ok for check in checks):

@@ -1,4 +1,4 @@
-"""What all commands of `weir` share: how a job and a store are named, and the consoles they print to."""
+"""Holds what all commands of `weir` share: the arguments for a job and a store, and the consoles."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def job_name(job: str) -> str:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's --help."""
+    """Returns the examples at the end of a command's --help."""
     return "Examples:\n\n" + "\n\n".join(escape(line) for line in lines)

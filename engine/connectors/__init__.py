@@ -1,1 +1,1 @@
-"""One file per outside system."""
+"""Sources and sinks: one module or package for each outside system."""

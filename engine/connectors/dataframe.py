@@ -1,7 +1,7 @@
-"""DataFrames that go into a job: written into its store by Spark, before slots start, and read from there as Parquet.
+"""DataFrames as inputs of a job. Spark writes them into the job's store as Parquet before slots start; slots read it.
 
-So a replay reads what was read before, whatever has become of the tables behind the DataFrame. Only the driver holds
-the DataFrame, or the function that makes one: slots get the files.
+Invariant: a replay reads the same rows, even if the tables behind the DataFrame have changed. Only the driver holds the
+DataFrame, or the function that makes one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 @dataclass
 class DataFrameSource(Source):
-    """Materialised once: the first start of the job writes it, every later one reads the same."""
+    """A DataFrame as a bounded source. The first start of the job writes its files; later starts read the same."""
 
     frame: DataFrameLike | None
     open_splits = ParquetSource.open_splits
@@ -57,12 +57,12 @@ class DataFrameSource(Source):
 
 @dataclass
 class DataFrameTable(StaticTable):
-    """A static table as the driver writes it: version 1 before slots start, another one at each refresh."""
+    """A static table that the driver writes: version 1 before slots start, and a new version at each refresh."""
 
     frame: DataFrameLike | None
 
     KEPT = 5
-    """Versions that stay: a restored subtask begins with the one that its snapshot names."""
+    """How many versions before the newest are kept: a restored subtask starts with the one that its snapshot names."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "frame": None}
@@ -76,15 +76,15 @@ class DataFrameTable(StaticTable):
         newest = versions[-1] + 1
         _write(self.frame, session, store, paths.static_table(uid, newest))
         for old in versions[: -self.KEPT]:
-            store.delete(f"{paths.static_table(uid, old)}/{DONE}")  # first: without it nobody begins to read
+            store.delete(f"{paths.static_table(uid, old)}/{DONE}")  # first, so that no slot starts to read this version
             store.delete(paths.static_table(uid, old))
         return newest
 
 
 def _write(frame: DataFrameLike | None, session: SparkSession, store: Store, folder: str) -> None:
-    assert frame is not None, "only the driver writes"
+    assert frame is not None, "only the driver has the DataFrame"
     before = session.conf.get(_TIMESTAMPS)
-    session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's default is a format that others read as nanoseconds
+    session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's default, INT96, is read as nanoseconds by other readers
     session.sparkContext.setJobDescription(f"weir: {folder}")
     try:
         data = frame(session) if callable(frame) else frame

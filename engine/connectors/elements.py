@@ -1,4 +1,4 @@
-"""`from_elements`: a bounded source of given records, in one split."""
+"""The source of `from_elements`: given records, in one split."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class ElementsSource(FixedSource):
     def __init__(self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
         for position, row in enumerate(rows):
             if set(row) != set(schema.names):
-                raise SchemaMismatch(f"element {position} has the fields {sorted(row)}, the schema {schema.names}")
+                raise SchemaMismatch(f"element {position} has the fields {sorted(row)}, the schema has {schema.names}")
             for field in schema:
                 value = row[field.name]
-                # Arrow would cut it off without a word.
+                # Arrow would cut off the fraction without an error.
                 if pa.types.is_integer(field.type) and isinstance(value, float) and not value.is_integer():
                     raise SchemaMismatch(
                         f"the elements do not fit the schema: {field.name} {field.type} can't be {value}"

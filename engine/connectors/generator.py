@@ -1,4 +1,4 @@
-"""A generator source: record n is a pure function of n, so any position can be replayed byte by byte.
+"""A generator source. Invariant: record n is a pure function of n, so a replay from any position gives the same bytes.
 
 Split s of S holds the records s, s + S, s + 2S, …; a position is the number of records of the split already made.
 """
@@ -25,10 +25,11 @@ class GeneratorSource(FixedSource):
     """`make` maps an int64 array of record numbers to columns (Arrow or numpy arrays), by name.
 
     Integers for a timestamp column count its own unit: microseconds for `timestamp`.
-    `rows`: how many records in all; None: unbounded. `rate`: records per second in all; None: flat out.
-    `live_since_ms`: a feed that began then (wall clock) and does not wait for its reader. Without a position to go on
-    from it begins where the rate is by now, so what nobody read is gone; from a position it catches up first.
-    `buffer_timeout_ms`: how long a rate-limited split gathers records into one batch; longer is less work, and later.
+    `rows`: the number of records in all; None: unbounded. `rate`: records per second in all; None: as fast as possible.
+    `live_since_ms`: imitates a live feed that began at this wall-clock time and does not wait for its reader. A new job
+    starts at the record that is due now and misses the earlier ones; a restored job first catches up from its position.
+    `buffer_timeout_ms`: how long a rate-limited split gathers records into one batch. A longer time costs less work and
+    adds latency.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class GeneratorSource(FixedSource):
 
 @dataclass(frozen=True)
 class _Pace:
-    """A split's rate: record `first + n` is due n / `per_ms` after `since_ms`; `gather` of them go together."""
+    """The rate of a split: record `first + n` is due n / `per_ms` after `since_ms`. `gather`: records per batch."""
 
     per_ms: float
     since_ms: float
@@ -84,7 +85,7 @@ class _Pace:
     gather: int
 
     def due_at(self, now_ms: float) -> int:
-        # A thousandth of a record early, so that at `time_of(n)` record n is due however its division was rounded.
+        # A thousandth of a record early, so that record n is due at `time_of(n)` despite rounding.
         return self.first + int((now_ms - self.since_ms) * self.per_ms + 0.001)
 
     def time_of(self, position: int) -> float:
@@ -131,7 +132,9 @@ class _Reader(SplitReader):
             try:
                 array = _array(columns[field.name], field.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise SchemaMismatch(f"the generator's column {field.name!r} is no {field.type}: {error}") from error
+                raise SchemaMismatch(
+                    f"the generator's column {field.name!r} is not of type {field.type}: {error}"
+                ) from error
             if len(array) != count:
                 raise SchemaMismatch(
                     f"the generator's column {field.name!r} has {len(array)} values for {count} record numbers"
@@ -140,7 +143,7 @@ class _Reader(SplitReader):
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _due(self, pace: _Pace, limit: int) -> int:
-        """How many records the rate allows now; none before a few of them can go together."""
+        """Returns how many records the rate allows now; 0 until enough for a batch are due."""
         now = self._clock.now_ms()
         if self._wakeup_ms is not None and now < self._wakeup_ms:
             return 0

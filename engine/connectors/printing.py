@@ -1,4 +1,4 @@
-"""`print()`: records on standard output, at once. A restart prints again what was printed since the last checkpoint."""
+"""The sink of `print()`: prints records at once. A restart prints the records since the last epoch again."""
 
 from __future__ import annotations
 

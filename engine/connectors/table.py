@@ -1,8 +1,8 @@
-"""The Weir table: Parquet files, published by whole epochs; plain `spark.read.parquet(table)` sees nothing else.
+"""The Weir table: Parquet files that are published by whole epochs; plain `spark.read.parquet(table)` sees only those.
 
 Subtasks write files. The JobMaster alone publishes an epoch, by one record that names all of its files, in the format
 of Spark's file-sink log (`_spark_metadata`). Invariant: record n exists before record n + 1 is made, each by
-create-if-absent with bytes that depend only on the epochs up to it; so whoever commits again makes the same record.
+create-if-absent with bytes that depend only on the epochs up to it, so a repeated commit makes the same record.
 Timestamps are stored in microseconds, Spark's unit.
 """
 
@@ -29,23 +29,23 @@ from engine.protocol.manifest import Committable
 from engine.store.directory import DirectoryStore
 
 COMPACT_EVERY = 10
-"""Spark's own default: every tenth record repeats all before it, and readers begin at the last of these."""
+"""Every tenth record repeats all before it (Spark's default); readers begin at the last such record."""
 
 _BEGUN = ".weir"
-"""Makes `_spark_metadata` exist before there is a record: without it Spark would read whatever files lie there."""
+"""A file that makes `_spark_metadata` exist before the first record; without it Spark would read unpublished files."""
 
 _FILE_NAME = re.compile(r"(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+\.parquet")
 
 
 class TableSink(Sink):
+    """Writes a Weir table. `path`: within the job's part of the store ('pv', 'daily/pv'), or absolute ('/lake/pv')."""
+
     guarantee = Guarantee.EXACTLY_ONCE
     can_rewind = True
 
-    """`path`: in the job's own part of the store ('pv', 'daily/pv'), or absolute ('/lake/pv')."""
-
     def __init__(self, path: str) -> None:
         if any(part in ("", ".", "..") for part in path.removeprefix("/").split("/")):
-            raise ValueError(f"{path!r} is no path of a table: write one such as 'pv', 'daily/pv' or '/lake/pv'")
+            raise ValueError(f"{path!r} is not a valid table path: write one such as 'pv', 'daily/pv' or '/lake/pv'")
         self.path = path
 
     @property
@@ -116,7 +116,7 @@ class _ParquetFile(Piece):
 
 
 class TableCommitter(Committer):
-    """`owner`: of a table outside of its job's own folder; no other job may write there."""
+    """Publishes epochs of one table. `owner`: the only job that may write to a table with an absolute path."""
 
     def __init__(self, store: Store, table: str, owner: str | None = None) -> None:
         self._store = store
@@ -131,21 +131,21 @@ class TableCommitter(Committer):
         self._create(self._record(number), "\n".join(["v1", *lines]).encode())
 
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
-        """One record that repeats everything up to `to_epoch`: readers begin at it, so what came between is hidden."""
+        """Writes a record that repeats all up to `to_epoch`; readers begin at it, so the epochs between are hidden."""
         assert permit.epoch % COMPACT_EVERY == 0 and permit.epoch > to_epoch
         lines = self._all_lines(to_epoch)
         self._create(self._record(permit.epoch - 1), "\n".join(["v1", *lines]).encode())
 
     def files(self, epoch: int) -> list[dict[str, Any]]:
-        """Every file published up to this epoch."""
+        """Returns every file published up to this epoch."""
         return [json.loads(line) for line in self._all_lines(epoch)]
 
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
         self._claim(begins=permit is None)
-        # By name, which is unique within a table: the same file has another address once its store was moved.
+        # Compared by name, which is unique within a table: the address of a file changes when its store is moved.
         known = {_name(file["path"]) for file in self.files(permit.epoch)} if permit else set()
         for path in self._store.list(self._table):
-            written = _FILE_NAME.fullmatch(path.removeprefix(f"{self._table}/"))  # not of a table below this one
+            written = _FILE_NAME.fullmatch(path.removeprefix(f"{self._table}/"))  # skips tables in subfolders
             if written is None or _name(path) in known:
                 continue
             if AttemptId(int(written["generation"]), int(written["attempt"])) < attempt:
@@ -167,7 +167,7 @@ class TableCommitter(Committer):
             raise StoreError(f"the table {place} belongs to job {owner!r}: choose another path")
 
     def _all_lines(self, before: int) -> list[str]:
-        """The entries of all records below `before`: from the last one that repeats everything."""
+        """Returns the entries of all records below `before`, read from the last record that repeats everything."""
         lines: list[str] = []
         first = max(0, before // COMPACT_EVERY * COMPACT_EVERY - 1)
         for number in range(first, before):
@@ -194,7 +194,7 @@ class TableCommitter(Committer):
     def _create(self, path: str, data: bytes) -> None:
         outcome = self._store.create(path, data)
         if outcome is Created.UNKNOWN:
-            raise StoreError(f"the store did not say whether {path} was created")  # committed again after a restart
+            raise StoreError(f"the store did not say whether {path} was created")  # a restart commits again
         if outcome is Created.EXISTS and self._store.read(path) != data:
             raise StoreError(
                 f"{path} exists and names other files than this epoch's: another job wrote to this table, or its "
@@ -207,7 +207,7 @@ def _name(path: str) -> str:
 
 
 def published(store: Store, table: str) -> list[str] | None:
-    """The names of a table's published files; None: there is no epoch yet. `table` is a path in the store."""
+    """Returns the names of a table's published files; None if it has no epoch yet. `table`: its path in the store."""
     numbers = [name for path in store.list(f"{table}/_spark_metadata") if (name := _name(path)) != _BEGUN]
     if not numbers:
         return None
@@ -216,7 +216,7 @@ def published(store: Store, table: str) -> list[str] | None:
 
 
 def read_table(store: Store, table: str) -> pa.Table:
-    """The published rows without Spark: what `spark.read.parquet` would see."""
+    """Returns the published rows, as `spark.read.parquet` would, without Spark."""
     names = published(store, table)
     if names is None:
         raise FileNotFoundError(f"{table} is not a Weir table, or nothing was published to it yet")

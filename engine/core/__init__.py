@@ -1,1 +1,1 @@
-"""What every room shares: errors, durations, event time, tags, ports, paths, functions, state types, sources, sinks."""
+"""Shared by all rooms: errors, durations, event time, tags, ports, paths, functions, state types, sources, sinks."""

@@ -1,7 +1,7 @@
-"""Functions of a stream connected with a broadcast one (A7), and the broadcast state that both sides see (C1).
+"""Functions of a stream that is connected with a broadcast stream (A7), and the contexts that show them state (C1).
 
-Every subtask gets every broadcast record and does the same with it, so that the state is the same everywhere. Broadcast
-records and those of the other stream follow each other as they happen to arrive.
+Invariant: broadcast state is the same in every subtask. Every subtask receives every broadcast record, and the function
+must treat it alike everywhere. The order between broadcast records and records of the other stream is not defined.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from engine.protocol.signals import MIN_WATERMARK
 
 
 class ReadOnlyBroadcastContext(ProcessContext, ABC):
-    """Of a record of the other stream. Only one subtask sees it, so it may look at broadcast state, not change it."""
+    """The context of a record of the other stream. Only one subtask sees it, so its broadcast state is read-only."""
 
     @abstractmethod
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
-        """Returns a state that the stream was broadcast with."""
+        """Returns one of the states that were declared in `broadcast(...)`."""
 
 
 class BroadcastContext(ABC):
-    """Of a broadcast record, which every subtask gets."""
+    """The context of a broadcast record, which every subtask receives."""
 
     def __init__(self) -> None:
         self.timestamp_ms: int | None = None
@@ -38,7 +38,7 @@ class BroadcastContext(ABC):
 
     @abstractmethod
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
-        """Returns a state that the stream was broadcast with."""
+        """Returns one of the states that were declared in `broadcast(...)`."""
 
     @abstractmethod
     def apply_to_keyed_state(
@@ -48,7 +48,7 @@ class BroadcastContext(ABC):
 
 
 class BroadcastProcessFunction(Function):
-    """For a stream connected with a broadcast one."""
+    """Processes a stream that is connected with a broadcast stream."""
 
     def process_element(self, value: Row, context: ReadOnlyBroadcastContext) -> Iterable[Row]:
         raise NotImplementedError
@@ -58,4 +58,4 @@ class BroadcastProcessFunction(Function):
 
 
 class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
-    """For a keyed stream connected with a broadcast one: `process_element` has the state of its key too."""
+    """Processes a keyed stream with a broadcast stream; `process_element` may also use the state of its key."""

@@ -1,4 +1,4 @@
-"""Closing several things: one that raises does not keep the others open."""
+"""Closes several things. Invariant: all of them are closed, even if one raises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 
 def close_all(closers: Iterable[Callable[[], None]]) -> None:
-    """Call every one; then raise what the first of them raised, if any did."""
+    """Calls all closers, then raises the first error if there was one."""
     first: Exception | None = None
     for close in closers:
         try:

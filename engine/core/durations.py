@@ -1,4 +1,4 @@
-"""Durations: "10 s", "5 min", "250 ms", an int of milliseconds, or a timedelta."""
+"""Durations: a text such as "10 s", "5 min" or "250 ms", an int of milliseconds, or a timedelta."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "sec": 1000, "min": 60_000, "h": 3_600_000, "d"
 
 
 def to_ms(duration: Duration) -> int:
-    """Whole milliseconds; never negative."""
+    """Returns whole milliseconds; raises a JobError for a negative duration or an unknown form."""
     if isinstance(duration, timedelta):
         return _positive(round(duration.total_seconds() * 1000), duration)
     if isinstance(duration, int) and not isinstance(duration, bool):
@@ -28,5 +28,5 @@ def to_ms(duration: Duration) -> int:
 
 def _positive(milliseconds: int, duration: Duration) -> int:
     if milliseconds < 0:
-        raise JobError(f"{duration!r} is negative: a duration is not")
+        raise JobError(f"{duration!r} is negative: a duration must be 0 or more")
     return milliseconds

@@ -1,4 +1,4 @@
-"""Everything that Weir raises on purpose, as one tree. Each error knows whose fault it is."""
+"""The tree of errors that Weir raises on purpose. Each error knows whose fault it is."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from engine.protocol.failures import Fault
 
 
 class WeirError(Exception):
-    """Base of the tree: the message says what happened, where, and what to do.
+    """The base class. The message says what happened, where, and what to do.
 
-    An error without a class of its own tells the user what to mend in the job or in how it was started.
+    A plain WeirError tells the user what to mend in the job or in how it was started.
     """
 
     fault = Fault.JOB
@@ -18,7 +18,7 @@ class WeirError(Exception):
 
 
 class JobError(WeirError):
-    """The job can't be built. Its author mends it before anything runs."""
+    """The job can't be built. The error is raised before anything runs."""
 
 
 class UserFunctionError(WeirError):
@@ -34,24 +34,24 @@ class SchemaMismatch(WeirError):
 
 
 class RecordTooLarge(WeirError):
-    """One record is larger than a channel takes."""
+    """One record is larger than a channel accepts."""
 
 
 # --- outside: machines, networks, stores, other processes ---
 
 
 class StoreError(WeirError):
-    """The store could not do what was asked; the message says what and where."""
+    """The store could not do what it was asked to; the message says what and where."""
 
     fault = Fault.OUTSIDE
 
 
 class SyncFailed(StoreError):
-    """An fsync failed: what the kernel still holds is unknown, so the process must end and be replaced."""
+    """An fsync failed. The kernel may have dropped the data, so the process must end and be replaced."""
 
 
 class CorruptSnapshot(WeirError):
-    """A file is not what was written: truncated, changed or missing."""
+    """A file of the snapshot was truncated, changed or deleted after it was written."""
 
     fault = Fault.OUTSIDE
 
@@ -75,7 +75,7 @@ class NotRunning(WeirError):
 
 
 class Ending(NotRunning):
-    """The JobMaster answers that it is about to leave: its `MasterExit` follows."""
+    """The JobMaster answers that it is about to end; it then writes its `MasterExit`."""
 
 
 # --- Weir's own ---

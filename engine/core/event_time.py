@@ -1,4 +1,4 @@
-"""Event times and the watermarks made from them: max seen timestamp - bound - 1 ms (B1)."""
+"""Event times, and the watermark that is computed from them: max seen timestamp - bound - 1 ms (B1)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from engine.core.errors import SchemaMismatch
 
 EVENT_TIME = "_event_time"
-"""The hidden column that goes with each record once its event time is assigned."""
+"""The hidden column that holds the event time of each record, from where it is assigned."""
 
 
 @dataclass(frozen=True)
 class EventTimeStrategy:
-    """Says which column holds the event time, and how far the watermark stays behind the highest one seen."""
+    """Says which column holds the event time, and how far the watermark stays behind the latest event time seen."""
 
     column: str
     bound_ms: int
@@ -26,7 +26,7 @@ class EventTimeStrategy:
 
 
 def event_times(batch: pa.RecordBatch, column: str, uid: str) -> np.ndarray:
-    """The column as milliseconds since 1970: a timestamp of any unit, or integers that are milliseconds already."""
+    """Returns a column as milliseconds since 1970. It holds timestamps of any unit, or integers in milliseconds."""
     values = batch.column(column)
     if values.null_count:
         raise SchemaMismatch(f"operator {uid!r}: {values.null_count} records have no value in {column!r}")

@@ -1,4 +1,4 @@
-"""Functions that a job's author writes. A plain callable is enough; these classes add a lifecycle and state (A5)."""
+"""Base classes of the functions in a job. A plain callable works too; these add a lifecycle and state (A5)."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ Row = dict[str, Any]
 
 
 class OperatorStateStore(ABC):
-    """State of a subtask that belongs to no key. Ask for it in `open`."""
+    """Gives access to operator state, which belongs to a subtask and to no key. Call its methods in `open`."""
 
     @abstractmethod
     def get_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState[Any]:
-        """Restored at another parallelism, each item goes to one subtask, in even shares."""
+        """Returns a list state. A restore at another parallelism gives each item to one subtask, in even shares."""
 
     @abstractmethod
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState[Any]:
-        """Every restored subtask gets the items of all. It has to keep only its own: what all keep, the next snapshot
-        holds once per subtask."""
+        """Returns a list state of which a restore gives all items to every subtask.
+
+        Each subtask must then drop the items that are not its own: an item that every subtask keeps is in the next
+        snapshot once per subtask.
+        """
 
 
 class RuntimeContext(ABC):
-    """Where a function runs, and its state."""
+    """Tells a function where it runs, and gives access to its state."""
 
     is_restored: bool
-    """Whether the job goes on from an epoch, so that there may be state from before."""
+    """True if the job was restored from an epoch, so that state may hold values already."""
 
     @property
     @abstractmethod
@@ -39,30 +42,30 @@ class RuntimeContext(ABC):
     @property
     @abstractmethod
     def parallelism(self) -> int:
-        """How many subtasks the operator has."""
+        """The number of subtasks of the operator."""
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """Returns the state of the current key; only behind key_by(...)."""
+        """Returns the state of the current key. The stream must be keyed: use it after key_by(...)."""
 
     @abstractmethod
     def get_operator_state_store(self) -> OperatorStateStore:
-        """Returns the state that belongs to no key."""
+        """Returns the store of operator state."""
 
     @abstractmethod
     def count(self, name: str, rows: int = 1) -> None:
-        """Adds to a metric of this operator."""
+        """Adds `rows` to the named metric of this operator."""
 
 
 class Function:
     def open(self, context: RuntimeContext) -> None:
-        """Once per subtask, before the first record."""
+        """Is called once per subtask, before the first record."""
 
     def snapshot_state(self, checkpoint: int) -> None:
-        """At each barrier, before its snapshot is taken: put what belongs into it into operator state."""
+        """Is called at each barrier, before the snapshot is taken. Put whatever must be saved into operator state."""
 
     def close(self) -> None:
-        """Once per subtask, at the end."""
+        """Is called once per subtask, at the end."""
 
 
 class MapFunction(Function):
@@ -86,7 +89,7 @@ class ReduceFunction(Function):
 
 
 class ProcessContext:
-    """Of the record being processed."""
+    """Describes the record that is being processed: its key and timestamp, and the current watermark."""
 
     def __init__(self) -> None:
         self.current_key: tuple[Any, ...] = ()

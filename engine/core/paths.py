@@ -1,4 +1,7 @@
-"""One class formats every path in the store. All paths of an attempt carry generation and attempt."""
+"""`JobPaths` formats every path in the store.
+
+Invariant: all paths of an attempt contain its generation and attempt number, so two attempts never share a file.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class JobPaths:
         name: str,
         distribution: Distribution = Distribution.KEYED,
     ) -> str:
-        """Keyed state and operator state may have the same name."""
+        """Returns the path of a state file. It contains the distribution: keyed and operator state may share a name."""
         kind = "" if distribution is Distribution.KEYED else f".{distribution.value}"
         return f"{self.attempt(attempt, checkpoint)}/{_safe(uid)}.{subtask.index}.{_safe(name)}{kind}.arrow"
 
@@ -44,7 +47,7 @@ class JobPaths:
         return f"{self.attempt(attempt, checkpoint)}/manifest.json"
 
     def inputs(self) -> tuple[str, str]:
-        """What the job reads beside its snapshots: listings, DataFrames and static tables."""
+        """Returns the directories of what the job reads: listings and DataFrames of sources, and static tables."""
         return f"{self.job}/sources", f"{self.job}/static"
 
     def source_listing(self, uid: str) -> str:
@@ -63,12 +66,12 @@ class JobPaths:
         return f"{self.job}/history/{name}"
 
     def table(self, path: str) -> str:
-        """Relative sink paths are under the job's own directory."""
+        """Returns the path of a table whose sink has a relative path: it lies in the job's own directory."""
         return f"{self.job}/tables/{path}"
 
     @staticmethod
     def parse_checkpoint(path: str) -> tuple[int, int] | None:
-        """(generation, checkpoint) of a path below `checkpoint()`."""
+        """Returns the (generation, checkpoint) of a path at or below `checkpoint()`, or None for any other path."""
         parts = path.split("/")
         if len(parts) < 3 or not parts[1].startswith("gen-") or not parts[2].startswith("chk-"):
             return None

@@ -1,4 +1,4 @@
-"""The ports of what runs in a slot: the same code runs on Spark and in the simulator, only these differ."""
+"""The ports of a slot. The same slot code runs on Spark and in the simulator; only the ports are implemented twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Element: TypeAlias = pa.RecordBatch | Signal
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One element on a channel. `backlog`: bytes that still wait at the sender; receivers grant by it."""
+    """One element on a channel. `backlog` is the number of bytes that wait at the sender; receivers grant by it."""
 
     sequence: int
     element: Element
@@ -28,65 +28,65 @@ class Frame:
 
 class Clock(Protocol):
     def now_ms(self) -> float:
-        """Monotonic."""
+        """Returns monotonic time."""
 
     def wall_ms(self) -> int:
-        """Unix time."""
+        """Returns Unix time."""
 
 
 class Transport(Protocol):
-    """Data channels of one attempt. Nothing here blocks."""
+    """The data channels between slots. No method blocks."""
 
     def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None:
-        """Connect to the receiver of this channel."""
+        """Connects to the receiver of this channel."""
 
     def send(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
-        """Only with credit: what is handed over here is in flight."""
+        """Sends a frame. The caller must have credit for it: the frame counts as in flight from here on."""
 
     def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
-        """Tell the sender of this channel what it may have sent in all."""
+        """Tells the sender of this channel how many bytes it may send in total since the attempt began."""
 
     def close(self, attempt: AttemptId) -> None:
-        """Forget every channel of this attempt; late frames and grants of it are dropped."""
+        """Closes every channel of this attempt; its late frames and grants are dropped."""
 
 
 class Offload(Protocol):
     def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        """Run `work` off the task thread, one after the other within a lane; then `done` on the task thread."""
+        """Runs `work` off the task thread, then calls `done` on the task thread. The works of a lane run in order."""
 
 
 class Control(Protocol):
     def send(self, message: SlotMessage) -> None:
-        """To the JobMaster; never blocks."""
+        """Sends a message to the JobMaster; never blocks."""
 
 
 class Store(Protocol):
-    """Where snapshots, the epoch log and tables live.
+    """Keeps snapshots, the epoch log and tables.
 
-    A file written is durable only after `sync`. `create` is the one atomic step: it makes a durable file that did not
-    exist, or says that it exists, or that the outcome is unknown.
+    A file is durable only after `sync`. `create` is the one atomic step: it creates a durable file that did not exist,
+    or says that the file exists, or that the outcome is unknown.
     """
 
     def write(self, path: str, data: bytes) -> None:
-        """Make or replace a file. Not durable before `sync`."""
+        """Creates or replaces a file. The file is not durable before `sync`."""
 
     def sync(self, paths: list[str]) -> None:
-        """Make these files, and their names, durable."""
+        """Makes these files and their names durable."""
 
     def create(self, path: str, data: bytes) -> Created:
-        """Durably create the file with these bytes if there is none of this name.
+        """Creates a durable file with these bytes if there is no file of this name.
 
-        A StoreError is raised only before anything was tried that others could see.
+        Raises a StoreError only if it failed before anything became visible to other processes.
         """
 
     def read(self, path: str) -> bytes:
-        """Raises FileNotFoundError where there is none."""
+        """Returns the content of a file; raises FileNotFoundError if it does not exist."""
 
     def list(self, prefix: str) -> list[str]:
-        """The files below a directory, sorted; empty where there is none."""
+        """Returns the sorted paths of all files below a directory; empty if there is no such directory."""
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a directory with all that is in it; none: nothing happens."""
+        """Deletes a file, or a directory with all its content. Does nothing if there is none."""
 
     def uri(self, path: str) -> str:
-        """How Spark would address this file."""
+        """Returns the URI by which Spark reads this file."""

@@ -1,6 +1,7 @@
-"""What a sink is: the four verbs of a two-phase commit.
+"""The interface of sinks: a two-phase commit.
 
-begin, pre_commit and abort of rows run in the sink's subtasks, commit in the JobMaster, and only with a `CommitPermit`.
+Invariant: nothing is committed without a `CommitPermit`. `begin`, `write` and `pre_commit` run in the sink's subtasks;
+`commit`, `rewind` and `abort_unknown` run in the JobMaster.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ from engine.protocol.manifest import Committable
 
 
 class Guarantee(Enum):
-    """What a sink gives when its job restarts."""
+    """The guarantee that a sink gives when its job restarts."""
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"
 
 
 class Piece(ABC):
-    """Rows that a writer has let go of. Persisting again after a failure gives the same result."""
+    """The rows of one transaction, ready to be persisted. Persisting again after a failure gives the same result."""
 
     size: int
 
     @abstractmethod
     def persist(self) -> dict[str, Any]:
-        """Make it durable, invisible to readers; returns what `commit` needs to publish it. Off the task thread."""
+        """Makes the rows durable but not visible to readers. Runs off the task thread.
+
+        Returns the payload that `commit` needs to publish them.
+        """
 
 
 @dataclass(frozen=True)
@@ -47,50 +51,53 @@ class WriterContext:
 
 
 class SinkWriter(ABC):
-    """One subtask's open transaction."""
+    """Writes the rows of one subtask; it always has one open transaction."""
 
     @abstractmethod
     def begin(self) -> None:
-        """A new transaction."""
+        """Begins a new transaction."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows to the transaction."""
+        """Adds rows to the transaction."""
 
     @abstractmethod
     def pre_commit(self) -> Piece | None:
-        """Let go of what was written since `begin`; None: nothing was."""
+        """Ends the transaction and returns its rows, or None if nothing was written since `begin`."""
 
     @property
     @abstractmethod
     def buffered_bytes(self) -> int:
-        """What the open transaction holds in memory."""
+        """The number of bytes that the open transaction holds in memory."""
 
 
 class Committer(ABC):
-    """Publishes epochs, in the JobMaster."""
+    """Publishes the output of epochs. It runs in the JobMaster."""
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
-        """Publish an epoch. Idempotent: the same epoch may be committed again, after any crash."""
+        """Publishes the output of an epoch. Idempotent: after a crash the same epoch may be committed again."""
 
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
-        """Hide what epochs after `to_epoch` published; idempotent. Only for sinks that say `can_rewind`."""
-        raise TypeError(f"{type(self).__name__} can't take back what it published")
+        """Hides the output of all epochs after `to_epoch`. Idempotent; only called if the sink says `can_rewind`."""
+        raise TypeError(f"{type(self).__name__} can't hide output that it has published")
 
     @abstractmethod
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
-        """On restore: remove what attempts before `attempt` wrote and no epoch up to the permit's published."""
+        """Removes output of attempts before `attempt` that no epoch up to the permit's has published.
+
+        The JobMaster calls it on restore.
+        """
 
 
 class Sink(ABC):
     guarantee: Guarantee
     can_rewind = False
-    """Whether what later epochs published can be hidden again."""
+    """True if the output of later epochs can be hidden by a rewind."""
 
     @property
     def target(self) -> str | None:
-        """What no other sink of the job may write to; None: it does not mind."""
+        """The place that no other sink of the job may write to, or None if sharing it is harmless."""
         return None
 
     @abstractmethod

@@ -1,6 +1,6 @@
-"""What a source is: splits with positions, found by a `Discovery` and read by a `SplitReader` each.
+"""The interface of sources. A `Discovery` finds splits; a `SplitReader` reads one split and knows its position.
 
-Both are called on the task thread and never block: what may block goes through the context's `Offload`.
+Invariant: both are called on the task thread and never block. Blocking work goes through the context's `Offload`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MALFORMED = OutputTag(
     "malformed",
     pa.schema([("file", pa.string()), ("line", pa.int64()), ("text", pa.string()), ("reason", pa.string())]),
 )
-"""The side output of records that do not have the declared form."""
+"""The side output for records that do not fit the declared schema."""
 
 
 @dataclass(frozen=True)
 class SourceContext:
-    """What one subtask of a source may use."""
+    """Gives one subtask of a source its place in the job and the ports that it may use."""
 
     uid: str
     subtask: int
@@ -41,97 +41,101 @@ class SourceContext:
 
     @property
     def lane(self) -> str:
-        """Reads of one subtask run in order; its uploads do not wait for them."""
+        """The offload lane for reads: the reads of a subtask run in order, and its uploads do not wait for them."""
         return f"{self.uid}[{self.subtask}] reads"
 
 
 class SplitReader(ABC):
-    """Reads one split. Called on the task thread, so `poll` never blocks."""
+    """Reads one split. It is called on the task thread, so `poll` never blocks."""
 
     @abstractmethod
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        """The next rows, at most `max_rows`; None: none now."""
+        """Returns the next rows, at most `max_rows`, or None if there are none now."""
 
     @property
     @abstractmethod
     def position(self) -> Any:
-        """Where to go on after what was polled so far; JSON."""
+        """The position after the last row that was polled, as JSON. A new reader can start there."""
 
     @property
     @abstractmethod
     def finished(self) -> bool:
-        """Whether no row ever follows."""
+        """True if no more rows will ever follow."""
 
     @property
     def wakeup_ms(self) -> float | None:
-        """On the monotonic clock: when it is worth polling again; None: at once."""
+        """The monotonic time at which to poll again, or None to poll at once."""
         return None
 
     def malformed(self) -> pa.RecordBatch | None:
-        """Rows of `MALFORMED` met before `position` and not given yet: each is given once."""
+        """Returns the malformed records met before `position`, as rows of `MALFORMED`. Each is returned once."""
         return None
 
     def close(self) -> None:  # noqa: B027 (few have something to release)
-        """Release what it holds."""
+        """Releases its resources."""
 
 
 class Discovery(ABC):
-    """Finds the splits of one subtask while it runs. Each split has one owner, at any parallelism."""
+    """Finds the splits of one subtask while it runs. At any parallelism each split belongs to one subtask."""
 
     @abstractmethod
     def poll(self) -> Sequence[str]:
-        """The splits found since the last call, in the order in which to read them."""
+        """Returns the splits found since the last call, in the order in which to read them."""
 
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Whether it has looked: before that no snapshot is taken, which would forget splits, and nobody is idle."""
+        """True after the first listing; before it there is no snapshot (splits would be missing), and the source is not
+        idle."""
 
     @property
     @abstractmethod
     def finished(self) -> bool:
-        """Whether no split ever follows: the source is bounded."""
+        """True if no more splits will ever follow."""
 
     @property
     def wakeup_ms(self) -> float | None:
-        """On the monotonic clock: when it is worth polling again; None: when offloaded work is done."""
+        """The monotonic time at which to poll again, or None to poll after offloaded work is done."""
         return None
 
 
 class Source(ABC):
-    """A resettable source: it can go on from any position that a reader of it reported."""
+    """A resettable source: it can continue from any position that one of its readers reported."""
 
     open_splits: int | None = None
-    """How many splits a subtask reads at a time, in their order; None: all of them in turn."""
+    """The number of splits that a subtask reads at a time, in their order; None: all splits, in turn."""
 
     side_outputs: tuple[OutputTag, ...] = ()
 
     @property
     def max_parallelism(self) -> int | None:
-        """More subtasks than this would have nothing to do; None: unknown before it runs."""
+        """The number of subtasks beyond which some would have nothing to read; None if it is unknown before the run."""
         return None
 
     def check(self, schema: pa.Schema) -> None:  # noqa: B027 (most take any)
-        """Raise a WeirError for a declared schema that it can't read."""
+        """Raises a WeirError if the source can't read records of the declared schema."""
 
     def prepare(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> None:  # noqa: B027
-        """In the JobMaster, before slots start."""
+        """Prepares the source. Is called in the JobMaster, before slots start."""
 
     @abstractmethod
     def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
-        """`known`: all splits, of all subtasks, in the snapshot that this attempt goes on from."""
+        """Returns the discovery of one subtask.
+
+        `known` are the splits of all subtasks in the snapshot that this attempt was restored from.
+        """
 
     @abstractmethod
     def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
-        """Start at `position`; None: at the beginning."""
+        """Returns a reader that starts at `position`, or at the beginning of the split if it is None."""
 
 
 class FixedSource(Source):
-    """Its splits are known when the job is built, and dealt out in turn."""
+    """A source whose splits are known when the job is built. They are assigned to the subtasks in turn."""
 
     @abstractmethod
     def splits(self) -> Sequence[str]:
-        """The ids of the splits, always in the same order."""
+        """Returns the ids of the splits, always in the same order."""
 
     @property
     def max_parallelism(self) -> int:
@@ -142,7 +146,7 @@ class FixedSource(Source):
 
 
 class Dealt(Discovery):
-    """Splits that are known from the start."""
+    """The discovery of splits that are known from the start."""
 
     def __init__(self, splits: Sequence[str]) -> None:
         self._splits = splits
@@ -161,5 +165,5 @@ class Dealt(Discovery):
 
 
 def assigned(splits: Sequence[str], subtask: int, parallelism: int) -> Sequence[str]:
-    """One subtask's share of all splits: each has one owner."""
+    """Returns the splits of one subtask. Each split belongs to exactly one subtask."""
     return splits[subtask::parallelism]

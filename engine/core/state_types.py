@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class ValueStateDescriptor:
-    """A named value per key, of an Arrow type."""
+    """Names a value per key and gives its Arrow type."""
 
     name: str
     type: pa.DataType
@@ -24,7 +24,7 @@ class ValueStateDescriptor:
 
 @dataclass(frozen=True)
 class ListStateDescriptor:
-    """A named list, with items of an Arrow type."""
+    """Names a list and gives the Arrow type of its items."""
 
     name: str
     type: pa.DataType
@@ -32,7 +32,7 @@ class ListStateDescriptor:
 
 @dataclass(frozen=True)
 class MapStateDescriptor:
-    """A named map, with keys and values of Arrow types."""
+    """Names a map and gives the Arrow types of its keys and values."""
 
     name: str
     key_type: pa.DataType
@@ -60,7 +60,7 @@ class ValueState(ABC, Generic[T]):
 
 
 class OperatorListState(Generic[T]):
-    """The items of this subtask. After a restore at another parallelism: its share of all, or all (union)."""
+    """The items of this subtask. A restore at another parallelism gives it a share of all items, or all (union)."""
 
     def __init__(self, items: list[T]) -> None:
         self._items = items
@@ -82,7 +82,7 @@ class OperatorListState(Generic[T]):
 
 
 class ReadOnlyBroadcastState(Generic[K, V]):
-    """What the broadcast side has put there; the same in every subtask."""
+    """A map that the broadcast side fills; it is the same in every subtask."""
 
     def __init__(self, values: dict[K, V]) -> None:
         self._values = values
@@ -110,7 +110,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V]):
-    """Every subtask has to change it in the same way: from the broadcast record alone, not from where it runs."""
+    """A map that every subtask must change in the same way: by the broadcast record alone, not by where it runs."""
 
     @property
     def read_only(self) -> ReadOnlyBroadcastState[K, V]:

@@ -1,4 +1,4 @@
-"""`OutputTag`: names a side output. An edge with a tag gets what was emitted under it, and nothing else (A8)."""
+"""`OutputTag` names a side output. An edge with a tag carries only the records emitted under that tag (A8)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""StreamGraph to JobGraph to ExecutionGraph."""
+"""The three graphs of a job: StreamGraph, JobGraph and ExecutionGraph."""

@@ -1,4 +1,4 @@
-"""Whether a job may go on from a snapshot that an earlier form of it has taken. Pure."""
+"""Decides whether a job may be restored from a snapshot that an earlier version of it has taken. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ def incompatibility(graph: JobGraph, manifest: Manifest) -> str | None:
     if manifest.max_parallelism != graph.max_parallelism:
         return (
             f"epoch {manifest.epoch} was taken with max_parallelism {manifest.max_parallelism}, the job now "
-            f"has {graph.max_parallelism}: set it back; key groups can't be split anew"
+            f"has {graph.max_parallelism}: set it back to {manifest.max_parallelism}, because the state can't be "
+            "moved to other key groups"
         )
     return None

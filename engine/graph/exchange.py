@@ -1,6 +1,7 @@
-"""`Exchange`: how records get from one operator to the next (A4), and between which subtasks there is a channel.
+"""`Exchange`: how records travel from one operator to the next (A4), and which subtasks a channel connects.
 
-Invariant: every receiver has a channel from somebody, also one that no row goes to: barriers and watermarks reach it.
+Invariant: every receiver has at least one channel, even if no row is sent to it, so that barriers and watermarks reach
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ class ExchangeKind(Enum):
 
 @dataclass(frozen=True)
 class Exchange:
-    """`columns`: the key, of HASH and CUSTOM. `function`: of CUSTOM, from a key and the number of partitions to one."""
+    """Describes one exchange.
+
+    `columns` are the key of HASH and CUSTOM. `function` belongs to CUSTOM: it takes a key and the number of partitions,
+    and returns a partition.
+    """
 
     kind: ExchangeKind
     columns: tuple[str, ...] = ()
@@ -34,7 +39,7 @@ class Exchange:
         return f"{self.kind.value}({', '.join(self.columns)})" if self.columns else self.kind.value
 
     def receivers(self, sender: int, senders: int, receivers: int) -> range:
-        """The subtasks behind the exchange to which this one has a channel."""
+        """Returns the receiving subtasks to which this sender has a channel."""
         if self.kind is ExchangeKind.FORWARD:
             return range(sender, sender + 1)
         if self.kind is ExchangeKind.RESCALE:
@@ -43,7 +48,11 @@ class Exchange:
 
 
 def _neighbours(sender: int, senders: int, receivers: int) -> range:
-    """As Flink: the larger side in contiguous groups, one per subtask of the smaller; sizes differ by at most one."""
+    """Returns the receivers of a sender under RESCALE, as Flink does.
+
+    The larger side is divided into contiguous groups, one for each subtask of the smaller side. The sizes of the groups
+    differ by at most one.
+    """
     if senders >= receivers:
         only = ((sender + 1) * receivers - 1) // senders
         return range(only, only + 1)

@@ -1,7 +1,8 @@
-"""`ExecutionGraph`: the parallel subtasks of a JobGraph, which slot runs which, and the channels between them.
+"""`ExecutionGraph`: the parallel subtasks of a JobGraph, the slots that run them, and the channels between them.
 
-Slots are shared by the subtasks of different vertices, never by two of one: each slot sharing group has slots of its
-own, as many as its widest vertex has subtasks, and subtask i of each of its vertices is in the i-th of them (A9).
+Invariant: subtasks of different vertices may share a slot, two subtasks of one vertex never do (A9). Each slot sharing
+group has its own slots, as many as its widest vertex has subtasks; subtask i of each vertex runs in the group's i-th
+slot.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ExecutionGraph:
 
     @cached_property
     def _widths(self) -> dict[str, int]:
-        """The slots of each group, in the order of the vertices."""
+        """The number of slots of each slot sharing group, in the order of the vertices."""
         widths: dict[str, int] = {}
         for vertex in self.graph.vertices:
             group = vertex.slot_sharing_group
@@ -67,7 +68,7 @@ class ExecutionGraph:
         return range_of(subtask.index, parallelism, self.graph.max_parallelism)
 
     def plan(self, slot: int) -> SlotPlan:
-        """What the slot of this number is given to run."""
+        """Returns the plan of what the slot of this number runs."""
         return SlotPlan([self._subtask_plan(subtask) for subtask in self.in_slot(slot)], self.graph.checkpoints.mode)
 
     def _subtask_plan(self, subtask: SubtaskId) -> SubtaskPlan:
@@ -109,7 +110,7 @@ class ExecutionGraph:
         return edge.exchange.receivers(sender, senders, receivers)
 
     def partitioner(self, edge: JobEdge, sender: int) -> Partitioner:
-        """Over the channels of `outputs`, in their order."""
+        """Returns a partitioner whose targets are the channels of `outputs`, in their order."""
         exchange, targets = edge.exchange, len(self._receivers(edge, sender))
         match exchange.kind:
             case ExchangeKind.HASH:

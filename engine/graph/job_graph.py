@@ -1,4 +1,7 @@
-"""`JobGraph`: operators chained into vertices, edges between them. What the JobMaster and every slot agree on."""
+"""`JobGraph`: operators chained into vertices, and the edges between them.
+
+Invariant: the JobMaster and every slot have the same JobGraph; they compare its fingerprint.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,10 @@ class SourceSpec:
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """`build` makes a fresh operator for each subtask. `named`: its uid is the author's own, so state is found by it.
+    """Describes an operator. `build` makes a new operator for each subtask.
 
-    `row_lane`: it runs Python per record.
+    `named` is True if the author chose the uid, so that state is found by it. `row_lane` is True if the operator runs
+    Python per record.
     """
 
     uid: str
@@ -51,7 +55,7 @@ class JobVertex:
 
     @property
     def uids(self) -> list[str]:
-        """Of its operators in the order of the chain."""
+        """The uids of its operators, in the order of the chain."""
         return [*([self.source.uid] if self.source else []), *(operator.uid for operator in self.operators)]
 
     @property
@@ -60,7 +64,7 @@ class JobVertex:
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """What each of its operators is."""
+        """A short description of each operator, in the order of the chain."""
         head = [f"source {self.source.uid}"] if self.source else []
         return (*head, *(f"{o.kind} {o.uid}" if o.uid != o.kind else o.kind for o in self.operators))
 
@@ -71,9 +75,10 @@ class JobVertex:
 
 @dataclass(frozen=True)
 class JobEdge:
-    """`side`: it carries the side output of this tag (its name) of this operator (its uid) of the source vertex.
+    """Connects two vertices.
 
-    `input`: which input of the target's first operator it is, counted from 0.
+    `side` is set if the edge carries a side output: (the uid of an operator in the source vertex, the name of the tag).
+    `input` is the number of the input of the target's first operator, from 0.
     """
 
     id: str

@@ -1,6 +1,7 @@
-"""`StreamGraph`: the operators as the author wrote them; and its translation, by chaining, to a `JobGraph`.
+"""`StreamGraph`: the operators as the author wrote them, and their translation to a `JobGraph`.
 
-Neighbours with the same parallelism, in the same slots and with no exchange between them become one vertex (A10).
+The translation chains neighbours into one vertex if they have the same parallelism, the same slot sharing group and no
+exchange between them (A10).
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ DEFAULT_GROUP = "default"
 
 @dataclass(frozen=True)
 class StreamInput:
-    """What an operator takes. `exchange`: what the author put before it; None: nothing. `tag`: this side output of the
-    node; None: the main one."""
+    """One input of an operator.
+
+    `exchange` is the author's choice, or None. `tag` names a side output of the node; None means its main output.
+    """
 
     node: int
     exchange: Exchange | None = None
@@ -33,7 +36,7 @@ class StreamInput:
 
 @dataclass
 class StreamNode:
-    """One operator. The schema is of what it emits."""
+    """One operator. `schema` is the schema of its main output."""
 
     id: int
     uid: str
@@ -53,12 +56,12 @@ class StreamGraph:
         return self._add(StreamNode(len(self.nodes), spec.uid, spec.schema, parallelism, source=spec))
 
     def add_operator(self, spec: OperatorSpec, schema: pa.Schema, parallelism: int, *inputs: StreamInput) -> int:
-        """It is in the slots of its first input."""
+        """Adds an operator to the slot sharing group of its first input; returns its id."""
         group = self.nodes[inputs[0].node].slot_sharing_group
         return self._add(StreamNode(len(self.nodes), spec.uid, schema, parallelism, None, spec, inputs, group))
 
     def next_uid(self, kind: str) -> str:
-        """For operators without state, whose name nobody has to find again."""
+        """Returns a generated uid, for an operator without state: its uid may change between versions of a job."""
         return f"{kind}-{len(self.nodes)}"
 
     def _add(self, node: StreamNode) -> int:
@@ -70,11 +73,14 @@ class StreamGraph:
         return node.id
 
     def consumers(self, node: int) -> list[StreamNode]:
-        """Of its main output."""
+        """Returns the operators that read the main output of a node."""
         return [other for other in self.nodes if any(i.node == node and i.tag is None for i in other.inputs)]
 
     def exchange(self, taken: StreamInput, node: StreamNode) -> Exchange:
-        """What lies before it: the author's choice, or straight on, and spread evenly to another parallelism."""
+        """Returns the exchange of an input.
+
+        The author's choice comes first. Without one it is FORWARD at the same parallelism, REBALANCE at another.
+        """
         before = self.nodes[taken.node]
         same = before.parallelism == node.parallelism
         if taken.exchange is None:
@@ -139,7 +145,7 @@ class StreamGraph:
         )
 
     def _check_sinks(self) -> None:
-        """Two sinks that write to one place would overwrite each other's files."""
+        """Refuses two sinks that write to one place: they would overwrite each other's files."""
         owner: dict[str, str] = {}
         for node in self.nodes:
             target = node.operator.sink.target if node.operator and node.operator.sink else None
@@ -149,17 +155,20 @@ class StreamGraph:
                 )
 
     def _check_side_outputs(self) -> None:
-        """What a source sends aside and nobody takes would be lost without a word."""
+        """Refuses a source whose side output has no consumer: its records would be lost silently."""
         for node in self.nodes:
             for tag in node.source.source.side_outputs if node.source else ():
                 if not any(i.node == node.id and i.tag == tag for other in self.nodes for i in other.inputs):
                     raise JobError(
-                        f"nobody takes the {tag.name} records of source {node.uid!r}: end them with "
+                        f"the {tag.name} records of source {node.uid!r} have no consumer: end them with "
                         f"side_output({tag.name.upper()}).sink_to(...) too"
                     )
 
     def _chains(self, node: StreamNode) -> bool:
-        """To what is before it: its only input, of which it is the only consumer."""
+        """Returns True if a node is chained to the node before it, its only input.
+
+        It must be that node's only consumer, take its main output by FORWARD, and share its slots.
+        """
         if len(node.inputs) != 1:
             return False
         (taken,) = node.inputs
@@ -169,7 +178,7 @@ class StreamGraph:
 
 
 def _fingerprint(graph: JobGraph, code: str) -> str:
-    """Differs when a slot would run something else than the JobMaster believes."""
+    """Returns a hash that differs if a slot would run something else than the JobMaster."""
     plan = [(v.id, v.parallelism, v.uids, v.slot_sharing_group) for v in graph.vertices]
     edges = [(e.id, str(e.schema), str(e.exchange)) for e in graph.edges]
     return hashlib.sha256(repr((plan, edges, graph.max_parallelism, graph.checkpoints, code)).encode()).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""This machine: clock, threads, the run folder, files that rotate."""
+"""Gives a process the parts of its machine: clock, threads, the run folder, rotated files."""

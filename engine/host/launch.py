@@ -1,4 +1,4 @@
-"""How a job is started: `LaunchOptions` is what somebody asks for, `MasterLaunch` is what a JobMaster process gets.
+"""The options of a start: `LaunchOptions` is what a caller asks for, `MasterLaunch` is what a JobMaster process gets.
 
 Command line, Dagster, drills, benchmarks and tests fill in the same struct. An option and its default are written here
 and nowhere else.
@@ -14,7 +14,7 @@ SLOTS_TIMEOUT_S = 60.0
 
 
 class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a start. Whatever is None comes from the configuration file, or from a default of its own.
+    """The options of a start. An option that is None is taken from the configuration file, or else has a default.
 
     `path` is the job's import path, `conf` is Spark's configuration. An empty `spark_master` means a Spark on this
     machine.
@@ -36,7 +36,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
 class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):
     """The options that a JobMaster process is started with: its name, its slots and its store are decided.
 
-    `id` names this start. The run folder belongs to the last start: a process of an earlier one must not write there.
+    `id` names this start. The run folder belongs to the last start: a process of an earlier start must not write there.
     """
 
     name: str

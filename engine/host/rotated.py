@@ -1,8 +1,8 @@
-"""`RotatedFile`: lines in a file that is bounded: once it is full it becomes `NAME.1`, that one `NAME.2`, and so on.
-`rotate_open`: the same for a file into which other processes write what they print.
+"""`RotatedFile` keeps lines in files of bounded size: a full file becomes `NAME.1`, that one `NAME.2`, and so on.
+`rotate_open` does the same to a file that other processes print to.
 
-Invariants: lines keep their order; a line that a crash tore is one line by itself and takes no other with it; whoever
-reads on behind a `Position` misses nothing that is still kept.
+Invariants: lines keep their order; a line cut short by a crash stays a line of its own and damages no other; a reader
+that goes on from a `Position` misses no line that is still kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Behind a line. A file is known by its first line, which it keeps under all its names; inodes come again."""
+    """The position after a line. A file is known by its first line, which it keeps when renamed; inodes are reused."""
 
     first: int = 0
     offset: int = 0
@@ -30,7 +30,7 @@ BEGIN = Position()
 
 
 class RotatedFile:
-    """One thread appends; anybody reads."""
+    """One thread appends; any number of processes may read meanwhile."""
 
     def __init__(self, path: Path, file_bytes: int, files: int) -> None:
         self.path = path
@@ -40,13 +40,13 @@ class RotatedFile:
         self._size = 0
 
     def append(self, line: bytes) -> None:
-        """In one write, so that the lines of two processes, one of them replaced, don't mix."""
+        """Appends a line in one write, so that lines of a process and of its replacement don't mix."""
         if self._file is None or self._size >= self._file_bytes:
             self._file = self._open()
         try:
             self._file.write(line + b"\n")
         except OSError:
-            self.close()  # part of it may be there
+            self.close()  # part of the line may be written; `_open` then ends that line
             raise
         self._size += len(line) + 1
 
@@ -69,7 +69,7 @@ class RotatedFile:
         return file
 
     def end(self) -> Position:
-        """Behind all that is there."""
+        """Returns the position after everything that is written."""
         try:
             with self.path.open("rb") as file:
                 return Position(zlib.crc32(file.readline()), file.seek(0, os.SEEK_END))
@@ -77,10 +77,10 @@ class RotatedFile:
             return BEGIN
 
     def after(self, position: Position) -> Iterator[tuple[bytes, Position]]:
-        """The lines behind it, oldest first, each with its own position; all, where nobody knows it any more."""
+        """Yields the lines after a position, oldest first, each with its own; all lines if it was rotated away."""
         with ExitStack() as stack:
             files: dict[int, IO[bytes]] = {}
-            for path in self._names:  # newest first: what is renamed meanwhile is met twice, not never
+            for path in self._names:  # newest first: a file renamed meanwhile is seen twice rather than missed
                 with contextlib.suppress(FileNotFoundError):
                     file = stack.enter_context(path.open("rb"))
                     files[zlib.crc32(file.readline())] = file
@@ -94,20 +94,21 @@ class RotatedFile:
                 begin_at = 0
                 for line in files[first]:
                     if not line.endswith(b"\n"):
-                        break  # it is still being written
+                        break  # the line is still being written
                     yield line[:-1], Position(first, files[first].tell())
 
 
 def rotate_open(path: Path, file_bytes: int, files: int) -> None:
-    """Once it is full. Those who append to it keep their descriptors, so it is copied and emptied, not renamed.
+    """Rotates a file once it is full. The file is copied and emptied, not renamed: its writers keep their descriptors.
 
-    They wait for nobody: what is written between copy and emptying is lost.
+    The writers do not wait: what they write between the copy and the emptying is lost.
     """
     if not path.exists() or path.stat().st_size < file_bytes:
         return
     names = _names(path, files)
     _shift(names[1:])
-    with contextlib.suppress(OSError), path.open("rb") as file:  # a full disk: the more reason to empty it
+    # The copy may fail on a full disk; then the file is emptied all the same.
+    with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(-file_bytes, os.SEEK_END)
         names[1].write_bytes(file.read(file_bytes))
     os.truncate(path, 0)

@@ -1,7 +1,7 @@
 """The folder `<store>/<job>/run/`, in which the processes of a job find each other. Only its owner can read it.
 
-The file `<store>/<job>/desired.json` beside it says what should be running, as the last one who asked (CLI, HTTP or
-Dagster) wanted it.
+The file `<store>/<job>/desired.json` beside it says whether the job should be running, by the last request of CLI, HTTP
+or Dagster.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 FENCED = "fenced"
 FENCED_EXIT_CODE = 3
-"""A fenced JobMaster says so by its exit code alone: the folder belongs to its successor by then."""
+"""The exit code of a fenced JobMaster. It writes no file: the run folder belongs to its successor by then."""
 
 
 class MasterAddress(msgspec.Struct, frozen=True):
-    """Where a running JobMaster answers."""
+    """The address at which a running JobMaster answers."""
 
     url: str
     pid: int
@@ -33,14 +33,14 @@ class MasterAddress(msgspec.Struct, frozen=True):
 
 
 class MasterExit(msgspec.Struct, frozen=True):
-    """How a JobMaster ended."""
+    """The end of a JobMaster: its outcome, and why."""
 
     outcome: str
     reason: str
 
 
 class LastHeartbeat(msgspec.Struct, frozen=True):
-    """Written every second by the thread that decides: a JobMaster that hangs is seen by its age, not by its pid."""
+    """The deciding thread writes it every second. Its age shows that a JobMaster hangs, while its pid would not."""
 
     at_ms: int
     generation: int
@@ -48,7 +48,7 @@ class LastHeartbeat(msgspec.Struct, frozen=True):
 
 
 class Desired(msgspec.Struct, frozen=True):
-    """What should be running. A job that is wanted and gone may be started again, as it was started last."""
+    """Says whether the job should be running. If it should and does not, it may be started again with `launch`."""
 
     running: bool
     launch: MasterLaunch
@@ -60,7 +60,7 @@ class RunFolder:
     def __init__(self, store: str | Path, job: str) -> None:
         self.folder = Path(store).absolute() / job / "run"
         self.log_file = self.folder / "master.log"
-        """Holds what the JobMaster's process and Spark print. `logs` holds what the job's own code prints."""
+        """Holds what the JobMaster process and Spark print. `logs` holds what the job's own code prints."""
         self.logs = self.folder / "logs"
         self.launch_file = self.folder / "launch.json"
         self._address = self.folder / "master.json"
@@ -86,7 +86,7 @@ class RunFolder:
         return last is None or last.id == launch.id
 
     def write_address(self, address: MasterAddress) -> None:
-        """Also writes a discovery target for Prometheus: a JobMaster that replaces another one has another port."""
+        """Writes the address, also as a discovery target for Prometheus: each JobMaster has another port."""
         _write(self._address, msgspec.json.encode(address))
         _write(self._targets, msgspec.json.encode([{"targets": [urlsplit(address.url).netloc]}]))
 
@@ -134,14 +134,14 @@ class RunFolder:
         _write(self._desired, msgspec.json.format(msgspec.json.encode(desired)))
 
     def token(self) -> str:
-        """Returns the job's token, made once: whoever can read the folder can talk to the job."""
+        """Returns the job's token, which is made once. A process that can read the folder can talk to the job."""
         if not self._token.exists():
             _write(self._token, secrets.token_urlsafe(32).encode())
         return self._token.read_text()
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Writes the file as a whole or not at all; others can never read it."""
+    """Writes the whole file or nothing. Other users can never read it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""The ports in the real world: the machine's clock, threads for what must not block."""
+"""The ports outside of the simulator: the machine's clock, and threads for work that would block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SystemClock:
 
 
 class LaneOffload:
-    """Threads; work of one lane runs in order. `deliver` brings the result back to the deciding thread."""
+    """Runs work on threads; work of one lane runs in order. `deliver` brings the result back to the deciding thread."""
 
     def __init__(self, deliver: Callable[[Callable[[], None]], None], threads: int) -> None:
         self._deliver = deliver

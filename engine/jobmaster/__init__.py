@@ -1,1 +1,1 @@
-"""Every decision about one job: messages, results and ticks in, actions out. Pure."""
+"""Decides everything about one job: takes messages, results and ticks, and returns actions. It does no I/O."""

@@ -1,4 +1,4 @@
-"""What a JobMaster may decide to do. A thin shell carries it out: on Spark `master.py`, or the simulator."""
+"""The actions that a JobMaster decides on. `MasterProcess` carries them out on Spark, the simulator in tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Send:
 
 @dataclass(frozen=True)
 class KillSlot:
-    """Spark never notices a hung task: end it, so that it is replaced."""
+    """Ends a slot that hangs, so that Spark replaces it. Spark does not notice a hung task by itself."""
 
     slot: SlotInfo
     why: str
@@ -35,9 +35,9 @@ class KillSlot:
 
 @dataclass(frozen=True)
 class RunOffLoop:
-    """I/O: run `work` elsewhere, then `done` on the loop with its result or error; it returns further actions.
+    """Runs I/O: `work` on another thread, then `done` on the deciding thread, with the result or the error.
 
-    What `done` raises ends the process: it must be replaced.
+    `done` returns further actions. An exception that it raises ends the process, which must then be replaced.
     """
 
     name: str

@@ -11,7 +11,7 @@ from engine.protocol.restart import RestartStrategy
 
 @dataclass
 class Attempt:
-    """One deployment of the whole job. Its slots are told to start once all of them have built their subtasks."""
+    """One deployment of all subtasks. The JobMaster starts it once all slots have built their subtasks."""
 
     id: AttemptId
     coordinator: CheckpointCoordinator
@@ -23,7 +23,7 @@ class Attempt:
 class Restarts:
     """Decides whether the job is tried again after a failure.
 
-    The restart strategy decides for all failures alike. An error of the job's own code that comes again and again
+    The restart strategy decides for all failures alike. An error of the job's own code that keeps coming
     without an epoch in between ends the job, whatever the strategy says.
     """
 
@@ -34,12 +34,12 @@ class Restarts:
         self._times = 0
 
     def on_failure(self, now_ms: float, jitter: float) -> float | None:
-        """Returns how many ms to wait before the next attempt; None: give up."""
+        """Returns the wait before the next attempt in ms, or None to give up."""
         delay_ms, self._strategy = self._strategy.on_failure(now_ms, jitter)
         return delay_ms
 
     def on_job_error(self, error: str) -> str | None:
-        """Counts an error of the job's own code. Returns the reason to give up, if the same one came too often."""
+        """Counts an error of the job's own code. Returns the reason to give up if the same one came too often."""
         self._times = self._times + 1 if error == self._last_error else 1
         self._last_error = error
         if self._times < self._same_error_limit:
@@ -47,5 +47,5 @@ class Restarts:
         return f"{error} (the same error {self._times} times without a checkpoint in between)"
 
     def on_published(self) -> None:
-        """The job got on: an error from now on is not the same one again."""
+        """Forgets the last error: the job made progress, so the next error counts as a new one."""
         self._last_error, self._times = "", 0

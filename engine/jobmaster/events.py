@@ -1,7 +1,7 @@
-"""What happened to a job. A JobMaster notes an event; the history keeps it, the timeline and HTTP show it.
+"""The events of a job. A JobMaster notes an event; the history keeps it, the timeline and HTTP show it.
 
 An event is one JSON object: `kind` names its class, `at_ms` and `generation` say when and under which JobMaster it
-happened. Whoever carries the note out fills these two in.
+happened. The process that carries out the note fills in these two.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Event(msgspec.Struct, frozen=True, tag_field="kind", tag=_kind, kw_only=Tr
 
 
 class Claimed(Event, frozen=True):
-    """A JobMaster owns the job now. `last_seen_ms`: the last sign of life of the one before it."""
+    """A JobMaster owns the job now. `last_seen_ms` is the time of the previous JobMaster's last heartbeat."""
 
     last_seen_ms: int | None = None
 
 
 class ClaimFailed(Event, frozen=True):
-    """The store did not answer the claim; it is tried again."""
+    """The store did not answer the claim; the JobMaster tries again."""
 
     error: str
 
 
 class ClaimLost(Event, frozen=True):
-    """Another process was faster, or the outcome is unknown; the claim is tried again."""
+    """Another process was faster, or the outcome is unknown; the JobMaster tries again."""
 
 
 # --- an attempt begins and ends ---
@@ -53,7 +53,7 @@ class SlotRegistered(Event, frozen=True):
 
 
 class Deploying(Event, frozen=True):
-    """Slots build the subtasks of this attempt from the state of this epoch; none: they begin empty."""
+    """Slots build the subtasks of this attempt from the state of `epoch`, or without state if it is None."""
 
     attempt: str
     epoch: int | None
@@ -99,7 +99,7 @@ class Triggered(Event, frozen=True):
 
 
 class OddAcknowledgement(Event, frozen=True):
-    """An acknowledgement that was repeated, came late or belongs to nothing known."""
+    """An acknowledgement that was repeated, came late or belongs to no known checkpoint."""
 
     checkpoint: int
     subtask: str
@@ -115,7 +115,7 @@ class Aborted(Event, frozen=True):
 
 
 class PublishUnknown(Event, frozen=True):
-    """The store did not say whether the epoch record exists; the same record is created again."""
+    """The store did not say whether the epoch record exists; the JobMaster creates the same record again."""
 
     checkpoint: int
 
@@ -136,7 +136,7 @@ class OperatorFigures(msgspec.Struct, frozen=True):
 
 
 class SubtaskFigures(msgspec.Struct, frozen=True):
-    """What a checkpoint took in one subtask, and in each of its operators by uid."""
+    """The time and the bytes of a checkpoint in one subtask, and in each of its operators by uid."""
 
     vertex: str
     subtask: int
@@ -170,7 +170,7 @@ class Completed(Event, frozen=True):
 
 
 class Refreshed(Event, frozen=True):
-    """A static table was read anew; with an error its last version stays in use."""
+    """A static table was read again. If that failed, `error` says why, and the last version stays in use."""
 
     uid: str
     version: int | None
@@ -206,7 +206,7 @@ _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
 def decode(line: bytes) -> AnyEvent | None:
-    """Returns the event in a line of the history; None: the line is cut short, or no event of this version."""
+    """Returns the event in a line of the history, or None if the line is cut short or no event of this version."""
     try:
         return _decoder.decode(line)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Figures of a running job: what a checkpoint cost, for its history; how fast each subtask is, from its heartbeats."""
+"""Figures of a running job: the cost of each checkpoint, for its history, and the speed of each subtask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.protocol.manifest import Manifest
 from engine.protocol.messages import Acknowledge, SubtaskTotals
 
 WINDOW_MS = 5_000.0
-"""Rates are of the last seconds: long enough to be steady, short enough to see a stall."""
+"""The time that rates cover: long enough for steady figures, short enough to show a stall."""
 
 TIMES = ("start_delay_ms", "alignment_ms", "sync_ms", "async_ms")
 ROWS = ("rows_in", "rows_out")
@@ -61,7 +61,7 @@ def _subtask_figures(ack: Acknowledge) -> SubtaskFigures:
 
 @dataclass(frozen=True)
 class Rate:
-    """Of one subtask: rows per second, and how the task thread's time with it was spent (E2), in shares of 1."""
+    """The speed of one subtask: rows per second, and how the task thread spent its time on it (E2), in shares of 1."""
 
     rows_in_per_s: float
     rows_out_per_s: float
@@ -71,7 +71,7 @@ class Rate:
 
 
 class Rates:
-    """Rates from the running totals that heartbeats bring, over the last seconds."""
+    """Computes rates over the last seconds from the running totals that heartbeats bring."""
 
     def __init__(self) -> None:
         self._readings: dict[str, deque[tuple[float, SubtaskTotals]]] = defaultdict(deque)
@@ -83,13 +83,13 @@ class Rates:
         for subtask, total in totals.items():
             readings = self._readings[subtask]
             if readings and total.busy_ms < readings[-1][1].busy_ms:
-                readings.clear()  # it was deployed anew, and counts from zero
+                readings.clear()  # the subtask was deployed again, and counts from zero
             readings.append((now_ms, total))
             while now_ms - readings[0][0] > WINDOW_MS:
                 readings.popleft()
 
     def of(self, subtask: str) -> Rate | None:
-        """None before there are two readings."""
+        """Returns the rate of a subtask, or None before there are two readings."""
         readings = self._readings.get(subtask)
         if not readings or readings[-1][0] <= readings[0][0]:
             return None

@@ -1,7 +1,9 @@
-"""`JobMaster`: every decision about one job. Messages, results and ticks in; actions out. No I/O, threads, clock here.
+"""`JobMaster` makes every decision about one job. It takes messages, results and ticks, and returns actions. It does no
+I/O, and has neither threads nor a clock.
 
-The life of a job: FENCING (claim a generation) → RESTORING (commit the newest epoch again, abort what no epoch knows) →
-WAITING for slots → DEPLOYING → RUNNING; a failure leads to RESTARTING and from there to RESTORING; STOPPED at the end.
+The life of a job: FENCING (claim a generation) → RESTORING (commit the newest epoch again, abort output that no epoch
+knows) → WAITING for slots → DEPLOYING → RUNNING. A failure leads to RESTARTING and from there to RESTORING. The last
+phase is STOPPED.
 
 Invariants: messages of an attempt that is over change nothing; nothing is restored while the outcome of a publication
 is open; a stopped JobMaster decides nothing more.
@@ -83,9 +85,11 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class MasterConfig:
-    """Time-outs in ms. `same_error_limit`: how often the same user error may come without a checkpoint in between;
-    `claim_error_limit`: how many errors of the store a JobMaster bears while it claims the job; `retry_ms`: how long
-    it waits before it asks the store again.
+    """Time-outs and limits of a JobMaster.
+
+    The job fails after `same_error_limit` equal errors of its own code without an epoch in between, or after
+    `claim_error_limit` errors of the store while it is claimed. `retry_ms` is the wait before the JobMaster asks the
+    store again.
     """
 
     slots_timeout_ms: float = 60_000
@@ -156,7 +160,7 @@ class JobMaster:
 
     @property
     def coordinator(self) -> CheckpointCoordinator | None:
-        """The coordinator of the current attempt; None: there is no attempt now."""
+        """The coordinator of the current attempt; None between attempts."""
         return self._current.coordinator if self._current is not None else None
 
     # ------------------------------------------------------------------ events
@@ -193,7 +197,7 @@ class JobMaster:
         return actions
 
     def wakeup_ms(self) -> float:
-        """When `on_tick` may have something to do at the latest."""
+        """Returns the time by which `on_tick` has to be called again."""
         times: list[float | None] = [self._heartbeat_at_ms, self._publisher.wakeup_ms]
         if self.phase is Phase.RUNNING and self._current is not None:
             times.append(self._current.coordinator.wakeup_ms())
@@ -208,7 +212,7 @@ class JobMaster:
             return self._register(message, now_ms)
         slot = self.slots.get(session)
         if slot is None:
-            return []  # it was given up; its replacement has another session
+            return []  # this slot was given up; its replacement has another session
         slot.heard_ms = now_ms
         if isinstance(message, Heartbeat):
             self.totals.update(message.totals)
@@ -219,7 +223,7 @@ class JobMaster:
             detail = f"slot process {slot.pid} held {used:.0f} MB and may hold {budget:.0f}: raise --slot-memory"
             return self._lose(slot, AttemptFailure.SLOT_MEMORY, detail, now_ms)
         if message.attempt != self.attempt or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
-            return []  # of an attempt that is over; its late files lie under its own path and go with retention
+            return []  # its attempt is over; its late files lie under a path of their own, and a sweep deletes them
         current = self._current
         assert current is not None
         match message:
@@ -248,7 +252,7 @@ class JobMaster:
         return self._lose(slot, AttemptFailure.SLOT_LOST, f"slot process {slot.pid}: {why}", now_ms)
 
     def trigger_checkpoint(self, now_ms: float) -> tuple[int | None, list[Action]]:
-        """Triggers a checkpoint by hand and returns its number; None: not now, because the job is not running."""
+        """Triggers a checkpoint by hand. Returns its number, or None if the job is not running."""
         if self.phase is not Phase.RUNNING or self._current is None or self._cancelling:
             return None, []
         coordinator = self._current.coordinator
@@ -346,7 +350,7 @@ class JobMaster:
             f"the snapshot of epoch {epoch} can't be restored: {what}. Its output is committed, so Weir does not go "
             "back to an older epoch by itself. Bring the file back from a backup, or start the job with --rewind (its "
             "tables hide what later epochs published), --fork NAME (another job goes on from the older state, with "
-            "tables of its own) or --allow-replay (what was published stays, and some of it is published again)"
+            "tables of its own) or --allow-replay (published output stays, and some of it is published again)"
         )
 
     def _deploy_if_ready(self, now_ms: float) -> list[Action]:
@@ -403,7 +407,7 @@ class JobMaster:
     def _end_attempt(
         self, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
     ) -> list[Action]:
-        """Roll everyone back; wait for what is being published; then restore, unless the restart strategy gives up."""
+        """Rolls all slots back. The job is restored when no publication is open, unless it gives up."""
         actions: list[Action] = list(self._broadcast(Rollback(self.attempt)))
         actions += self._abort_checkpoints(failure.text, now_ms)
         self._current = None
@@ -427,7 +431,7 @@ class JobMaster:
         )
 
     def _abort_checkpoints(self, why: str, now_ms: float) -> list[Action]:
-        """Ends the checkpoints of an attempt that is over. The one that is being published has its own outcome."""
+        """Aborts the checkpoints of an attempt that is over, except the one that is being published."""
         if self._current is None:
             return []
         coordinator = self._current.coordinator
@@ -468,7 +472,7 @@ class JobMaster:
         return actions
 
     def _publication_is(self, outcome: PublicationOutcome, now_ms: float) -> list[Action]:
-        """Goes on from what a publication came to."""
+        """Reacts to the outcome of a publication."""
         match outcome:
             case Published(manifest):
                 self._restarts.on_published()
@@ -484,14 +488,14 @@ class JobMaster:
                     coordinator.on_published(completed.checkpoint, now_ms)
                 if self.phase in (Phase.DEPLOYING, Phase.RUNNING):
                     return self._end_attempt(AttemptFailure.COMMIT_FAILED, detail, now_ms)
-                return []  # already restarting: restoring commits this epoch again
+                return []  # the job is restarting already: the restore commits this epoch again
             case Committed(completed, manifest):
                 return self._committed(completed, manifest, now_ms)
             case Replaced(detail):
                 return self._stop(Outcome.FENCED, detail)
 
     def _committed(self, completed: CompletedCheckpoint, manifest: Manifest, now_ms: float) -> list[Action]:
-        """The checkpoint is over: tell the slots, delete what is no longer needed; the final one ends the job."""
+        """Ends the checkpoint: tells the slots, and deletes old snapshots. A final checkpoint ends the job."""
         self.stats.checkpoints_completed += 1
         took_ms = now_ms - completed.triggered_ms
         figures = checkpoint_figures(completed, manifest, self.execution.subtasks, took_ms, self._wall_ms())
@@ -507,7 +511,7 @@ class JobMaster:
         return actions + self._publish_next(now_ms)
 
     def _coordinator_of(self, completed: CompletedCheckpoint) -> CheckpointCoordinator | None:
-        """Returns the coordinator that triggered this checkpoint; None: its attempt is over."""
+        """Returns the coordinator that triggered this checkpoint, or None if its attempt is over."""
         current = self._current
         return current.coordinator if current is not None and current.id == completed.attempt else None
 
@@ -517,7 +521,7 @@ class JobMaster:
     def _off_loop(self, name: str, work: Callable[[], Any], done: Done) -> RunOffLoop:
         def checked(result: Any, error: BaseException | None, now_ms: float) -> list[Action]:
             if isinstance(error, SyncFailed):
-                raise error  # what is durable is unknown now: this process must not go on
+                raise error  # it is unknown now what is durable, so this process must not go on
             return [] if self.phase is Phase.STOPPED else done(result, error, now_ms)
 
         return RunOffLoop(name, work, checked)

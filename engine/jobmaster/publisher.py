@@ -1,7 +1,7 @@
-"""`Publisher`: makes a completed checkpoint an epoch. It owns the job's epoch log, from the claim to retention.
+"""`Publisher` makes completed checkpoints into epochs. It owns the job's epoch log, from the claim to retention.
 
 A publication writes the manifest, creates the epoch record (the commit point), and commits the sinks' output. The
-JobMaster is told what it comes to by one of the outcomes below.
+Publisher tells the JobMaster its outcome: one of the classes below.
 
 Invariants: only the owner of the log's last fence publishes; epochs are published one at a time and committed before
 the next; a permit exists only for a published epoch.
@@ -107,9 +107,9 @@ class Publisher:
         self._retry_ms = retry_ms
         self._off_loop = off_loop
         self._tell = tell
-        self._record: LogRecord | None = None  # the last one of the log: the next is created behind it
-        self._restored: Manifest | None = None  # what this attempt goes on from
-        self._carried: list[Committable] = []  # by the newest epoch: what later snapshots may still hold
+        self._record: LogRecord | None = None  # the newest record of the log: the next one is created after it
+        self._restored: Manifest | None = None  # the manifest that this attempt goes on from
+        self._carried: list[Committable] = []  # the newest epoch's, which later snapshots may still hold
         self._retained: list[ManifestRef] = []
         self._swept = False
         self._queue: deque[CompletedCheckpoint] = deque()
@@ -122,7 +122,7 @@ class Publisher:
 
     @property
     def wakeup_ms(self) -> float | None:
-        """When `on_tick` has something to do."""
+        """The time at which `on_tick` asks the store again; None: there is nothing to repeat."""
         return self._publication.retry_at_ms if self._publication is not None else None
 
     def on_tick(self, now_ms: float) -> list[Action]:
@@ -135,7 +135,7 @@ class Publisher:
     # ------------------------------------------------------------------ claim and restore
 
     def claim(self, owner: str, done: Done) -> RunOffLoop:
-        """Appends a fence to the log. `done` gets `Claimed`, or None: another process was faster, claim again."""
+        """Appends a fence to the log. `done` gets `Claimed`, or None if the claim has to be tried again."""
 
         def claimed(claimed: Claimed | None, error: BaseException | None, now_ms: float) -> list[Action]:
             if claimed is not None:
@@ -147,8 +147,8 @@ class Publisher:
         return self._off_loop("claim", lambda: self._epoch_log.claim(owner), claimed)
 
     def restore(self, attempt: AttemptId, done: Done) -> RunOffLoop:
-        """Commits the newest epoch again, since it may have been published and not committed, and removes what no
-        epoch knows. `done` gets its manifest; None: there is no epoch yet.
+        """Commits the newest epoch again, since it may have been published and not committed, and aborts output that no
+        epoch knows. `done` gets the epoch's manifest, or None if there is no epoch yet.
         """
         assert not self.busy, "nothing is restored while a publication is open"
         newest = self.newest
@@ -165,7 +165,7 @@ class Publisher:
         return self._off_loop("restore", work, done)
 
     def go_on_from(self, restored: Manifest | None) -> None:
-        """Counts what the next attempt does on top of this manifest."""
+        """Makes this manifest's totals the base of the next attempt's ledger."""
         self._restored = restored
         self.ledger = dict(restored.ledger) if restored else {}
 
@@ -176,7 +176,7 @@ class Publisher:
         return self.publish_next(now_ms)
 
     def publish_next(self, now_ms: float) -> list[Action]:
-        """Begins with the oldest checkpoint that waits, unless one is being published."""
+        """Begins to publish the oldest waiting checkpoint, unless a publication is open."""
         if self.busy or not self._queue:
             return []
         completed = self._queue.popleft()
@@ -215,7 +215,7 @@ class Publisher:
 
     @property
     def _base(self) -> dict[str, int]:
-        """The totals at the epoch that this attempt goes on from."""
+        """The ledger's totals at the epoch that this attempt goes on from."""
         return self._restored.ledger if self._restored else {}
 
     def _manifest_written(self, ref: ManifestRef | None, error: BaseException | None, now_ms: float) -> list[Action]:
@@ -240,7 +240,7 @@ class Publisher:
         if error is not None and not publication.create_sent:
             return self._give_up(str(error), now_ms)
         if record is None:
-            publication.create_sent = True  # from here on only the log knows: repeat until the answer is definite
+            publication.create_sent = True  # the record may exist now: repeat until the answer is definite
             publication.retry_at_ms = now_ms + self._retry_ms
             return [Note(events.PublishUnknown(publication.completed.checkpoint))]
         return self._published(publication, record, now_ms)
@@ -253,7 +253,7 @@ class Publisher:
     # ------------------------------------------------------------------ commit
 
     def _published(self, publication: Publication, record: LogRecord, now_ms: float) -> list[Action]:
-        """The commit point is behind us. Only now is there a permit."""
+        """Issues the permit and commits. Only now, because the commit point has passed."""
         manifest = publication.manifest
         self._record = record
         self.newest = record.newest
@@ -295,7 +295,7 @@ class Publisher:
         assert self.newest is not None
         self._retained = keep(self._retained, self.newest, self._graph.checkpoints.retained)
         kept = list(self._retained)
-        # What earlier generations left is looked for once; after that only this one makes files.
+        # Files of earlier generations are looked for once; after that only this generation makes files.
         generations = [generation] if self._swept else range(1, generation + 1)
         self._swept = True
 
@@ -308,7 +308,7 @@ class Publisher:
         return self._off_loop("sweep", work, _ignore)
 
     def discard(self, attempt: AttemptId, checkpoint: int) -> RunOffLoop:
-        """Deletes the state files of an aborted checkpoint. What its sinks pre-committed stays."""
+        """Deletes the state files of an aborted checkpoint. The output that its sinks pre-committed stays."""
         return self.delete([self._epoch_log.paths.attempt(attempt, checkpoint)])
 
     def delete(self, paths: list[str]) -> RunOffLoop:
@@ -320,5 +320,5 @@ class Publisher:
 
 
 def _ignore(result: Any, error: BaseException | None, now_ms: float) -> list[Action]:
-    """What could not be deleted now goes with the next sweep."""
+    """Ignores an error: a later sweep deletes what is left."""
     return []

@@ -1,4 +1,4 @@
-"""`SlotPool`: the tasks that have registered. Any of them can fill any slot."""
+"""`SlotPool` holds the Spark tasks that have registered. Any of them can fill any slot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SlotPool:
         return [slot for slot in self._slots.values() if slot.index is not None]
 
     def __len__(self) -> int:
-        """How many have registered."""
+        """Returns the number of tasks that have registered."""
         return len(self._slots)
 
     @property
@@ -47,7 +47,7 @@ class SlotPool:
         self._slots.pop(session, None)
 
     def assign(self) -> list[SlotInfo]:
-        """Any of them fill the slots; each gets its own partition's, if it can, and so keeps it through restarts."""
+        """Fills the slots in the order of the tasks' partitions: a task keeps its slot through restarts if it can."""
         assert self.enough
         chosen = sorted(self.all[: self.needed], key=lambda slot: slot.partition)
         for index, slot in enumerate(chosen):

@@ -1,6 +1,6 @@
-"""`JobStatus`: what a job is doing now. HTTP, `weir status`, the live view, metrics and Dagster show it.
+"""`JobStatus` says what a job is doing now. HTTP, `weir status`, the live view, metrics and Dagster show it.
 
-The JobMaster knows the present; what happened before it, or in other attempts, comes from the job's timeline (`Past`).
+The JobMaster knows the present; earlier attempts and earlier JobMasters are known from the job's timeline (`Past`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
-    """What flows through a subtask or a vertex.
+    """The flow of records through a subtask or a vertex.
 
-    Rows and `…_ms` are totals of the attempt; rates and shares are of the last seconds. `watermark_ms` is None at the
+    Rows and `…_ms` are totals of the attempt; rates and shares cover the last seconds. `watermark_ms` is None at the
     start (−∞), at the end (+∞), and where event time is not used.
     """
 
@@ -50,7 +50,7 @@ class SubtaskStatus(Flow, frozen=True, kw_only=True):
 
 
 class VertexStatus(Flow, frozen=True, kw_only=True):
-    """Rows and rates are those of its subtasks together, shares their mean, its watermark the lowest."""
+    """A vertex: rows and rates are the sum of its subtasks', shares their mean, the watermark is the lowest."""
 
     id: str
     label: str
@@ -60,7 +60,7 @@ class VertexStatus(Flow, frozen=True, kw_only=True):
 
 
 class SlotStatus(msgspec.Struct, frozen=True):
-    """A registered Spark task. `slot` is None while it is not used; `task` is Spark's task id."""
+    """A registered Spark task. `slot` is None while the task is not used; `task` is Spark's task id."""
 
     slot: int | None
     pid: int
@@ -69,7 +69,7 @@ class SlotStatus(msgspec.Struct, frozen=True):
 
 
 class SinkStatus(msgspec.Struct, frozen=True):
-    """`rows` are those of the newest epoch: readers can see them."""
+    """The progress of a sink. `rows` counts up to the newest epoch: readers can see them."""
 
     rows: int
     watermark_ms: int | None
@@ -77,7 +77,7 @@ class SinkStatus(msgspec.Struct, frozen=True):
 
 
 class CheckpointStatus(Enum):
-    """PUBLISHED: its epoch exists, and is being committed, or will be by whoever restores it."""
+    """PUBLISHED: the epoch exists; it is being committed, or the next restore commits it."""
 
     TRIGGERED = "triggered"
     PUBLISHED = "published"
@@ -86,7 +86,7 @@ class CheckpointStatus(Enum):
 
 
 class CheckpointSummary(msgspec.Struct, kw_only=True):
-    """One checkpoint, without its parts. What is not known yet is None."""
+    """One checkpoint, without its parts. A field that is not known yet is None."""
 
     checkpoint: int
     attempt: str
@@ -106,7 +106,7 @@ class CheckpointSummary(msgspec.Struct, kw_only=True):
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
-    """`completed` and `failed` count since this JobMaster started."""
+    """The checkpoints of a job. `completed` and `failed` count since this JobMaster started."""
 
     interval_ms: int | None
     completed: int
@@ -116,7 +116,7 @@ class Checkpoints(msgspec.Struct, frozen=True):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What the timeline knows and a JobMaster does not: it may have been started long after the job."""
+    """Facts from the timeline that a JobMaster does not know, since it may have been started long after the job."""
 
     started_at_ms: int | None
     restarts: int
@@ -211,7 +211,7 @@ def _vertex(vertex: JobVertex, subtasks: Sequence[SubtaskStatus]) -> VertexStatu
     def mean(shares: Sequence[float]) -> float:
         return round(sum(shares) / len(shares), 3)
 
-    lowest = min(subtasks, key=lambda s: (s.watermark_ms is not None, s.watermark_ms))  # one without any comes first
+    lowest = min(subtasks, key=lambda s: (s.watermark_ms is not None, s.watermark_ms))  # no watermark is lowest
     return VertexStatus(
         id=vertex.id,
         label=vertex.label,

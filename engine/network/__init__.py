@@ -1,1 +1,1 @@
-"""Channels and control streams over Arrow Flight."""
+"""Data channels and control streams over Arrow Flight."""

@@ -1,4 +1,4 @@
-"""Bearer tokens on every Flight call. A wrong or missing token is refused before any handler runs."""
+"""Bearer tokens on every Flight call. Invariant: a call without the right token is refused before its handler runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Control streams: one per slot, opened by the slot, messages both ways. Nothing here blocks its caller."""
+"""Control streams carry messages between the JobMaster and its slots; each slot opens one.
+
+Invariant: sending a message never blocks.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _BROKEN = (flight.FlightError, pa.ArrowException, OSError)
 
 
 class ControlClient:
-    """The slot's end."""
+    """The slot's end of a control stream. The callbacks run in its threads."""
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class ControlClient:
         self._queue.put(message)
 
     def close(self) -> None:
-        """The slot has ended; its process may not."""
+        """Closes the stream. The process may go on after its slot has ended."""
         self._queue.put(None)
 
     def _write(self) -> None:
@@ -70,7 +73,7 @@ class ControlClient:
 
 
 class ControlServer(flight.FlightServerBase):
-    """The JobMaster's end. The callbacks are called from any thread: they put into its mailbox."""
+    """The JobMaster's end of all control streams. The callbacks run in any thread, so they only fill its mailbox."""
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class ControlServer(flight.FlightServerBase):
             queue.put(message)
 
     def close(self, patience_s: float) -> None:
-        """A server whose streams are still open hangs while it shuts down; the end of the process ends it then."""
+        """Shuts the server down, for at most `patience_s`. With open streams that hangs until the process ends."""
         ending = threading.Thread(target=self.shutdown, name="control end", daemon=True)
         ending.start()
         ending.join(patience_s)
@@ -107,7 +110,7 @@ class ControlServer(flight.FlightServerBase):
     ) -> None:
         stream = parse_descriptor(given)
         if not isinstance(stream, ControlStream) or stream.job != self._job:
-            raise flight.FlightServerError(f"refused: this is the JobMaster of {self._job!r}, not for {stream}")
+            raise flight.FlightServerError(f"refused: this is the JobMaster of job {self._job!r}, not of {stream}")
         queue: SimpleQueue[MasterMessage | None] = SimpleQueue()
         self._queues[stream.session] = queue
         out = threading.Thread(target=_write, args=(queue, writer), name=f"to {stream.session}", daemon=True)
@@ -124,7 +127,7 @@ class ControlServer(flight.FlightServerBase):
             del self._queues[stream.session]
             queue.put(None)
             self._on_gone(stream.session, why)
-            out.join()  # Arrow frees the writer when this call returns: a write under way would crash the process
+            out.join()  # Arrow frees the writer when this method returns; a write under way would crash the process
 
 
 def _write(queue: SimpleQueue[MasterMessage | None], writer: flight.MetadataRecordBatchWriter) -> None:

@@ -1,8 +1,9 @@
-"""`FlightTransport`: data channels between slots, one `DoExchange` stream each.
+"""`FlightTransport`: data channels between slots, one `DoExchange` stream for each.
 
-Records go one way, grants the other. A channel inside one slot takes the mailbox and no socket. Every stream names its
-attempt; what belongs to an attempt that this slot has left, or not yet reached, is refused. Rollback cancels streams
-and never shuts the server down (with an open stream that would hang).
+Records travel one way, grants the other. A channel inside one slot uses the mailbox and no socket. A rollback cancels
+streams and never shuts the server down, because that would hang while a stream is open.
+
+Invariant: every stream names its attempt, and streams of an attempt that this slot has left are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OnBroken = Callable[[AttemptId, ChannelId, str], None]
 
 
 class FlightTransport:
-    """The callbacks are called from any thread: they put into the slot's mailbox."""
+    """Connects one slot with the others. The callbacks run in any thread, so they only fill the slot's mailbox."""
 
     def __init__(
         self, job: str, host: str, token: str, on_frame: OnFrame, on_grant: OnGrant, on_broken: OnBroken
@@ -44,7 +45,7 @@ class FlightTransport:
         self._server = _ChannelServer(self, host, token)
         self.address = f"grpc://{host}:{self._server.port}"
 
-    # --- the port; called on the task thread ---
+    # --- the `Transport` port; called on the task thread ---
 
     def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None:
         if address == self.address:
@@ -84,7 +85,7 @@ class FlightTransport:
         return client
 
     def _grants(self, attempt: AttemptId, channel: ChannelId) -> SimpleQueue[int | None]:
-        """The queue of grants for a channel that comes in here; the gate may grant before the sender connects."""
+        """Returns the queue of grants of an incoming channel. The gate may grant before the sender connects."""
         with self._lock:
             return self._incoming.setdefault((attempt, channel), SimpleQueue())
 
@@ -94,7 +95,7 @@ class FlightTransport:
     def serve(
         self, stream: ChannelStream, reader: flight.MetadataRecordBatchReader, writer: flight.MetadataRecordBatchWriter
     ) -> None:
-        """Runs in a thread of the server, as long as the channel lives."""
+        """Receives the frames of a channel until it is closed. Runs in a thread of the server."""
         attempt, channel = stream.attempt, stream.channel
         grants = self._grants(attempt, channel)
         out = threading.Thread(target=_write_grants, args=(grants, writer), name=f"grants {channel}", daemon=True)
@@ -112,13 +113,13 @@ class FlightTransport:
                 self._on_broken(attempt, channel, str(error).split("\n")[0])
         finally:
             grants.put(None)
-            out.join()  # Arrow frees the writer when this call returns: a write under way would crash the process
+            out.join()  # Arrow frees the writer when this method returns; a write under way would crash the process
 
 
 def _write_grants(grants: SimpleQueue[int | None], writer: flight.MetadataRecordBatchWriter) -> None:
     try:
         while (granted := grants.get()) is not None:
-            while not grants.empty():  # totals: only the newest matters
+            while not grants.empty():  # grants are running totals, so only the newest matters
                 newer = grants.get()
                 if newer is None:
                     return
@@ -142,12 +143,14 @@ class _ChannelServer(flight.FlightServerBase):
     ) -> None:
         stream = parse_descriptor(given)
         if not isinstance(stream, ChannelStream) or not self._transport.accepts(stream):
-            raise flight.FlightServerError(f"refused: {stream} is not of a current attempt of this slot")
+            raise flight.FlightServerError(
+                f"refused: {stream} belongs to another job, or to an attempt that this slot has left"
+            )
         self._transport.serve(stream, reader, writer)
 
 
 class _Outgoing:
-    """The sender's end: a thread that writes what has credit, a thread that reads grants."""
+    """The sender's end of a channel: one thread writes the frames that have credit, another reads grants."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The form of things on Flight streams: descriptors that name what a stream is, metadata beside batches."""
+"""The format of Flight streams: descriptors that say what a stream carries, and metadata that goes with batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.protocol.signals import Signal
 
 
 class ChannelStream(msgspec.Struct, frozen=True, tag="channel"):
-    """Records and signals of one channel of one attempt; grants come back on it."""
+    """Carries records and signals of one channel of one attempt, and grants in the other direction."""
 
     job: str
     attempt: AttemptId
@@ -20,7 +20,7 @@ class ChannelStream(msgspec.Struct, frozen=True, tag="channel"):
 
 
 class ControlStream(msgspec.Struct, frozen=True, tag="control"):
-    """A slot's messages to the JobMaster; its messages come back on it."""
+    """Carries a slot's messages to the JobMaster, and the JobMaster's messages in the other direction."""
 
     job: str
     session: str
@@ -54,7 +54,7 @@ def parse_descriptor(given: flight.FlightDescriptor) -> Stream:
 
 
 def write_frame(writer: flight.FlightStreamWriter, frame: Frame) -> None:
-    """Blocks while the peer takes nothing: only for sender threads."""
+    """Writes a frame. It blocks while the peer takes nothing, so only sender threads may call it."""
     if isinstance(frame.element, pa.RecordBatch):
         header = _encoder.encode(_Header(frame.sequence, frame.size, frame.backlog, None))
         writer.write_with_metadata(frame.element, pa.py_buffer(header))

@@ -1,1 +1,1 @@
-"""What is seen of a job from outside: history, timeline, logs, metrics, HTTP."""
+"""Shows a job to the outside: history, timeline, logs, metrics, HTTP."""

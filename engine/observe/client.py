@@ -1,4 +1,4 @@
-"""Talks to a running JobMaster over HTTP; finds it by its folder in the store."""
+"""`JobClient` talks to a running JobMaster over HTTP. It finds the JobMaster by the run folder in the store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JobClient:
         return msgspec.json.decode(self._call("GET", "/job").content, type=JobStatus)
 
     def timeline(self) -> Timeline:
-        """Returns the job's checkpoints and restarts, from the store: also those of a job that has ended."""
+        """Returns the job's checkpoints and restarts from the store; this also works after the job has ended."""
         if self.name not in known_jobs(self.store):
             raise NotRunning(self._why_not())
         return Timeline(History(self.store, self.name).events())
@@ -48,15 +48,15 @@ class JobClient:
             if found.status is CheckpointStatus.ABORTED:
                 raise WeirError(f"checkpoint {checkpoint} was aborted: {found.why}: {found.detail}")
             time.sleep(0.1)
-        raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still be")
+        raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still complete")
 
     def cancel(self, by: str = "cli") -> None:
-        """Also of a job that is not running, so that nobody starts it again; then raises `NotRunning`."""
+        """Ends the job. If it is not running, keeps it from being started again, and raises `NotRunning`."""
         self.folder.want_stopped(by)
         self._call("POST", "/cancel")
 
     def wait_until_running(self, timeout_s: float | None = None) -> MasterExit | None:
-        """Until records can flow; or how the job ended before."""
+        """Waits until records can flow. If the job ends before that, returns how."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while deadline is None or time.monotonic() < deadline:
             ended = self.ended()
@@ -68,10 +68,10 @@ class JobClient:
             except NotRunning:
                 pass
             time.sleep(0.2)
-        raise WeirError(f"job {self.name!r} does not run after {timeout_s:.0f} s; its log is {self.folder.log_file}")
+        raise WeirError(f"job {self.name!r} is not running after {timeout_s:.0f} s; its log is {self.folder.log_file}")
 
     def wait_until_ended(self, timeout_s: float | None = None) -> MasterExit | None:
-        """Until the job has ended on purpose; None: nobody answers for it any more."""
+        """Waits until the job has ended and returns how, or None if its JobMaster died without an outcome."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while deadline is None or time.monotonic() < deadline:
             ended = self.ended()

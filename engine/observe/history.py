@@ -1,6 +1,6 @@
 """The history of a job, `<store>/<job>/history/events.jsonl`: one event a line, written by each JobMaster in turn.
 
-It outlives them all. Lines cut short by a crash are skipped.
+It outlives every JobMaster. Lines cut short by a crash are skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class History:
         return (event for event, _ in self.after(BEGIN))
 
     def after(self, position: Position) -> Iterator[tuple[AnyEvent, Position]]:
-        """Returns the events behind a position, each with the position behind it."""
+        """Yields the events after a position, each with the position after it."""
         for line, behind in self._file.after(position):
             event = decode(line)
             if event is not None:

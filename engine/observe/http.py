@@ -1,4 +1,5 @@
-"""The JobMaster over HTTP, as JSON, with a bearer token. The CLI and Dagster use nothing else to change a job.
+"""Serves the JobMaster over HTTP, as JSON, to clients with the bearer token. CLI and Dagster change a running job only
+through it.
 
 `ROUTES` is the whole interface: `GET /` answers with it, docs/rest.md has an example of each.
 """
@@ -40,7 +41,7 @@ ROUTES = {
 
 
 class Answering(Protocol):
-    """Who knows: the process of the JobMaster. `ask` runs a question on the thread that decides."""
+    """The JobMaster process as HTTP sees it. `ask` runs one of the other methods on the deciding thread."""
 
     timeline: Timeline
 
@@ -56,7 +57,7 @@ class Answering(Protocol):
 
 
 class NoAnswer(Exception):
-    """The JobMaster is there, but can't say anything now."""
+    """The JobMaster process exists, but can't answer now."""
 
 
 class RestServer:

@@ -1,7 +1,7 @@
-"""The logs of a job, `<store>/<job>/run/logs/`: one of each slot and one of the JobMaster, rotated.
+"""The logs of a job, `<store>/<job>/run/logs/`: one log of each slot and one of the JobMaster, rotated.
 
-A line is: when (UTC), who, in which operator and subtask if that is known, text; with tabs between. Invariant: a log
-that can't be written loses lines, and disturbs nobody.
+A line has four columns, separated by tabs: time (UTC), name of the log, operator and subtask if known, text. Invariant:
+a log that can't be written loses lines, and the job goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from engine.runtime.running import RUNNING
 FILE_BYTES = 10 << 20
 FILES = 3
 WAITING_LINES = 1000
-"""What a slot says before it knows which one it is."""
+"""The number of lines that a slot keeps until it knows its name."""
 
 MASTER = "master"
 
@@ -35,7 +35,7 @@ def slot_name(index: int) -> str:
 
 
 class LogWriter:
-    """From any thread. Without a name lines wait: a slot is told by its deployment which one it is."""
+    """Writes lines from any thread. Lines wait until the log has a name: a slot gets its name with its deployment."""
 
     def __init__(self, folder: Path, name: str | None = None) -> None:
         self._folder = folder
@@ -75,7 +75,7 @@ class LogWriter:
 
 @contextlib.contextmanager
 def capturing(log: LogWriter) -> Iterator[None]:
-    """Within it all that this process prints, logs or warns of is also in its log. Spark may use the process again."""
+    """Copies what this process prints, logs and warns of into the log; stops at the end, as Spark may reuse it."""
     out, err, root = sys.stdout, sys.stderr, logging.getLogger()
     handler, level = LogHandler(log, shown=err), root.level
     root.addHandler(handler)
@@ -92,7 +92,7 @@ def capturing(log: LogWriter) -> Iterator[None]:
 
 
 class LogHandler(logging.Handler):
-    """`shown`: where warnings and worse are shown too, as Python does by itself where nothing handles them."""
+    """Writes log records into the log. Also prints warnings and errors to `shown`, as Python does without a handler."""
 
     def __init__(self, log: LogWriter, shown: TextIO | None = None) -> None:
         super().__init__()
@@ -108,12 +108,12 @@ class LogHandler(logging.Handler):
 
 
 class _Tee(io.TextIOBase):
-    """Standard output or error: goes where it always went, and by whole lines into the log."""
+    """A standard stream that also copies whole lines into the log."""
 
     def __init__(self, stream: TextIO, write: Callable[[str], None]) -> None:
         self._stream = stream
         self._write = write
-        self._begun = threading.local()  # print() writes a line in pieces: those of two threads don't mix
+        self._begun = threading.local()  # print() writes a line in pieces; those of two threads must not mix
 
     def write(self, text: str) -> int:
         self._stream.write(text)
@@ -139,7 +139,7 @@ class _Tee(io.TextIOBase):
         return self._stream.encoding
 
     def __getattr__(self, name: str) -> Any:
-        """`buffer` and the like: past the log, but not an error."""
+        """Passes `buffer` and the like on to the stream. Text that is written there is missing in the log."""
         return getattr(self._stream, name)
 
 
@@ -156,7 +156,7 @@ class LogLine:
 
 
 class LogReader:
-    """All logs of a job as one, in the order of time. Each `read` goes on where the last one ended."""
+    """Reads all logs of a job as one, in the order of time. Each `read` goes on where the last one ended."""
 
     def __init__(self, folder: Path, slot: int | None = None, operator: str | None = None) -> None:
         self._folder = folder
@@ -166,7 +166,7 @@ class LogReader:
         self.operators: set[str] = set()
 
     def skip(self) -> None:
-        """What is there already."""
+        """Skips the lines that are there already."""
         self._positions = {name: _file(self._folder, name).end() for name in self._names()}
 
     def read(self) -> Iterator[LogLine]:
@@ -183,7 +183,7 @@ class LogReader:
         for line, position in _file(self._folder, name).after(self._positions.get(name, BEGIN)):
             self._positions[name] = position
             parts = line.decode(errors="replace").split("\t", 3)
-            if len(parts) == 4:  # else torn by a crash
+            if len(parts) == 4:  # otherwise a crash cut the line short
                 yield LogLine(*parts)
 
 

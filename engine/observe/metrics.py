@@ -1,4 +1,4 @@
-"""A job's status as Prometheus metrics."""
+"""Renders a job's status as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class _StatusCollector(Collector):
             CounterMetricFamily, "weir_rows_out", "Rows sent on, or written by sinks, in this attempt.", "rows_out"
         )
         for name in SHARES:
-            share, time = f"Share of the last seconds in which it was {name}.", f"Time in which it was {name}."
+            share, time = f"Share of the last seconds that it was {name}.", f"Time that it was {name}."
             yield self._by_subtask(GaugeMetricFamily, f"weir_{name}_ratio", share, name)
             yield self._by_subtask(CounterMetricFamily, f"weir_{name}_seconds", time, f"{name}_ms", 1000)
         lag = "How far event time is behind the clock."

@@ -1,7 +1,7 @@
-"""`Timeline`: the checkpoints and restarts of a job, put together from the events of its history.
+"""`Timeline` puts together the checkpoints and restarts of a job from the events of its history.
 
-Invariant: the same events give the same timeline, in the JobMaster as they happen and for whoever reads them later;
-what a JobMaster says after it was replaced changes nothing.
+Invariants: the same events give the same timeline, in the JobMaster as they happen and in a reader later; an event
+that a JobMaster notes after it was replaced changes nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from engine.protocol.failures import AttemptFailure, CheckpointFailure
 EVENTS = 500
 CHECKPOINTS = 500
 RESTARTS = 500
-"""How many of each are kept in memory, and shown."""
+"""The numbers of each that are kept in memory, and shown."""
 
 JOBMASTER_LOST = "jobmaster_lost"
 
 
 class VertexFigures(msgspec.Struct, frozen=True):
-    """What a checkpoint took in one vertex: the longest time of its subtasks, their bytes together, then each."""
+    """A checkpoint in one vertex: the longest times of its subtasks, the sum of their bytes, then each subtask."""
 
     vertex: str
     start_delay_ms: float
@@ -52,7 +52,7 @@ class VertexFigures(msgspec.Struct, frozen=True):
 
 
 class CheckpointDetail(CheckpointSummary, kw_only=True):
-    """One checkpoint with what it took by vertex, operator and subtask, and the job's totals at its barrier."""
+    """One checkpoint with times and bytes by vertex, operator and subtask, and the job's totals at its barrier."""
 
     vertices: list[VertexFigures]
     ledger: dict[str, int]
@@ -77,7 +77,7 @@ class CheckpointRecord(CheckpointSummary, kw_only=True):
 
 
 class RestartRecord(msgspec.Struct):
-    """`attempt` ended; `recovery_ms` later the next one ran. None: it does not yet, or never did."""
+    """The end of `attempt`. `recovery_ms` later the next attempt ran; None: no attempt has run since."""
 
     at_ms: int
     attempt: str
@@ -105,7 +105,7 @@ class Timeline:
         for event in events:
             self.add(event)
 
-    # --- what is asked, newest first ---
+    # --- queries, newest first ---
 
     @property
     def checkpoints(self) -> list[CheckpointRecord]:
@@ -125,10 +125,10 @@ class Timeline:
         return Past(self.started_at_ms, self.restarts_since_start, last.summary() if last else None)
 
     def checkpoint(self, number: int) -> CheckpointRecord | None:
-        """A JobMaster that is replaced may leave a number behind that its successor uses again: the last one counts."""
+        """Returns the newest checkpoint of this number: a new JobMaster may use a number of its predecessor again."""
         return next((c for c in reversed(self._checkpoints) if c.checkpoint == number), None)
 
-    # --- what happened ---
+    # --- events ---
 
     def add(self, event: AnyEvent) -> None:
         self.events.append(event)
@@ -141,7 +141,7 @@ class Timeline:
                 self._attempt = event.attempt
                 ended = CheckpointFailure.ATTEMPT_ENDED
                 self._settle(ended.code, ended.text, event.at_ms)
-                for record in self._open(CheckpointStatus.PUBLISHED):  # restoring has committed it
+                for record in self._open(CheckpointStatus.PUBLISHED):  # the restore has committed it
                     _end(record, CheckpointStatus.COMPLETED, event.at_ms)
             case Running():
                 for restart in self._down:
@@ -152,7 +152,7 @@ class Timeline:
                 self._restarted(_restart_of(event, text))
             case Stopped():
                 self.ended_at_ms = event.at_ms
-                self.restarts_since_start -= len(self._down)  # these were failures, and the last
+                self.restarts_since_start -= len(self._down)  # failures that no attempt ran after
                 self._down = []
                 self._settle(CheckpointFailure.ATTEMPT_ENDED.code, "the job ended", event.at_ms)
             case Triggered():
@@ -170,7 +170,7 @@ class Timeline:
 
     def _claimed(self, event: Claimed) -> None:
         if self._generation and self.ended_at_ms is None:
-            lost = f"the JobMaster of generation {self._generation} ended without a word; another took over"
+            lost = f"the JobMaster of generation {self._generation} ended without an outcome; another took over"
             at_ms = event.last_seen_ms or event.at_ms
             self._restarted(RestartRecord(at_ms, self._attempt, JOBMASTER_LOST, lost, ""))
             self._settle(JOBMASTER_LOST, lost, event.at_ms)
@@ -186,7 +186,7 @@ class Timeline:
         self.restarts_since_start += 1
 
     def _completed(self, event: Completed) -> None:
-        began_ms = int(event.at_ms - event.duration_ms)  # used where its first event is too old to be kept
+        began_ms = int(event.at_ms - event.duration_ms)  # used if its first event is no longer kept
         record = self._record(event.checkpoint, began_ms, event.attempt)
         for name in ("epoch", "state_bytes", *TIMES, "final", "ledger", "subtasks"):
             setattr(record, name, getattr(event, name))
@@ -205,7 +205,7 @@ class Timeline:
         return record
 
     def _settle(self, why: str, detail: str, at_ms: int) -> None:
-        """Nobody will complete what was only triggered."""
+        """Aborts the checkpoints that were only triggered: no JobMaster will complete them."""
         for record in self._open(CheckpointStatus.TRIGGERED):
             record.why, record.detail = why, detail
             _end(record, CheckpointStatus.ABORTED, at_ms)

@@ -1,1 +1,1 @@
-"""The processes of a job on this machine: the JobMaster's, its supervisor, and how jobs are started."""
+"""Starts jobs, and runs the processes of a job on this machine: the JobMaster and its supervisor."""

@@ -1,6 +1,6 @@
-"""A job inside a Spark application of the user's own: script, notebook, `spark-submit`. Its driver is the JobMaster.
+"""Runs a job inside a user's own Spark application (script, notebook, `spark-submit`). Its driver is the JobMaster.
 
-The graph travels inside Spark's task closure, functions of a notebook included. Nobody supervises the driver: when it
+The graph travels inside Spark's task closure, functions of a notebook included. The driver has no supervisor: when it
 ends the job does, and the next run of the script goes on from the last epoch.
 """
 
@@ -69,7 +69,7 @@ class AttachedJob:
             self._folder.write_exit(self._end, self._launch)
 
     def wait(self) -> MasterExit:
-        """Until the job has ended; an error if it failed. Ctrl-C cancels it."""
+        """Waits until the job has ended; raises an error if it failed. Ctrl-C cancels it."""
         try:
             while self._thread.is_alive():
                 self._thread.join(0.2)
@@ -82,7 +82,7 @@ class AttachedJob:
         return self._end
 
     def cancel(self) -> None:
-        """End it. Its last epoch stays; the next run goes on from there."""
+        """Ends the job. Its last epoch stays; the next run goes on from there."""
         self._stop()
 
     def _stop(self) -> None:
@@ -92,7 +92,7 @@ class AttachedJob:
 
 
 def check_room(session: SparkSession, slots: int) -> None:
-    """Slots hold their cores for good, so too few of them would wait for ever."""
+    """Raises an error if Spark has too few cores, since the job would wait for ever; warns if it takes all of them."""
     room, spark_master = session.sparkContext.defaultParallelism, spark_master_of(session)
     more = f"local[{slots + 1}]" if is_local(spark_master) else f"{slots + 1} cores"
     if slots > room:

@@ -21,7 +21,7 @@ from engine.host.launch import LaunchOptions
 
 
 def default_name(path: str) -> str:
-    """`assets.pageviews.job:job` → `pageviews`; `shop.jobs:orders` → `orders`."""
+    """Returns the name of a job: `pageviews` of `assets.pageviews.job:job`, `orders` of `shop.jobs:orders`."""
     module, _, function = path.partition(":")
     if function not in ("", "job"):
         return function
@@ -72,8 +72,8 @@ def find_job(path: str) -> Callable[[StreamEnvironment], None]:
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise JobError(
-                f"there is no module {module_name!r} (looked from {Path.cwd()}): is the path right, are you in the "
-                "project's folder?"
+                f"there is no module {module_name!r} (looked from {Path.cwd()}): check the path, and run weir in the "
+                "project's folder"
             ) from error
         raise JobError(f"{module_name} can't be imported: it needs the module {error.name!r}") from error
     except Exception as error:
@@ -88,11 +88,11 @@ def find_job(path: str) -> Callable[[StreamEnvironment], None]:
 
 
 _NOT_IN_SLOTS = ("asset.py", "drill.py")
-"""Beside a job: how Dagster runs it and how it is drilled. Changing these must not fail the job that runs."""
+"""Files beside a job for Dagster and for drills. A change in them must not fail a running job."""
 
 
 def _code_hash(function: Callable[[StreamEnvironment], None]) -> str:
-    """Hashes the source of the job's own package: what a slot would import, from a folder or from an archive."""
+    """Returns a hash of the job's own package, as a slot would import it, from a folder or from an archive."""
     module = sys.modules[function.__module__]
     if not module.__package__:
         return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()

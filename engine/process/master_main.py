@@ -1,4 +1,4 @@
-"""`python -m engine.process.master_main LAUNCH`: a JobMaster in a process of its own, which is the Spark driver."""
+"""`python -m engine.process.master_main LAUNCH` runs a JobMaster in a process of its own, which is the Spark driver."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main() -> None:
         folder.write_exit(end, launch)
     logger.info("the job is %s: %s", end.outcome, end.reason)
     sys.stdout.flush()
-    # Flight servers and Spark's gateway have threads that hang at interpreter exit; the JVM ends with our pipe.
+    # Flight servers and Spark's gateway have threads that hang at interpreter exit; the JVM ends with its pipe.
     os._exit(_EXIT_CODES.get(end.outcome, 1))
 
 
@@ -71,7 +71,7 @@ def _of_graph(launch: MasterLaunch) -> LaunchOptions:
 
 
 def _shipped(launch: MasterLaunch) -> list[str]:
-    """Workers elsewhere can't see this checkout: unless they are given something, they get the job as it is here."""
+    """Returns the archives for workers. Those on other machines can't see this checkout, so they get a copy."""
     if launch.py_files or is_local(launch.spark_master):
         return launch.py_files
     return [str(package(launch.path, RunFolder(launch.store, launch.name).folder))]

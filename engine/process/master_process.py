@@ -1,6 +1,7 @@
-"""The JobMaster at work: beside a Spark session it carries out what `JobMaster` decides, and answers over HTTP.
+"""`MasterProcess` runs a `JobMaster` beside a Spark session: it carries out its actions, and answers over HTTP.
 
-One thread decides. Slots, requests, finished I/O and the end of the Spark job reach it through its mailbox.
+Invariant: one thread decides. Messages of slots, requests, finished I/O and the end of the Spark job reach it through
+its mailbox.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ _FENCED = Stop(Outcome.FENCED, "another JobMaster runs this job")
 
 
 class MasterProcess:
-    """`build` makes the graph once more in each slot; `module_path` is what they append to their module search path.
+    """`build` makes the graph again in each slot; slots append `module_path` to their module search path.
 
-    `orphaned`: whether nobody is left who would ever stop this job.
+    `orphaned` returns True once the process that would stop this job is gone; the job is then cancelled.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class MasterProcess:
         self._inputs = SparkInputs(graph, session, self._store, self._paths, self._clock, self._offload, self._note)
 
     def run(self) -> MasterExit:
-        """Until the job has ended. What it started is stopped again; the Spark session is not its own."""
+        """Runs the job until it has ended. Stops everything that it started; the Spark session is the caller's."""
         self.timeline = Timeline(self._history.events())
         self._last_seen = self._folder.read_heartbeat()
         token = self._folder.token()
@@ -138,24 +139,24 @@ class MasterProcess:
             self._finish_history()
             return self._leave()
         finally:
-            rest.stop()  # last: who asks is told that it is ending until its end can be read
+            rest.stop()  # last: until `MasterExit` can be read, clients hear that the job is ending
             logger.removeHandler(to_logs)
 
     def _leave(self) -> MasterExit:
         assert self._end is not None
-        end = _FENCED if self._replaced() else self._end  # whatever one that slept through its successor believes
+        end = _FENCED if self._replaced() else self._end  # a JobMaster that slept may not know of its successor
         ended = MasterExit(end.outcome.value, end.reason)
         self._folder.write_exit(ended, self._launch)
         return ended
 
     def _finish_history(self) -> None:
-        """The process may end at once after this: its last events are to be there."""
+        """Waits until the last events are written, because the process may end right after this."""
         written = threading.Event()
         self._offload.submit("history", written.set, _written)
         written.wait(END_PATIENCE_S)
 
     def _host(self) -> str:
-        """Where slots reach the driver: on this machine only, unless they are elsewhere."""
+        """Returns the address at which slots reach the driver: loopback, unless they run on other machines."""
         if is_local(spark_master_of(self._session)):
             return LOOPBACK
         return self._session.sparkContext.getConf().get("spark.driver.host", LOOPBACK)
@@ -174,7 +175,7 @@ class MasterProcess:
                 self._carry_out(self.master.cancel(self._clock.now_ms()))
 
     def _beat(self) -> None:
-        """Leave a sign of life on disk, and see whether somebody with a higher generation has taken over."""
+        """Writes the heartbeat, and looks whether a JobMaster with a higher generation has taken over."""
         now_ms, phase = self._clock.now_ms(), self.master.phase
         if now_ms < self._heartbeat_at_ms and phase is self._heartbeat_phase:
             return
@@ -202,7 +203,7 @@ class MasterProcess:
     def _patience_s(self) -> float:
         return min(TICK_S, max(0.0, (self.master.wakeup_ms() - self._clock.now_ms()) / 1000))
 
-    # --- what arrives, from any thread ---
+    # --- arrivals, on any thread ---
 
     def _on_message(self, session: str, message: SlotMessage) -> None:
         now = self._clock.now_ms
@@ -221,7 +222,7 @@ class MasterProcess:
         self._mailbox.put(fail)
 
     def ask(self, question: Callable[[], Any]) -> Any:
-        """For HTTP: run on the deciding thread and wait for the answer."""
+        """Runs a question of HTTP on the deciding thread and waits for the answer."""
         answer: list[Any] = []
         done = threading.Event()
 
@@ -239,7 +240,7 @@ class MasterProcess:
                 raise NoAnswer(f"the job has ended: {self._end.reason}")
         raise NoAnswer("the JobMaster did not answer in 10 s")
 
-    # --- what HTTP asks for, on the deciding thread ---
+    # --- questions of HTTP, on the deciding thread ---
 
     def status(self) -> JobStatus:
         past = self.timeline.past
@@ -261,7 +262,7 @@ class MasterProcess:
         return True
 
     def stop(self) -> None:
-        """From any thread: cancel the job."""
+        """Cancels the job, from any thread."""
         self._mailbox.put(self._cancel)
 
     def _cancel(self) -> None:
@@ -287,7 +288,7 @@ class MasterProcess:
     def _bind(self, done: Callable[[Any, BaseException | None, float], list[Action]]) -> Callable[..., None]:
         def finished(result: Any, error: BaseException | None) -> None:
             if isinstance(error, SyncFailed):
-                logger.critical("%s; what is durable is unknown now, this process must not go on", error)
+                logger.critical("%s; it is unknown now what is durable, so this process ends", error)
                 os._exit(70)
             self._carry_out(done(result, error, self._clock.now_ms()))
 
@@ -299,7 +300,7 @@ class MasterProcess:
             event = msgspec.structs.replace(event, last_seen_ms=self._last_seen.at_ms)
         event = stamped(event, self._clock.wall_ms(), generation)
         self.timeline.add(event)
-        logger.info("%s %s", event.kind, _short(event))
+        logger.info("%s under generation %d %s", event.kind, generation, _short(event))
         self._offload.submit("history", lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
             self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation))
@@ -317,4 +318,4 @@ def _written(_: None, error: BaseException | None) -> None:
 
 
 _LANES = {"delete": "clean", "sweep": "clean"}
-"""Everything else of the JobMaster's I/O runs in order, one after the other."""
+"""The lanes of I/O that may run beside publication. All other I/O of the JobMaster runs in order, in one lane."""

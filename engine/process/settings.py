@@ -1,7 +1,7 @@
-"""The configuration file `weir.toml`: what holds on this machine unless a job or a command line says otherwise.
+"""Reads the configuration file `weir.toml`: this machine's defaults, which a job or a command line may override.
 
-It is looked for in the current directory, or where WEIR_CONFIG says. Nothing else reads it: what it says goes into
-`MasterLaunch`, so that the JobMaster and every slot have the same, wherever they run.
+The file is in the current directory, or where WEIR_CONFIG says. Only this module reads it. Its values go into
+`MasterLaunch`, so that the JobMaster and every slot have the same ones, wherever they run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The table `[weir]`. A relative `store` is beside the file."""
+    """The table `[weir]`. A relative `store` is relative to the file's folder."""
 
     parallelism: Positive | None = None
     store: str | None = None

@@ -1,4 +1,4 @@
-"""Starting a job in the background, for `weir submit` and Dagster alike: check, choose the snapshot, detach."""
+"""Starts a job, for `weir` and Dagster alike: checks the options, chooses the snapshot, detaches a supervisor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from engine.store.directory import DirectoryStore
 
 
 class FromSnapshot(Enum):
-    """Where a job goes on. Restoring behind committed output is never automatic: somebody has to choose it."""
+    """The state that a job goes on from. Going behind committed output is never automatic: a user has to choose it."""
 
     LAST = "last"
     REWIND = "rewind"
@@ -34,9 +34,9 @@ class FromSnapshot(Enum):
 
 
 def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
-    """Finds everything that can be wrong before a process is started.
+    """Decides the options of a start: the configuration file fills in those that are None.
 
-    The configuration file fills in what the options leave out.
+    Raises an error for anything that can be found wrong before a process is started.
     """
     settings = read_settings()
     parallelism = options.parallelism or settings.parallelism
@@ -76,8 +76,12 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     try:
         old, new = go_back(_epoch_log(launch), _owner(), hide=hide)
     except (NothingIntact, Fenced, StoreError) as error:
-        raise WeirError(f"can't go back: {error}") from error
-    what = "tables hide what came after it" if hide else "what came after it stays, and comes again"
+        raise WeirError(f"job {launch.name!r} can't go back to an older epoch: {error}") from error
+    what = (
+        "tables hide what later epochs published"
+        if hide
+        else "published output stays, and some of it is published again"
+    )
     return f"going back to epoch {old}, as epoch {new}: {what}"
 
 
@@ -86,12 +90,12 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     try:
         epoch = fork(_epoch_log(launch), name, _owner())
     except (NothingIntact, Fenced, StoreError) as error:
-        raise WeirError(f"can't go back: {error}") from error
+        raise WeirError(f"job {launch.name!r} can't be forked: {error}") from error
     return msgspec.structs.replace(launch, name=name), f"{name} goes on from epoch {epoch} of {launch.name}"
 
 
 def start_detached(launch: MasterLaunch, by: str) -> JobClient:
-    """Leaves a supervisor running that outlives whoever started it."""
+    """Starts a supervisor that outlives this process, and returns at once."""
     folder = RunFolder(launch.store, launch.name)
     launch = msgspec.structs.replace(launch, id=secrets.token_hex(8))
     folder.prepare()

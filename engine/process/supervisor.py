@@ -1,4 +1,4 @@
-"""Keeps a JobMaster running: one that dies is replaced, with a higher generation, and goes on from the last epoch.
+"""Keeps a JobMaster running: replaces one that dies by one of a higher generation, which goes on from the last epoch.
 
 A JobMaster that ended on purpose leaves its `MasterExit` behind; anything else is a crash.
 """
@@ -42,8 +42,8 @@ class Supervisor:
         self._start_process()
 
     def poll(self) -> MasterExit | None:
-        """Replace a JobMaster that crashed; how the job ended, once it has."""
-        with contextlib.suppress(OSError):  # what is printed is not worth a job
+        """Replaces a JobMaster that crashed. Returns how the job ended once it has."""
+        with contextlib.suppress(OSError):  # a log that can't be rotated must not end the job
             rotate_open(self._folder.log_file, LOG_BYTES, LOG_FILES)
         process = self._process
         if process is None:
@@ -59,7 +59,8 @@ class Supervisor:
         if ended is not None:
             return ended
         epochs = len(list(Path(self._launch.store, self._launch.name, "log").glob("*.json")))
-        self._crashes = 1 if epochs > self._epochs_seen + 1 else self._crashes + 1  # each start adds a fence
+        # Each start adds a fence to the log, so only a second new record is an epoch: progress since the last crash.
+        self._crashes = 1 if epochs > self._epochs_seen + 1 else self._crashes + 1
         self._epochs_seen = epochs
         what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self._crashes > CRASHES_IN_A_ROW:
@@ -73,7 +74,7 @@ class Supervisor:
         return None
 
     def stop(self) -> None:
-        """Cancel the job, and see to it that nothing is left."""
+        """Cancels the job, and kills a JobMaster that does not end by itself."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -95,12 +96,12 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the supervisor, which then cancels in order
+                start_new_session=True,  # Ctrl-C goes to the supervisor alone, which cancels the job
             )
 
 
 def main() -> None:
-    """A supervisor on its own: `weir submit` leaves one running."""
+    """Runs a supervisor in a process of its own, as `weir submit` starts it."""
     launch = read_launch(sys.argv[1])
     folder = RunFolder(launch.store, launch.name)
 

@@ -1,1 +1,1 @@
-"""Pure decisions: no I/O, no clock, no threads."""
+"""Makes the decisions of the checkpoint protocol. Invariant: all of it is pure, without I/O, clocks or threads."""

@@ -1,4 +1,4 @@
-"""The life of a checkpoint: PendingCheckpoint → CompletedCheckpoint → (its epoch record exists) CommitPermit."""
+"""The life of a checkpoint: PendingCheckpoint → CompletedCheckpoint → CommitPermit, once its epoch record exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.protocol.messages import Acknowledge
 
 @dataclass
 class PendingCheckpoint:
-    """Triggered; waits for every subtask. Acknowledgements may repeat, come late, or from subtasks it does not know."""
+    """A triggered checkpoint that waits for every subtask. Repeated and unknown acknowledgements do no harm."""
 
     checkpoint: int
     attempt: AttemptId
@@ -41,7 +41,7 @@ class PendingCheckpoint:
 
 @dataclass(frozen=True)
 class CompletedCheckpoint:
-    """Acknowledged by all; not yet published."""
+    """A checkpoint that every subtask has acknowledged and that is not yet published."""
 
     checkpoint: int
     attempt: AttemptId
@@ -61,7 +61,7 @@ _ISSUED = object()
 
 
 class CommitPermit:
-    """Proof that an epoch record exists in the log. Who has none cannot commit; only `issue` makes one."""
+    """Proves that an epoch record exists in the log. Nothing commits without one, and only `issue` creates one."""
 
     __slots__ = ("generation", "manifest")
 
@@ -73,7 +73,7 @@ class CommitPermit:
 
     @classmethod
     def issue(cls, published: ManifestRef, generation: int) -> CommitPermit:
-        """Call this only with the newest manifest of a log record that was read back or created."""
+        """Creates a permit. The caller has created or read the log record whose newest manifest is `published`."""
         return cls(_ISSUED, published, generation)
 
     @property

@@ -1,4 +1,4 @@
-"""`CheckpointConfig`: Flink's names and meanings (promises.md D3). Times are in milliseconds."""
+"""`CheckpointConfig`: the options of checkpoints, with Flink's names and meanings (D3). Times are in milliseconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""`CheckpointCoordinator`: when to trigger, what completes, what is aborted. Pure: time and messages in, actions out.
+"""`CheckpointCoordinator` decides when to trigger a checkpoint, when it is complete and when it is aborted.
 
-Invariants: at most `max_concurrent` periodic checkpoints are pending; an abort is announced exactly once; a completed
-checkpoint is handed out for publication in the order of ids; only published checkpoints reset the failure count.
+It is pure: the caller passes time and messages in and carries out the actions that are returned.
+
+Invariants: at most `max_concurrent` periodic checkpoints are pending; an abort is announced exactly once; completed
+checkpoints are handed out for publication in the order of their ids; only a publication resets the failure count.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class PublishCheckpoint:
 
 @dataclass(frozen=True)
 class AbortCheckpoint:
-    """Tell everyone, delete its state files, remember it in the history. Committables stay with their sinks."""
+    """Notify all slots, delete the state files and record the abort in the history. Sinks keep their committables."""
 
     checkpoint: int
     failure: CheckpointFailure
@@ -38,7 +40,7 @@ class AbortCheckpoint:
 
 @dataclass(frozen=True)
 class DiscardLateAck:
-    """An acknowledgement for a checkpoint that is over: its files belong to nobody."""
+    """Delete the files of this acknowledgement: its checkpoint was aborted before it arrived."""
 
     ack: Acknowledge
 
@@ -52,11 +54,11 @@ CoordinatorAction = TriggerSources | PublishCheckpoint | AbortCheckpoint | Disca
 
 
 _ABORTED_KNOWN = 64
-"""How many aborted checkpoints are remembered, so that late acknowledgements of them are told from repeated ones."""
+"""The number of aborted checkpoints to remember, so that a late acknowledgement is not taken for a repeated one."""
 
 
 class CheckpointCoordinator:
-    """Of one attempt. Ids continue where the last attempt ended."""
+    """Coordinates the checkpoints of one attempt. Ids continue where the last attempt ended."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class CheckpointCoordinator:
         return list(self._pending.values())
 
     def wakeup_ms(self) -> float | None:
-        """When `on_tick` may have something to do."""
+        """Returns the next time at which `on_tick` may have something to do."""
         times = [p.expires_ms for p in self._pending.values()]
         due = self._due_ms()
         if due is not None:
@@ -99,14 +101,14 @@ class CheckpointCoordinator:
             actions += self._abort(pending, CheckpointFailure.EXPIRED, detail)
             too_many = self._count(CheckpointFailure.EXPIRED, detail)
         if too_many:
-            return actions + too_many  # the attempt ends: nothing more is triggered
+            return actions + too_many  # The attempt ends, so nothing more is triggered.
         due = self._due_ms()
         if due is not None and due <= now_ms:
             actions += self.trigger(now_ms)
         return actions
 
     def trigger(self, now_ms: float) -> list[CoordinatorAction]:
-        """Start a checkpoint now: by interval, by hand, or the final one."""
+        """Starts a checkpoint now: one by interval, one by hand, or the final one."""
         checkpoint = self.next_checkpoint
         self.next_checkpoint += 1
         self._last_trigger_ms = now_ms
@@ -121,17 +123,17 @@ class CheckpointCoordinator:
         return [TriggerSources(checkpoint)]
 
     def want_final(self) -> None:
-        """Every subtask has finished: the next checkpoint triggered is the last one; repeated until it completes."""
+        """Makes all further checkpoints final, as every subtask has finished. They repeat until one is published."""
         self._final_wanted = True
 
     def on_acknowledge(self, ack: Acknowledge, now_ms: float) -> tuple[AckOutcome, list[CoordinatorAction]]:
         if ack.attempt != self.attempt:
-            return AckOutcome.UNKNOWN, []  # another attempt's files lie under another path
+            return AckOutcome.UNKNOWN, []  # The files of another attempt lie under another path.
         pending = self._pending.get(ack.checkpoint)
         if pending is None:
             if ack.checkpoint in self._aborted:
                 return AckOutcome.DISCARDED, [DiscardLateAck(ack)]
-            # Repeated, of a completed checkpoint: its files may be an epoch's, so nothing is deleted on suspicion.
+            # This repeats an acknowledgement of a completed checkpoint. An epoch may need the files, so they stay.
             return AckOutcome.DUPLICATE, []
         outcome = pending.acknowledge(ack)
         if not pending.complete:
@@ -158,14 +160,14 @@ class CheckpointCoordinator:
         self._last_completion_ms = now_ms
 
     def on_not_published(self, checkpoint: int, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
-        """The manifest could not be written, so no epoch record was tried: definite, and nothing was committed."""
+        """Aborts a completed checkpoint. It has no epoch record and will have none, so nothing was committed."""
         del self._publishing[checkpoint]
         self._aborted.append(checkpoint)
         actions: list[CoordinatorAction] = [AbortCheckpoint(checkpoint, failure, detail)]
         return actions + self._count(failure, detail)
 
     def end_attempt(self, detail: str) -> list[CoordinatorAction]:
-        """Everything still pending is aborted. What is being published has an outcome of its own."""
+        """Aborts all pending checkpoints. A checkpoint that is being published gets its own outcome later."""
         actions: list[CoordinatorAction] = []
         for pending in list(self._pending.values()):
             actions += self._abort(pending, CheckpointFailure.ATTEMPT_ENDED, detail)

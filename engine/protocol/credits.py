@@ -1,7 +1,7 @@
-"""Credit-based flow control: who may send how much.
+"""Credit-based flow control: how many bytes each sender may send.
 
-Invariant: bytes in flight and queued on a channel never exceed what its receiver granted; so the memory of a gate is
-bounded by `capacity`, however stuck what stands behind it is.
+Invariant: bytes in flight and queued on a channel never exceed what its receiver granted. So the memory of a gate is
+bounded by `capacity`, even if its operators are stuck.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CHANNEL_BYTES = 4 << 20
-"""What a channel's receiver always takes; the floating share of a gate is of the same size per channel."""
+"""A channel's own share: the bytes that its receiver always accepts. A gate's floating share is this times channels."""
 
 MAX_FRAME_BYTES = 2 << 20
-"""No batch on a channel is larger (senders slice), so one grant of a channel's own share always lets one through."""
+"""The largest frame: senders slice batches to it. So a channel's own share always lets one frame through."""
 
 
 @dataclass(frozen=True)
 class ChannelLimits:
-    """`own_bytes` must take at least one frame, or a channel could starve."""
+    """The sizes of a channel's own share and of a frame. The share must hold a frame, or the channel could starve."""
 
     own_bytes: int = CHANNEL_BYTES
     frame_bytes: int = MAX_FRAME_BYTES
@@ -27,14 +27,14 @@ class ChannelLimits:
 
 
 class SenderCredit:
-    """What one channel's sender may still send."""
+    """Tracks how much the sender of one channel may still send."""
 
     def __init__(self) -> None:
         self._granted = 0
         self._used = 0
 
     def grant(self, granted_total: int) -> None:
-        """Grants are running totals, so a repeated or late one does no harm."""
+        """Takes a grant. Grants are running totals, so a repeated or late one does no harm."""
         self._granted = max(self._granted, granted_total)
 
     @property
@@ -47,9 +47,9 @@ class SenderCredit:
 
 
 class GateCredit:
-    """What a gate grants: each channel's own share, and a floating share by the backlog that senders report.
+    """Decides what a gate grants: to each channel its own share, and a floating share by the senders' backlogs.
 
-    The cost of a call grows with the channels that have a backlog, not with all that a gate has.
+    The cost of a call grows with the channels that have a backlog, not with the number of all channels.
     """
 
     def __init__(self, channels: int, limits: ChannelLimits | None = None) -> None:
@@ -60,9 +60,9 @@ class GateCredit:
         self._granted = [0] * channels  # running totals
         self._consumed = [0] * channels
         self._backlog = [0] * channels
-        self._lent = 0  # of the floating share, by all channels
+        self._lent = 0  # bytes of the floating share that channels hold
         self._wanting = 0  # the backlog of all channels
-        self._changed = set(range(channels))  # the others would get no more than at the last call
+        self._changed = set(range(channels))  # all others would get no more than at the last call
 
     @property
     def capacity(self) -> int:
@@ -81,13 +81,14 @@ class GateCredit:
         self._changed.add(channel)
 
     def outstanding(self, channel: int) -> int:
-        """Granted and not yet consumed: in flight, queued here, or not yet used."""
+        """Returns the bytes granted and not yet consumed: unused by the sender, in flight, or queued here."""
         return self._granted[channel] - self._consumed[channel]
 
     def grants(self, hold: int) -> list[tuple[int, int]]:
-        """New running totals per channel that are worth a message: at least `hold` bytes more than before.
+        """Returns (channel, new running total) for each grant that is worth a message.
 
-        `hold` is never less than in an earlier call.
+        A grant is worth one if it adds at least `hold` bytes, or if less than a frame is outstanding. The caller never
+        passes a smaller `hold` than before.
         """
         free = max(0, self._floating - self._lent)
         result = []
@@ -104,5 +105,5 @@ class GateCredit:
         return result
 
     def _borrowed(self, channel: int) -> int:
-        """What it holds beyond its own share."""
+        """Returns the bytes that a channel holds beyond its own share."""
         return max(0, self.outstanding(channel) - self._own)

@@ -1,8 +1,8 @@
-"""The rules of the epoch log. It is dense and append-only; each record is a fence or an epoch.
+"""The rules of the epoch log. It is append-only; each record is a fence, an epoch or a rewind.
 
-Invariants: the record after number n is n + 1, made by create-if-absent, so exactly one writer makes it; a writer that
-finds a foreign record where it would write has been replaced and stops. Every record carries the generation in force
-and the newest epoch, so the last record alone tells where the job stands.
+Invariants: the record after number n has number n + 1 and is made by create-if-absent, so exactly one writer makes it.
+A writer that finds another writer's record in its place has been replaced, and stops. Every record carries the current
+generation and the newest epoch, so the last record alone tells where the job stands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ class RecordKind(Enum):
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """`owner` tells two writers of the same generation number apart, so that equal bytes mean: ours."""
+    """One record of the epoch log.
+
+    `owner` tells two writers apart that claim the same generation: a record with equal bytes is the writer's own.
+    """
 
     number: int
     kind: RecordKind
@@ -34,7 +37,7 @@ class LogRecord(msgspec.Struct, frozen=True):
 
 
 class Created(Enum):
-    """What became of a create. UNKNOWN: no answer; repeat the same bytes until the answer is definite."""
+    """The outcome of `Store.create`. After UNKNOWN the caller repeats the same bytes until the outcome is definite."""
 
     CREATED = "created"
     EXISTS = "exists"
@@ -43,7 +46,7 @@ class Created(Enum):
 
 @dataclass(frozen=True)
 class Claimed:
-    """This process owns the job from here on."""
+    """Shows that this process owns the job from this record on."""
 
     record: LogRecord
 
@@ -53,7 +56,7 @@ class Claimed:
 
 
 def fence_after(last: LogRecord | None, owner: str) -> LogRecord:
-    """The record by which a new JobMaster takes over."""
+    """Returns the record by which a new JobMaster takes over."""
     return LogRecord(
         number=last.number + 1 if last else 1,
         kind=RecordKind.FENCE,
@@ -65,7 +68,7 @@ def fence_after(last: LogRecord | None, owner: str) -> LogRecord:
 
 
 def epoch_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
-    """The record by which the owner of `last` publishes an epoch."""
+    """Returns the record by which the owner of `last` publishes an epoch."""
     expected = last.newest.epoch + 1 if last.newest else 1
     assert manifest.epoch == expected, f"epoch {manifest.epoch} would follow {expected - 1}"
     assert manifest.checkpoint >= last.next_checkpoint, f"checkpoint {manifest.checkpoint} was used before"
@@ -80,7 +83,7 @@ def epoch_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
 
 
 def rewind_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
-    """The record by which an operator goes back to older state. Its epoch is new: numbers are never used again."""
+    """Returns the record by which a person goes back to older state. Its epoch number is new: none is used twice."""
     assert last.newest is not None and manifest.epoch > last.newest.epoch
     assert manifest.checkpoint >= last.next_checkpoint, f"checkpoint {manifest.checkpoint} was used before"
     return LogRecord(

@@ -1,4 +1,4 @@
-"""Why a checkpoint or an attempt failed: one enum each, every reason with its text. And whose fault an error is."""
+"""The reasons why a checkpoint or an attempt failed, each with its text; and whose fault an error is."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from engine.protocol.ids import SubtaskId
 
 
 class Fault(Enum):
-    """Whose fault an error is: the answer decides whether trying again may help."""
+    """Says whose fault an error is. It decides whether another attempt may help."""
 
     JOB = "job"
-    """The job's own: its code, its schema, or how it was started."""
+    """The job's fault: its code, its schema, or how it was started."""
 
     OUTSIDE = "outside"
-    """The world's: machines, networks, stores, other processes."""
+    """The fault of something outside: machines, networks, stores, other processes."""
 
     WEIR = "weir"
-    """A defect of ours."""
+    """A defect of Weir itself."""
 
 
 class CheckpointFailure(Enum):
-    """Why a checkpoint did not complete. `counts`: whether it counts towards `tolerable_failed` (D4)."""
+    """The reason why a checkpoint was aborted. `counts` is True if it counts towards `tolerable_failed` (D4)."""
 
     EXPIRED = ("expired", "not all subtasks acknowledged in time", True)
     DECLINED = ("declined", "a subtask declined it", True)
@@ -39,7 +39,7 @@ class CheckpointFailure(Enum):
 
 
 class AckOutcome(Enum):
-    """What an acknowledgement did. Races are expected, so they are outcomes, not exceptions."""
+    """The outcome of an acknowledgement. Races are expected, so they are outcomes, not exceptions."""
 
     SUCCESS = "success"
     DUPLICATE = "duplicate"
@@ -48,7 +48,7 @@ class AckOutcome(Enum):
 
 
 class AttemptFailure(Enum):
-    """Why an attempt of the job ended."""
+    """The reason why an attempt failed."""
 
     SLOT_LOST = ("slot_lost", "a slot's process ended or its connection broke")
     SLOT_SILENT = ("slot_silent", "a slot sent no heartbeat in time")
@@ -66,7 +66,7 @@ class AttemptFailure(Enum):
 
 @dataclass(frozen=True)
 class FailedAt:
-    """Where an attempt failed, as far as it is known."""
+    """The place where an attempt failed, as far as it is known."""
 
     uid: str = ""
     subtask: SubtaskId | None = None

@@ -1,4 +1,4 @@
-"""Identities. Ids are types, so that a checkpoint can't be passed where an epoch is meant."""
+"""Ids as types of their own, so that a checkpoint can't be passed where an epoch is meant."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NewType
 import msgspec
 
 Generation = NewType("Generation", int)
-"""One life of a JobMaster. Grows with every fence record in the epoch log."""
+"""The number of one life of a job's JobMaster. Each fence in the epoch log raises it by one."""
 
 CheckpointId = NewType("CheckpointId", int)
-"""One try at a checkpoint. Never reused within a job; tries that fail leave gaps."""
+"""The number of one checkpoint. It is never reused within a job; aborted checkpoints leave gaps."""
 
 Epoch = NewType("Epoch", int)
-"""One published checkpoint. Dense: epoch n + 1 follows epoch n in the log."""
+"""The number of one published checkpoint. Epoch n + 1 follows epoch n; only a rewind may skip numbers."""
 
 
 class AttemptId(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """One deployment of the whole job. Every message and channel carries it; older ones are refused."""
+    """Names one deployment of all subtasks. Messages and channels carry it; those of older attempts are refused."""
 
     generation: int
     attempt: int
@@ -27,7 +27,7 @@ class AttemptId(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class SubtaskId(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """One parallel instance of a vertex of the JobGraph."""
+    """Names one parallel copy of a vertex of the JobGraph."""
 
     vertex: str
     index: int
@@ -37,7 +37,7 @@ class SubtaskId(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class ChannelId(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """From one subtask to another along one edge of the JobGraph."""
+    """Names the channel from one subtask to another along one edge of the JobGraph."""
 
     edge: str
     sender: int

@@ -1,7 +1,7 @@
-"""The ledger: counters per edge, source and sink, and the equations each checkpoint must satisfy.
+"""The ledger: counters per edge, source and sink, and the equations that each checkpoint must satisfy.
 
-Subtasks count from the start of their attempt; the JobMaster adds the totals of the epoch that the attempt was restored
-from. So totals are of the committed history only, and an epoch's own value is the difference of two manifests.
+Invariant: totals contain committed history only. Subtasks count from the start of their attempt, and the JobMaster adds
+the totals of the epoch that the attempt was restored from. The counts of one epoch are the difference of two manifests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def source_rows(uid: str) -> str:
 
 
 def malformed_rows(uid: str) -> str:
-    """Read by the source and not among `source_rows`: skipped, or sent aside."""
+    """Names the counter of malformed records: the source skips them or emits them as a side output.
+
+    They are not among `source_rows`.
+    """
     return f"malformed:{uid}"
 
 
@@ -61,7 +64,7 @@ def total(base: Mapping[str, int], parts: Iterable[Mapping[str, int]]) -> Counte
 
 
 def difference(newer: Mapping[str, int], older: Mapping[str, int]) -> Counters:
-    """What one epoch added."""
+    """Returns what was added between two totals."""
     return {
         name: (value - older.get(name, 0)) % _DIGEST_MODULUS
         if name.startswith("digest:")
@@ -71,10 +74,10 @@ def difference(newer: Mapping[str, int], older: Mapping[str, int]) -> Counters:
 
 
 def violations(totals: Mapping[str, int], base: Mapping[str, int], mode: CheckpointingMode) -> list[str]:
-    """The equations that do not hold for what this attempt added to `base`, as sentences; empty if it proves itself.
+    """Returns the edges whose equation does not hold for what this attempt added to `base`; empty if all hold.
 
-    Aligned: what was sent was received. At-least-once: received at least what was sent (a channel that is not held
-    back hands out records behind its barrier).
+    Exactly once: as many rows were received as were sent. At least once: as many or more were received, because a
+    channel that is not blocked hands out records that follow its barrier.
     """
     found = []
     for name in totals:

@@ -1,4 +1,4 @@
-"""What a completed checkpoint consists of. The manifest names every file and carries everything small inline."""
+"""The manifest of an epoch. It names every file of the snapshot and carries small values inline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.protocol.redistribution import Distribution
 
 
 class StateFile(msgspec.Struct, frozen=True):
-    """One file of state. `group_start`/`group_end`: of keyed state, the key groups in it, sorted and indexed inside."""
+    """One state file. A file of keyed state holds the key groups from `group_start` to `group_end` (exclusive)."""
 
     uid: str
     name: str
@@ -25,7 +25,7 @@ class StateFile(msgspec.Struct, frozen=True):
 
 
 class Committable(msgspec.Struct, frozen=True):
-    """What a sink subtask pre-committed. Its birth identity never changes, whoever replays it."""
+    """Output that a sink's subtask pre-committed. Its identity stays the same when a later attempt restores it."""
 
     uid: str
     subtask: int
@@ -40,7 +40,7 @@ class Committable(msgspec.Struct, frozen=True):
 
 
 class SubtaskState(msgspec.Struct, frozen=True):
-    """The state of one subtask at a barrier. `inline` holds the small part per operator uid (positions, watermarks)."""
+    """The state of one subtask at a barrier. `inline` holds small values by operator uid (positions, watermarks)."""
 
     subtask: SubtaskId
     files: list[StateFile]
@@ -48,16 +48,17 @@ class SubtaskState(msgspec.Struct, frozen=True):
 
 
 class OperatorTimings(msgspec.Struct, frozen=True):
-    """One operator's part of its chain's times; the rest of them is the chain's: barrier, queue, fsync."""
+    """One operator's part of its subtask's timings. The rest (barrier, queue, fsync) belongs to the whole chain."""
 
     sync_ms: float = 0.0
     async_ms: float = 0.0
 
 
 class Timings(msgspec.Struct, frozen=True):
-    """Where the time of one subtask's snapshot went.
+    """The durations of one subtask's snapshot.
 
-    From the trigger to its first barrier, from there to the last one, the synchronous part, the upload.
+    `start_delay_ms` is from the trigger to the first barrier, `alignment_ms` from there to the last barrier, `sync_ms`
+    the part on the task thread, `async_ms` the upload.
     """
 
     start_delay_ms: float = 0.0
@@ -68,10 +69,10 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One epoch. `commits` is what it publishes; `carried` every committable some sink still held at the barrier.
+    """Describes one epoch.
 
-    A committable that this epoch's snapshots still hold but an earlier epoch published is in `carried` only, so
-    nothing is published twice.
+    `commits` is the output that the epoch publishes. `carried` holds every committable that a sink still held at the
+    barrier. A committable that an earlier epoch published is in `carried` only, so nothing is published twice.
     """
 
     job: str
@@ -86,7 +87,7 @@ class Manifest(msgspec.Struct, frozen=True):
     ledger: dict[str, int]
     final: bool = False
     rewound_to: int | None = None
-    """Made by a rewind: the state of this older epoch again; tables hide what later epochs published."""
+    """Set by a rewind: the older epoch whose state this is. Tables hide the output of the epochs in between."""
     format: int = 1
 
     @property
@@ -99,7 +100,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class ManifestRef(msgspec.Struct, frozen=True):
-    """Where a manifest is and what it must hash to. This is what the epoch log commits."""
+    """Points to a manifest, with its checksum. The records of the epoch log hold it."""
 
     path: str
     checksum: str

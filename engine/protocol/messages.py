@@ -1,4 +1,4 @@
-"""Everything the JobMaster and its slots say to each other. Each message of an attempt names it."""
+"""The messages between the JobMaster and its slots. Each message about an attempt carries the attempt's id."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Tim
 
 
 class Register(msgspec.Struct, frozen=True, tag=True):
-    """A task is there and can be deployed to. `nonce` proves that it sees the store, `plan` that it runs this code.
+    """A Spark task has started and can be deployed to.
 
-    `partition` says which slot it would like: it can be given any.
+    `nonce` proves that it sees the store, `plan` that it runs the same code. `partition` is the number of the slot that
+    it prefers; the JobMaster may give it another.
     """
 
     session: str
@@ -27,7 +28,7 @@ class Register(msgspec.Struct, frozen=True, tag=True):
 
 
 class SubtaskTotals(msgspec.Struct, frozen=True):
-    """Running totals of one subtask since its attempt began: rows, and how the task thread's time was spent (E2)."""
+    """Running totals of one subtask since its attempt began: rows, and how its task thread spent its time (E2)."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -39,7 +40,7 @@ class SubtaskTotals(msgspec.Struct, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """The slot lives. `totals` are those of its subtasks, by the subtask's id as text."""
+    """The slot is alive. `totals` holds the totals of its subtasks by subtask id, as text."""
 
     totals: dict[str, SubtaskTotals]
 
@@ -62,6 +63,8 @@ class Acknowledge(msgspec.Struct, frozen=True, tag=True):
 
 
 class Decline(msgspec.Struct, frozen=True, tag=True):
+    """A subtask can't take part in a checkpoint. `written` is True if it failed while it wrote its state."""
+
     attempt: AttemptId
     checkpoint: int
     subtask: SubtaskId
@@ -75,7 +78,7 @@ class SubtaskFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
-    """A subtask can't go on. `corrupt`: a snapshot file is not as written."""
+    """A subtask failed. `corrupt` is True if a file of the snapshot was changed or is missing."""
 
     attempt: AttemptId
     subtask: SubtaskId | None
@@ -87,7 +90,7 @@ class TaskFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class OverBudget(msgspec.Struct, frozen=True, tag=True):
-    """The slot uses more memory than it may, and ends itself."""
+    """The slot uses more memory than its budget, and ends itself."""
 
     used_bytes: int
     budget_bytes: int
@@ -103,7 +106,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class Deploy(msgspec.Struct, frozen=True, tag=True):
-    """Build the subtasks of slot `slot`, restore them from `restore`, say Deployed. Ends any earlier attempt."""
+    """The slot ends any earlier attempt, builds the subtasks of slot `slot`, restores them and answers `Deployed`."""
 
     attempt: AttemptId
     slot: int
@@ -112,13 +115,13 @@ class Deploy(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """Every slot is deployed: open the channels and run."""
+    """Every slot is deployed; the slot opens its channels and runs."""
 
     attempt: AttemptId
 
 
 class Trigger(msgspec.Struct, frozen=True, tag=True):
-    """Sources emit the barrier of this checkpoint. `triggered_at_ms` is Unix time, to measure its start delay."""
+    """Sources emit the barrier of this checkpoint. `triggered_at_ms` is Unix time; the start delay begins there."""
 
     attempt: AttemptId
     checkpoint: int
@@ -136,7 +139,7 @@ class NotifyAbort(msgspec.Struct, frozen=True, tag=True):
 
 
 class Rollback(msgspec.Struct, frozen=True, tag=True):
-    """Leave this attempt and every earlier one; stay registered."""
+    """The slot leaves this attempt and every earlier one, and stays registered."""
 
     attempt: AttemptId
 

@@ -1,8 +1,8 @@
-"""How operator state, which belongs to no key, is dealt out to the subtasks of a restored operator (C1).
+"""Distributes operator state, which belongs to no key, over the subtasks of a restored operator (C1).
 
 Invariants: SPLIT gives each item to exactly one subtask: at an unchanged parallelism to the one that had it, else in
-order, in shares that differ by at most one. UNION gives everything to everyone. BROADCAST, of which every subtask wrote
-the same, gives everyone one copy.
+order, in shares that differ by at most one. UNION gives all items to every subtask. BROADCAST gives every subtask one
+copy, because every subtask wrote the same items.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from enum import Enum
 
 class Distribution(Enum):
     KEYED = "keyed"
-    """By key group; not dealt out here."""
+    """Keyed state is distributed by key group, not here."""
     SPLIT = "split"
     UNION = "union"
     BROADCAST = "broadcast"
 
 
 def shares(distribution: Distribution, items: Sequence[int], subtask: int, parallelism: int) -> list[range]:
-    """What this subtask takes of the lists that the subtasks before it wrote, which have this many `items`."""
+    """Returns the range of items that this subtask takes from each list of the snapshot.
+
+    `items` holds the length of the list that each subtask wrote.
+    """
     assert distribution is not Distribution.KEYED and 0 <= subtask < parallelism and items
     first, end = 0, sum(items)
     if distribution is Distribution.BROADCAST:

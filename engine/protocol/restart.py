@@ -1,4 +1,4 @@
-"""Restart strategies (D10): whether and when to try again. Pure: the caller says what time it is."""
+"""Restart strategies (D10) decide whether and when the next attempt starts. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 class RestartStrategy(Protocol):
     def on_failure(self, now_ms: float, jitter: float) -> tuple[float | None, RestartStrategy]:
-        """The delay before the next attempt (None: give up) and the strategy's next state.
+        """Returns the delay before the next attempt (None: give up) and the strategy's next state.
 
         `jitter` is in [0, 1); the caller draws it.
         """

@@ -1,4 +1,4 @@
-"""What travels between batches. A channel keeps order: a signal never overtakes data."""
+"""Signals travel between the batches of a channel. Invariant: a channel keeps order, so no signal overtakes data."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Barrier(msgspec.Struct, frozen=True, tag="b"):
 
     checkpoint: int
     triggered_at_ms: int
-    """On the wall clock: how long a barrier was under way is part of each checkpoint's history."""
+    """Unix time of the trigger: the history of each checkpoint shows how long its barriers took to arrive."""
 
 
 class EndOfData(msgspec.Struct, frozen=True, tag="e"):
-    """No record follows; barriers still may, until the final checkpoint is complete."""
+    """No record follows. Barriers may still follow, until the final checkpoint is complete."""
 
 
 class StreamStatus(msgspec.Struct, frozen=True, tag="s"):
-    """Idle: nothing comes until the next `StreamStatus(idle=False)`, so whoever listens need not wait for it (B2)."""
+    """An idle channel sends nothing until `StreamStatus(idle=False)`; its receiver's clock ignores it (B2)."""
 
     idle: bool
 

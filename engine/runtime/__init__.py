@@ -1,1 +1,1 @@
-"""What runs inside a slot: the task loop, subtasks, chains, the exchange, operators."""
+"""The code that runs inside a slot: the task loop, subtasks, chains, the exchange, operators."""

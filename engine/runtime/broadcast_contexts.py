@@ -1,4 +1,4 @@
-"""The contexts of both sides of a stream connected with a broadcast one, over the operator's broadcast states."""
+"""The contexts of a function on a connected broadcast stream: one reads the broadcast states, the other writes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from engine.state.operator import OperatorBackend
 
 
 class BroadcastStates:
-    """The broadcast states of an operator: those that its stream was broadcast with."""
+    """The broadcast states of an operator: one for each descriptor given to `broadcast(...)`."""
 
     def __init__(self, backend: OperatorBackend, descriptors: Sequence[MapStateDescriptor]) -> None:
         self._descriptors = {descriptor.name: descriptor for descriptor in descriptors}
@@ -32,7 +32,7 @@ class BroadcastStates:
         return self._read_only[self._declared(descriptor)]
 
     def _declared(self, descriptor: MapStateDescriptor) -> str:
-        """Its name. Asked for each record, mostly with the very object that was declared."""
+        """Checks that the state was declared and returns its name. Called per record, so identity is compared first."""
         known = self._descriptors.get(descriptor.name)
         if known is not descriptor and known != descriptor:
             declared = ", ".join(repr(name) for name in self._descriptors)

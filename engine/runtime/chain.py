@@ -1,4 +1,4 @@
-"""Operators chained in one task: a batch goes from one to the next by a plain call, without serialisation (A10)."""
+"""Chains the operators of a vertex: a batch goes from one to the next by a plain call, without serialisation (A10)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class GatesOutput:
-    """The end of the chain: rows go to the output gates, side outputs to those that ask for them, signals to all."""
+    """The end of the chain. Rows go to the main gates, side outputs to the gates of their tag, signals to all gates."""
 
     def __init__(self, gates: Sequence[OutputGate]) -> None:
         self._gates = gates
@@ -69,7 +69,7 @@ class _Link:
 
 
 class OperatorChain:
-    """`input` takes what arrives; `end` tells each operator, first to last, that nothing follows."""
+    """The operators of one subtask. `input` takes batches and watermarks for the first operator."""
 
     def __init__(self, operators: Sequence[Operator], contexts: Sequence[OperatorContext], tail: GatesOutput) -> None:
         self.operators = list(operators)
@@ -82,15 +82,16 @@ class OperatorChain:
             self.input = link
 
     def emit_second(self, batch: pa.RecordBatch) -> None:
-        """What came on the second input, to the first operator."""
+        """Passes a batch of the second input to the first operator."""
         self._links[0].emit_second(batch)
 
     def end(self) -> None:
+        """Tells each operator, first to last, that no record follows."""
         for link in self._links:
             link.end()
 
     def snapshots(self, checkpoint: int) -> Iterator[OperatorSnapshot | None]:
-        """Of each operator, first to last."""
+        """Takes the snapshot of each operator, first to last."""
         return (link.snapshot(checkpoint) for link in self._links)
 
     @property

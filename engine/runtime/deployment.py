@@ -1,4 +1,4 @@
-"""Builds the subtasks of one slot for one attempt, from the slot's plan and from what was restored."""
+"""Builds the subtasks of one slot for one attempt, from the slot's plan and the restored state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from engine.snapshot.restore import Restored
 
 @dataclass
 class Deployment:
-    """What one slot runs in one attempt."""
+    """The subtasks, gates and channels of one slot in one attempt."""
 
     attempt: AttemptId
     plan: SlotPlan
@@ -45,7 +45,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Deployer:
-    """Everything a deployment needs that does not change between attempts."""
+    """Builds deployments; holds what is the same in every attempt."""
 
     paths: JobPaths
     clock: Clock
@@ -63,7 +63,7 @@ class Deployer:
             for subtask in plan.subtasks:
                 deployment.subtasks.append(self._subtask(deployment, subtask, restored))
         except Exception:
-            with suppress(Exception):  # what could not be opened is the error to report
+            with suppress(Exception):  # the error of opening is the one to report
                 deployment.close()
             raise
         return deployment
@@ -80,7 +80,7 @@ class Deployer:
         opened: list[Callable[[], None]] = []
         try:
             if plan.source is not None and isinstance(head, SourceHead):
-                # Splits are dealt out anew, so each source subtask sees the positions of all.
+                # Splits are assigned anew, so each source subtask gets the positions of all splits.
                 uid = plan.source.uid
                 RUNNING.set(contexts[uid])
                 head.open(contexts[uid], RestoredState(restored.inline.get(uid, []), []) if restored else None)
@@ -112,7 +112,7 @@ class Deployer:
         second = frozenset(edge.edge for edge in inputs if edge.second)
         timeless = frozenset(edge.edge for edge in inputs if EVENT_TIME not in edge.schema.names)
         if len(timeless) == len(inputs):
-            timeless = frozenset()  # no clock at all, but an end of time
+            timeless = frozenset()  # no input has event time; the +∞ watermark at the end must still pass
         aligner = self._aligner(deployment.plan.mode, len(channels))
         gate = InputGate(
             deployment.attempt, channels, aligner, self.transport, self.limits, second=second, timeless=timeless

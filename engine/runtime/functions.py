@@ -1,4 +1,4 @@
-"""What a subtask gives to a function of the job: an instance of its own, and the context that opens it."""
+"""What a subtask gives to a user function: a copy of its own, and the `RuntimeContext` for `open`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ F = TypeVar("F")
 
 
 def own(function: F) -> F:
-    """A subtask's own instance of a rich function: nobody else sees the attributes that an attempt leaves in it."""
+    """Returns a copy of a rich function, so that no other subtask or attempt sees the attributes that it sets."""
     if not isinstance(function, Function):
         return function
     try:
         return copy.deepcopy(function)
     except Exception as error:
         raise WeirError(
-            f"{type(function).__name__} can't be copied, and every subtask needs its own: {error}; make such things in "
-            "open() instead of __init__()"
+            f"{type(function).__name__} can't be copied, but every subtask needs its own copy: {error}; create such "
+            "objects in open() instead of __init__()"
         ) from error
 
 
@@ -45,8 +45,8 @@ class SubtaskStateStore(OperatorStateStore):
     def _check_named(self, state: str) -> None:
         if not self._context.named:
             raise TypeError(
-                f"operator {self._context.uid!r} keeps the state {state!r}, so it needs a name by which that is found "
-                'again: give it a uid, as in map(function, uid="buffer")'
+                f"operator {self._context.uid!r} keeps the state {state!r}, which a restart finds by the uid of the "
+                'operator: give it one, as in map(function, uid="buffer")'
             )
 
 

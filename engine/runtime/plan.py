@@ -1,7 +1,7 @@
-"""What one slot is given to run: the subtasks in it, their operators, and the channels from and to them.
+"""The plan of one slot: its subtasks, their operators, and the channels from and to them.
 
-A plan is the same in every attempt: whatever keeps something per attempt (operators, heads, partitioners) is in it as
-the function that makes it.
+Invariant: a plan is the same in every attempt. Objects that hold state of one attempt (operators, source heads,
+partitioners) are in it as functions that build them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SourcePlan:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """`named`: the uid is the author's own, so state is found by it."""
+    """`named`: the author chose the uid, so the operator's state can be found by it."""
 
     uid: str
     build: Callable[[], Operator]
@@ -46,9 +46,9 @@ class InputPlan:
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """One edge that leads away from a subtask. `channels`: each with the slot of its receiver.
+    """One edge that leads away from a subtask. `channels` maps each channel to the slot of its receiver.
 
-    `side`: the edge carries the side output of this tag (its name) of this operator (its uid).
+    `side`: the (operator uid, tag name) of the side output that the edge carries; None for the main output.
     """
 
     edge: str
@@ -60,7 +60,7 @@ class OutputPlan:
 
 @dataclass(frozen=True)
 class SubtaskPlan:
-    """A subtask has a source or inputs. `row_lane`: some operator runs Python per record."""
+    """The plan of one subtask, which has either a source or inputs. `row_lane`: an operator runs Python per record."""
 
     id: SubtaskId
     parallelism: int
@@ -74,7 +74,7 @@ class SubtaskPlan:
 
     @property
     def uids(self) -> list[str]:
-        """The uids of its operators in the order of the chain."""
+        """The uids of the source and the operators, in the order of the chain."""
         return [*([self.source.uid] if self.source else []), *(operator.uid for operator in self.operators)]
 
 

@@ -1,4 +1,4 @@
-"""Which operator's code runs now: set around every call of one, once per batch; read by whoever logs or reports."""
+"""Names the operator whose code runs now. The chain sets it around each call; logging and error reports read it."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from contextvars import ContextVar
 from engine.runtime.operators.base import OperatorContext
 
 RUNNING: ContextVar[OperatorContext | None] = ContextVar("weir_running_operator", default=None)
-"""Offloaded work inherits it. Where a call raises it is left as it is, so that it names the operator that failed."""
+"""Offloaded work inherits it. A call that raises does not reset it, so it names the operator that failed."""

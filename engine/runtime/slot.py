@@ -1,6 +1,6 @@
-"""`SlotRuntime`: what one slot does. Messages, frames and results of offloaded work in; one `step` at a time out.
+"""`SlotRuntime`: runs the subtasks of one slot. Its process hands it messages and frames, and calls `step` in a loop.
 
-Invariant: at most one attempt is deployed; whatever arrives for another is dropped and counted.
+Invariant: at most one attempt is deployed; messages, frames and grants of other attempts are dropped and counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from engine.protocol.messages import (
     NotifyComplete,
     Rollback,
     Shutdown,
-    SlotMessage,
     Start,
     SubtaskTotals,
     TaskFailed,
@@ -46,19 +45,19 @@ from engine.snapshot.upload import Uploaded, upload
 
 VISIT_ELEMENTS = 256
 VISIT_MS = 10.0
-"""How much one subtask takes from its inputs before the next one has its turn."""
+"""One subtask takes at most this much from its inputs before the next one has its turn."""
 
 
 @dataclass
 class _Visit:
-    """When the task thread last left a subtask, and how: the time until it returns is spent that way."""
+    """When the task thread left a subtask, and the activity to which the time until its return is added."""
 
     left_ms: float
     activity: Activity
 
 
 class SlotRuntime:
-    """`plan`: gives the plan of the slot of a number; which one this is, the JobMaster says at each deployment."""
+    """`plan`: returns the plan of a slot by its number. The JobMaster tells this slot its number at each deployment."""
 
     def __init__(
         self,
@@ -91,18 +90,18 @@ class SlotRuntime:
             offload,
             store,
             self._upload,
-            self._report_of_subtask,
+            control.send,
             batch_rows,
             limits or ChannelLimits(),
         )
         self._attempt: AttemptId | None = None
-        self._left = AttemptId(0, 0)  # this attempt and all before it are over for this slot
+        self._left = AttemptId(0, 0)  # this slot takes no part in this attempt or earlier ones
         self._deploy: Deploy | None = None
         self._deployment: Deployment | None = None
         self._started = False
         self._visits: dict[SubtaskId, _Visit] = {}
 
-    # --- what arrives ---
+    # --- input from the slot's process ---
 
     def on_control(self, message: MasterMessage) -> None:
         match message:
@@ -150,24 +149,25 @@ class SlotRuntime:
     # --- the task loop ---
 
     def step(self) -> bool:
-        """Give every subtask one step; whether any of them was busy."""
+        """Gives every subtask one turn; returns whether any of them was busy."""
         if not self._started:
             return False
         busy = False
         for subtask in self._subtasks:
             if self._deployment is None:
-                break  # an earlier one failed: the attempt is over
+                break  # an earlier subtask failed and ended the attempt
             busy = self._guarded(subtask.id, partial(self._visit, subtask)) is Activity.BUSY or busy
         return busy
 
     def wakeup_ms(self) -> float | None:
-        """When an idle slot has to look again by itself."""
+        """Returns when an idle slot has to call `step` again; None: only when something arrives."""
         times = [subtask.wakeup_ms for subtask in self._subtasks if self._started]
         return min((time for time in times if time is not None), default=None)
 
     def _visit(self, subtask: Subtask) -> Activity:
-        """One step; and more, where it takes from a gate. A source makes one batch at a time; whoever takes its rows
-        keeps up by taking all that has come.
+        """Gives a source one step, and a subtask with inputs as many as the limits allow.
+
+        A source makes one batch per turn; its receivers keep up by taking everything that has arrived.
         """
         began = before = self._clock.now_ms()
         visit = self._visits.setdefault(subtask.id, _Visit(began, Activity.IDLE))
@@ -214,7 +214,7 @@ class SlotRuntime:
     def _on_deploy(self, deploy: Deploy) -> None:
         if deploy.attempt <= self._left or (self._attempt is not None and deploy.attempt <= self._attempt):
             if deploy == self._deploy and self._deployment is not None:
-                self._control.send(Deployed(deploy.attempt))  # asked again: the answer was lost
+                self._control.send(Deployed(deploy.attempt))  # the first answer was lost
             self.refused += 1
             return
         self._leave()
@@ -257,7 +257,7 @@ class SlotRuntime:
         self._started = True
 
     def _leave(self) -> Exception | None:
-        """Forget the attempt. Uploads under way may finish; nobody waits for them. Returns what closing it raised."""
+        """Leaves the attempt and returns the error that closing it raised. Does not wait for uploads under way."""
         deployment, attempt = self._deployment, self._attempt
         self._attempt = self._deploy = self._deployment = None
         self._started = False
@@ -269,12 +269,12 @@ class SlotRuntime:
             return None
         try:
             deployment.close()
-        except Exception as error:  # of a user's close(): the attempt is over all the same
+        except Exception as error:  # a user's close() raised; the attempt is over anyway
             return error
         return None
 
     def _guarded(self, subtask: SubtaskId | None, work: Callable[[], Any]) -> Any:
-        """Run a step; whatever it raises ends the attempt here and is told to the JobMaster."""
+        """Runs `work`; an error ends the attempt in this slot and is reported to the JobMaster."""
         try:
             return work()
         except Exception as error:
@@ -283,7 +283,7 @@ class SlotRuntime:
 
     def _fail(self, subtask: SubtaskId | None, error: BaseException) -> None:
         if isinstance(error, SyncFailed):
-            raise error  # what is durable is unknown now: this process must not go on
+            raise error  # it is unknown now which writes are durable, so this process must end
         running = RUNNING.get()
         RUNNING.set(None)
         attempt = self._attempt
@@ -291,10 +291,10 @@ class SlotRuntime:
             return
         closing = self._leave()
         detail = "".join(traceback.format_exception(error))
-        if closing is not None:  # a user's close() may raise too; the first error is the one to report
+        if closing is not None:  # the first error is the one to report
             detail += f"\nwhile closing: {closing}"
         uid = error.uid if isinstance(error, UserFunctionError) else ""
-        speaks = isinstance(error, WeirError) and not isinstance(error, StoreError)  # its message says what it is
+        speaks = isinstance(error, WeirError) and not isinstance(error, StoreError)  # its text needs no type
         text = str(error) if speaks else f"{type(error).__name__}: {error}"
         message = TaskFailed(
             attempt,
@@ -305,9 +305,6 @@ class SlotRuntime:
             error.fault if isinstance(error, WeirError) else Fault.WEIR,
             corrupt=isinstance(error, CorruptSnapshot),
         )
-        self._control.send(message)
-
-    def _report_of_subtask(self, message: SlotMessage) -> None:
         self._control.send(message)
 
     # --- snapshots ---

@@ -1,8 +1,8 @@
-"""The head of a source subtask: its splits in turn, a position and a watermark per split (B1).
+"""The head of a source subtask: reads its splits in turn and keeps a position and a watermark per split (B1).
 
-Invariants: a position never passes a row that was not handed out. A split that is known and not begun holds the
-watermark back, so no row is late because of the order in which splits are read; of splits that turned up later, only
-those being read do, so a source that never ends still gets on.
+Invariants: a position never passes a row that was not handed out. The splits that were discovered together all hold the
+watermark back until they are read, so no row is late because of the order in which splits are read. Splits discovered
+later hold it back only while they are read, so the watermark of an unbounded source still advances.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from engine.runtime.running import RUNNING
 
 
 class _Split:
-    """`look`: which look of the discovery found it."""
+    """`look`: the number of the discovery's listing that found this split."""
 
     def __init__(self, name: str, reader: SplitReader, seen_ms: int | None, look: int) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class SourceHead:
         self._schema = schema
         self._strategy = strategy
         self._splits: list[_Split] = []
-        self._finished: list[str] = []  # read to their ends, of a source that finds its splits as it runs
+        self._finished: list[str] = []  # names of splits that were read to their ends and closed
         self._aside: list[tuple[OutputTag, pa.RecordBatch]] = []
         self._next = 0
         self._look = 0
@@ -66,7 +66,7 @@ class SourceHead:
         self._admit()
 
     def _admit(self) -> None:
-        """Begin with what turned up."""
+        """Opens the splits that the discovery has found."""
         found = self._discovery.poll()
         self._look += bool(found)
         for name in found:
@@ -78,7 +78,7 @@ class SourceHead:
             self._splits.append(_Split(name, reader, state.get("seen_ms"), self._look))
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
-        """Rows of the next split that has some."""
+        """Returns rows of the next split that has some."""
         before = RUNNING.set(self._context)
         batch = self._poll(max_rows)
         RUNNING.reset(before)
@@ -104,11 +104,11 @@ class SourceHead:
         return None
 
     def _let_go(self) -> None:
-        """Of a split that was read to its end, the name is enough."""
+        """Closes splits that were read to their ends and keeps only their names."""
         for split in [s for s in self._splits[: self._source.open_splits] if s.reader.finished]:
             self._splits.remove(split)
             self._finished.append(split.name)
-            self._next = 0  # the oldest has waited longest
+            self._next = 0  # the split that has waited longest is now the first
             split.reader.close()
 
     def _put_aside(self, malformed: pa.RecordBatch | None) -> None:
@@ -119,7 +119,7 @@ class SourceHead:
             self._aside.append((MALFORMED, malformed))
 
     def take_aside(self) -> list[tuple[OutputTag, pa.RecordBatch]]:
-        """The side outputs of what was polled."""
+        """Returns the side output rows of the last poll, each once."""
         aside, self._aside = self._aside, []
         return aside
 
@@ -127,7 +127,7 @@ class SourceHead:
         if batch.schema != self._schema:
             raise SchemaMismatch(
                 f"source {self._context.uid!r}, split {split.name!r} gave records of ({_plain(batch.schema)}), "
-                f"but the job declares ({_plain(self._schema)})"
+                f"but the job declares ({_plain(self._schema)}): make the two agree"
             )
         self._context.count(ledger.source_rows(self._context.uid), batch.num_rows)
         if self._strategy is None:
@@ -139,12 +139,12 @@ class SourceHead:
         return with_event_times(batch, times)
 
     def watermark(self) -> int | None:
-        """The lowest of its splits' watermarks, if it advanced."""
+        """Returns the lowest watermark of the splits that count, if it advanced."""
         if self._strategy is None or not self._discovery.ready:
             return None
         seen = [split.seen_ms for split in self._holding()]
         if not seen and not self.finished:
-            seen = [self._seen_ms]  # all that there was
+            seen = [self._seen_ms]  # every known split was read to its end
         known = [time for time in seen if time is not None]
         if not known or len(known) < len(seen):
             return None
@@ -155,7 +155,7 @@ class SourceHead:
         return lowest
 
     def _holding(self) -> list[_Split]:
-        """Which splits hold the watermark back: those being read, and all that were found together with them."""
+        """Returns the splits that hold the watermark back: those being read, and all that were found with the first."""
         unfinished = [split for split in self._splits if not split.reader.finished]
         reading = self._source.open_splits
         return [
@@ -166,12 +166,12 @@ class SourceHead:
 
     @property
     def ready(self) -> bool:
-        """Whether it knows its splits: a snapshot without them would forget them."""
+        """True once the splits are known; a snapshot taken before that would lose them."""
         return self._discovery.ready
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to read until something turns up."""
+        """True while there is nothing to read until the discovery finds another split."""
         waiting = self._discovery.ready and not self._discovery.finished
         return waiting and all(split.reader.finished for split in self._splits)
 
@@ -181,7 +181,7 @@ class SourceHead:
 
     @property
     def wakeup_ms(self) -> float | None:
-        """When some split is worth polling; None: now."""
+        """When to poll again; None: now."""
         times = [split.reader.wakeup_ms for split in self._splits if not split.reader.finished]
         if not self._discovery.finished:
             times.append(self._discovery.wakeup_ms)

@@ -1,4 +1,4 @@
-"""`StaticTable`: the side of a join that every subtask holds as a whole, as slots read it from the store."""
+"""`StaticTable`: the static side of a join, which every subtask reads from the store as a whole."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DONE = "_SUCCESS"
 
 @dataclass
 class StaticTable:
-    """Versions of a table, as Parquet files. `refresh_ms`: how often there may be a newer one; None: never."""
+    """The versions of a table, as Parquet files. `refresh_ms`: how often to look for a newer one; None: never."""
 
     schema: pa.Schema
     refresh_ms: int | None
 
     def versions(self, uid: str, store: Store, paths: JobPaths) -> list[int]:
-        """Returns those that are complete, in order."""
+        """Returns the complete versions, oldest first."""
         folder = paths.static_tables(uid)
         parts = [path.removeprefix(f"{folder}/").split("/") for path in store.list(folder)]
         return sorted(int(version) for version, *rest in parts if rest == [DONE])
@@ -35,5 +35,5 @@ class StaticTable:
         try:
             tables = [part.select(self.schema.names).cast(self.schema) for part in parts]
         except (KeyError, pa.ArrowException) as error:
-            raise WeirError(f"the static table {uid!r} is not what the job declares: {error}") from error
+            raise WeirError(f"the static table {uid!r} does not fit the declared schema: {error}") from error
         return pa.concat_tables([self.schema.empty_table(), *tables])

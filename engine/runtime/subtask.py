@@ -1,7 +1,7 @@
-"""`Subtask`: one parallel instance of a vertex. `step` takes one batch, signal or barrier, never blocks, never sleeps.
+"""`Subtask`: one parallel copy of a vertex. `step` takes one batch, signal or barrier, and never blocks or sleeps.
 
-Invariant: a snapshot contains exactly the effects of what was handed out before its barrier: it is taken between two
-elements, after the barrier has gone downstream and before anything else is processed.
+Invariant: a snapshot contains exactly the effects of the elements before its barrier. It is taken between two elements,
+after the barrier was sent downstream and before anything else is processed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from engine.runtime.plan import SubtaskPlan
 from engine.runtime.source_head import SourceHead
 
 BATCH_ROWS = 262_144
-"""What a source makes at once when it can: large enough that most of a batch is grouped away before the exchange."""
+"""Rows of a full source batch: so many that grouping before the exchange removes most of them."""
 
 YIELD_MS = 10.0
-"""A row operator gives the task thread back after about this long; the rest of its batch waits as channel data."""
+"""A row operator gives the task thread back after about this time; the rest of a batch waits in its channel."""
 
 
 class Activity(Enum):
@@ -43,7 +43,7 @@ class Activity(Enum):
 
 @dataclass(frozen=True)
 class TakenSnapshot:
-    """The synchronous part, ready for the upload."""
+    """The synchronous part of a snapshot, ready for the upload."""
 
     checkpoint: int
     operators: dict[str, OperatorSnapshot]
@@ -56,7 +56,7 @@ class TakenSnapshot:
 
 @dataclass
 class Meter:
-    """Shares of time (E2), for the live view; the slot's loop adds to it."""
+    """Time spent per activity (E2) and progress, for the live view. The slot's loop adds the times."""
 
     spent_ms: dict[Activity, float] = field(default_factory=lambda: dict.fromkeys(Activity, 0.0))
     rows_in: int = 0
@@ -97,7 +97,7 @@ class Subtask:
         self._triggers: deque[tuple[int, int]] = deque()
         self._aborted: set[int] = set()
 
-    # --- told by the slot ---
+    # --- messages from the slot ---
 
     def trigger(self, checkpoint: int, triggered_at_ms: int) -> None:
         # A repeated trigger must not make a second snapshot: it would replace the files and committables of the first.
@@ -232,7 +232,7 @@ class Subtask:
 
     @property
     def wakeup_ms(self) -> float | None:
-        """For an idle source: when to poll again."""
+        """When an idle source has to be polled again; None for other subtasks."""
         return self._head.wakeup_ms if isinstance(self._head, SourceHead) and not self.finished else None
 
     @property
@@ -241,7 +241,7 @@ class Subtask:
 
     @property
     def rows_out(self) -> int:
-        """Sent on, or written by its sinks. Read by the heartbeat's thread too, hence the copy."""
+        """Rows sent downstream or written by sinks. Copies the counters, because the heartbeat thread reads it too."""
         written = sum(rows for name, rows in list(self._counters.items()) if name.startswith(ledger.SINK))
         return written + sum(output.rows_sent for output in self._outputs)
 

@@ -1,1 +1,1 @@
-"""Paths, manifests, the epoch log, publication and retention."""
+"""Snapshots in the store: the epoch log, state files, upload, restore, retention and rewind."""

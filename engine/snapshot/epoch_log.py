@@ -1,4 +1,8 @@
-"""The epoch log in a store: claim the job, publish an epoch. Each call is one try; its outcome may be UNKNOWN."""
+"""The epoch log in a store: claims a job and publishes epochs.
+
+Invariant: records are only created, never changed. Each call tries once; if the outcome is unknown, the caller repeats
+the call.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +30,28 @@ class EpochLog:
         return msgspec.json.decode(self.store.read(names[-1]), type=LogRecord)
 
     def claim(self, owner: str) -> Claimed | None:
-        """Append a fence behind whoever is last. None: somebody was faster or the outcome is unknown; call again."""
+        """Appends a fence after the last record.
+
+        Returns None if another process appended first or the outcome is unknown; the caller then calls again.
+        """
         last = self.last()
         if last is not None and last.owner == owner:
-            return Claimed(last)  # an earlier try of ours whose answer was lost
+            return Claimed(last)  # an earlier try of this process succeeded, but its answer was lost
         record = fence_after(last, owner)
         return Claimed(record) if self.append(record) is Created.CREATED else None
 
     def publish(self, last: LogRecord, manifest: ManifestRef) -> LogRecord | None:
-        """Append the epoch record: the commit point. None: unknown, call again with the same arguments."""
+        """Appends the epoch record; creating it is the commit point.
+
+        Returns None if the outcome is unknown; the caller then calls again with the same arguments. Raises Fenced if
+        another JobMaster has taken over.
+        """
         record = epoch_after(last, manifest)
         match self.append(record):
             case Created.CREATED:
                 return record
             case Created.EXISTS:
-                raise Fenced(f"log record {record.number} is not ours: another JobMaster runs this job")
+                raise Fenced(f"log record {record.number} belongs to another JobMaster, which has taken over this job")
             case Created.UNKNOWN:
                 return None
 

@@ -1,4 +1,7 @@
-"""Reads from a snapshot what the subtasks of one slot need. Every byte is checked before it is used."""
+"""Reads the parts of a snapshot that the subtasks of one slot need.
+
+Invariant: the checksum of a file is checked before its content is used.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,26 @@ from engine.state.key_groups import KeyGroupRange, range_of
 
 @dataclass
 class Restored:
-    """Per operator uid the inline parts of all its subtasks; per subtask and uid the tables of its key groups, and its
-    shares of operator state."""
+    """The restored state of the subtasks of one slot.
+
+    `inline` holds by uid the inline values of all subtasks of the snapshot, `groups` the key groups of these subtasks.
+    `tables` holds by subtask and uid the keyed state of its key groups, `operator` its share of operator state.
+    """
 
     inline: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    groups: dict[str, list[KeyGroupRange]] = field(default_factory=dict)  # of the subtasks that wrote `inline`
+    groups: dict[str, list[KeyGroupRange]] = field(default_factory=dict)
     tables: dict[tuple[SubtaskId, str], list[tuple[str, pa.Table]]] = field(default_factory=dict)
     operator: dict[tuple[SubtaskId, str], list[tuple[str, Distribution, pa.Table]]] = field(default_factory=dict)
 
     def inline_of(self, uid: str, groups: KeyGroupRange) -> list[dict[str, Any]]:
-        """Only from subtasks whose key groups meet these."""
+        """Returns the inline values of the subtasks whose key groups intersect `groups`."""
         written = zip(self.inline.get(uid, []), self.groups.get(uid, []), strict=True)
         return [inline for inline, of in written if of.intersects(groups)]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One operator of one subtask to restore, which now has this many of them."""
+    """One operator of one subtask to restore. `parallelism` is the operator's parallelism now."""
 
     subtask: SubtaskId
     uid: str
@@ -71,7 +77,7 @@ def restore(log: EpochLog, ref: ManifestRef, wanted: Sequence[Wanted]) -> Restor
 
 
 def _operator_states(manifest: Manifest, parallelism: Mapping[str, int]) -> Iterable[list[StateFile | None]]:
-    """Per state its file of each subtask, in their order; None: it was empty there."""
+    """Returns for each operator state the files of all subtasks, in order; None where the state was empty."""
     states: dict[tuple[str, str, Distribution], list[StateFile | None]] = {}
     for state in manifest.subtasks:
         for file in state.files:

@@ -1,4 +1,4 @@
-"""Which checkpoint directories may go. Pure decision here; the caller deletes."""
+"""Decides which checkpoint directories may be deleted. Pure: the caller deletes them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from engine.protocol.manifest import ManifestRef
 
 
 def keep(retained: Sequence[ManifestRef], newest: ManifestRef, count: int) -> list[ManifestRef]:
-    """The epochs to keep after `newest` was published, oldest first."""
+    """Returns the epochs to keep after `newest` was published, oldest first."""
     return [*retained, newest][-count:]
 
 
 def disposable(paths: JobPaths, files: Iterable[str], kept: Sequence[ManifestRef], generation: int) -> list[str]:
-    """Checkpoint directories that no kept epoch needs: older than the oldest one kept, or left by an older generation.
+    """Returns the checkpoint directories that no kept epoch needs: older than all kept ones, or of an older generation.
 
-    Directories of this generation above the oldest kept epoch may belong to checkpoints under way.
+    Newer directories of this generation may belong to checkpoints under way.
     """
     needed = {parsed for ref in kept if (parsed := paths.parse_checkpoint(ref.path))}
     oldest = min((ref.checkpoint for ref in kept), default=0)

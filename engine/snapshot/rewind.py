@@ -1,7 +1,8 @@
-"""Going on from an older epoch, by hand: the three ways out when the newest snapshot can't be read.
+"""Goes back to an older epoch on a person's request, when the newest snapshot can't be read. There are three ways.
 
-`rewind` and `replay` publish the older state again under a new epoch number (none is ever used twice); `fork` copies it
-into a job of its own, with what it reads. All of them first fence whoever may still run.
+`go_back` publishes the older state again under a new epoch number. It either hides the later output (rewind) or keeps
+it (replay), and first fences a JobMaster that may still run. `fork` copies the state and the job's inputs into a new
+job. Invariant: no epoch number is used twice.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from engine.protocol.manifest import Manifest, ManifestRef
 from engine.snapshot.epoch_log import EpochLog, read_checked
 
 TABLE_RECORDS = 10
-"""A table can hide later epochs only with a record that repeats everything: every tenth (see the Weir table)."""
+"""Every tenth record of a Weir table repeats all files; only such a record can hide the files of later epochs."""
 
 
 class NothingIntact(Exception):
-    """No epoch in the store can be read whole."""
+    """No epoch in the store can be read completely."""
 
 
 def newest_intact(epoch_log: EpochLog) -> Manifest:
-    """The newest epoch of which every byte is as it was written."""
+    """Returns the newest epoch whose files all have the right checksum."""
     problems = []
     for ref in _epochs(epoch_log):
         try:
@@ -42,7 +43,7 @@ def newest_intact(epoch_log: EpochLog) -> Manifest:
 
 
 def _epochs(epoch_log: EpochLog) -> Iterator[ManifestRef]:
-    """The epochs whose manifests are still there, newest first."""
+    """Yields all epochs of the epoch log, newest first."""
     for path in reversed(epoch_log.store.list(epoch_log.paths.log_directory())):
         record = msgspec.json.decode(epoch_log.store.read(path), type=LogRecord)
         if record.kind is not RecordKind.FENCE and record.newest is not None:
@@ -50,9 +51,10 @@ def _epochs(epoch_log: EpochLog) -> Iterator[ManifestRef]:
 
 
 def go_back(epoch_log: EpochLog, owner: str, *, hide: bool) -> tuple[int, int]:
-    """Publish the newest intact state as a new epoch; returns (its old number, its new one).
+    """Publishes the newest intact state as a new epoch; returns (its old number, its new number).
 
-    `hide`: tables hide what was published after it; otherwise that stays, and what is read again is published again.
+    If `hide`, tables hide the output of the epochs after it. Otherwise that output stays, and records that are read
+    again are published again.
     """
     target = newest_intact(epoch_log)
     claimed = None
@@ -79,16 +81,19 @@ def go_back(epoch_log: EpochLog, owner: str, *, hide: bool) -> tuple[int, int]:
     while outcome is Created.UNKNOWN:
         outcome = epoch_log.append(record)
     if outcome is Created.EXISTS:
-        raise Fenced("a JobMaster of this job started meanwhile: cancel it first")
+        raise Fenced("another JobMaster of this job started at the same time: cancel it, then try again")
     return target.epoch, epoch
 
 
 def fork(epoch_log: EpochLog, name: str, owner: str) -> int:
-    """Begin job `name` with this job's newest intact state; its own epochs and tables begin anew."""
+    """Creates job `name` from this job's newest intact state, and returns the epoch of that state.
+
+    The new job begins without epochs and tables of its own.
+    """
     target = newest_intact(epoch_log)
     other = EpochLog(epoch_log.store, JobPaths(name))
     if other.last() is not None:
-        raise StoreError(f"there is a job {name!r} in the store already: choose another name")
+        raise StoreError(f"the store already has a job {name!r}: choose another name")
     _copy_inputs(epoch_log.store, epoch_log.paths, other.paths)
     manifest = msgspec.structs.replace(target, job=name, epoch=0, commits=[], carried=[], final=False, rewound_to=None)
     ref = other.write_manifest(_copied(epoch_log.store, other.paths, manifest))
@@ -97,24 +102,22 @@ def fork(epoch_log: EpochLog, name: str, owner: str) -> int:
     while outcome is Created.UNKNOWN:
         outcome = other.append(record)
     if outcome is Created.EXISTS:
-        raise StoreError(f"a job {name!r} was made meanwhile: choose another name")
+        raise StoreError(f"another process has just created a job {name!r}: choose another name")
     return target.epoch
 
 
 def _copy_inputs(store: Store, source: JobPaths, target: JobPaths) -> None:
-    """Positions in DataFrames are positions in these very files."""
+    """Copies the inputs: the positions of DataFrame sources are positions in these files."""
     for old, new in zip(source.inputs(), target.inputs(), strict=True):
-        paths = store.list(old)
-        for path in sorted(
-            paths, key=lambda path: path.endswith("/_SUCCESS")
-        ):  # last: it says that the others are there
+        # `_SUCCESS` is copied last, because it says that all other files are there.
+        for path in sorted(store.list(old), key=lambda path: path.endswith("/_SUCCESS")):
             copy = new + path.removeprefix(old)
             store.write(copy, store.read(path))
             store.sync([copy])
 
 
 def _copied(store: Store, paths: JobPaths, manifest: Manifest) -> Manifest:
-    """With state files of its own: retention deletes the old ones with the old epoch."""
+    """Copies the state files for a new manifest: retention deletes the old files with the old epoch."""
     subtasks = []
     for state in manifest.subtasks:
         files = []

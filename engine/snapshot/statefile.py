@@ -1,6 +1,6 @@
-"""State files: Arrow IPC. Keyed state is sorted and indexed by key group, so that any parallelism can read its part.
+"""State files in Arrow IPC. Keyed state is sorted and indexed by key group, so that any parallelism can read its part.
 
-Restoring never unpickles anything; what is read is checked against the checksum in the manifest first.
+Invariant: restoring never unpickles anything. The caller compares a file with the checksum in the manifest first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def checksum(data: bytes) -> str:
 
 
 def encode(table: pa.Table, keys: Sequence[str], groups: KeyGroupRange, max_parallelism: int) -> bytes:
-    """Sort by key group, write the index into the schema's metadata."""
+    """Sorts keyed state by key group and writes the index into the schema's metadata."""
     table = table.combine_chunks()
     if table.num_rows:
         of_row = key_groups(hash_columns([table.column(key).combine_chunks() for key in keys]), max_parallelism)
@@ -46,7 +46,7 @@ def encode(table: pa.Table, keys: Sequence[str], groups: KeyGroupRange, max_para
 
 
 def encode_plain(table: pa.Table) -> bytes:
-    """State without keys."""
+    """Encodes state without keys."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table)
@@ -55,11 +55,14 @@ def encode_plain(table: pa.Table) -> bytes:
 
 
 def decode(data: bytes, wanted: KeyGroupRange) -> pa.Table:
-    """The rows of the wanted key groups."""
+    """Returns the rows of the wanted key groups."""
     table = decode_plain(data)
     index = msgspec.json.decode(table.schema.metadata[_INDEX], type=_Index)
     if index.hash_version != KEY_HASH_VERSION:
-        raise CorruptSnapshot(f"written with key hash {index.hash_version}, this Weir has {KEY_HASH_VERSION}")
+        raise CorruptSnapshot(
+            f"written with key hash {index.hash_version}, but this Weir uses {KEY_HASH_VERSION}: "
+            "restore it with the version of Weir that wrote it"
+        )
     start = min(max(wanted.start - index.first_group, 0), len(index.offsets) - 1)
     end = min(max(wanted.end - index.first_group, 0), len(index.offsets) - 1)
     rows = index.offsets[end] - index.offsets[start]

@@ -1,4 +1,7 @@
-"""The asynchronous part of a subtask's snapshot: encode, write, sync; only then there is something to acknowledge."""
+"""The asynchronous part of a subtask's snapshot: encodes, writes and syncs its state.
+
+Invariant: a snapshot is acknowledged only after all its files are durable.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Snapshot(Protocol):
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What is durable now; how long each operator's part took, and when all of it was done."""
+    """The durable state and committables, the time that each operator's part took, and when all was done."""
 
     state: SubtaskState
     committables: list[Committable]

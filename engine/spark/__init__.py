@@ -1,1 +1,1 @@
-"""Spark: sessions, Java, packaging, slots as tasks."""
+"""Runs slots on Spark: sessions, Java, packaging, slots as Spark tasks."""

@@ -1,4 +1,4 @@
-"""What Spark makes for a job in the JobMaster: the DataFrames that it reads, and static tables, now and then again."""
+"""Lets Spark write a job's DataFrames and static tables into the store, and refreshes the static tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SparkInputs:
-    """`note`: for the job's history."""
+    """Runs in the JobMaster process. `note` adds an event to the job's history."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SparkInputs:
         self._due_ms: dict[str, float] = {}
 
     def prepare(self) -> None:
-        """Everything that slots read is in the store before they start: afterwards their cores are taken."""
+        """Writes everything that slots read into the store, before they start: afterwards they hold the cores."""
         for vertex in self._graph.vertices:
             if vertex.source is not None:
                 vertex.source.source.prepare(vertex.source.uid, self._session, self._store, self._paths)
@@ -47,11 +47,11 @@ class SparkInputs:
             self._wait(uid, static)
 
     def poll(self) -> None:
-        """Refresh the static tables whose time has come."""
+        """Refreshes the static tables that are due."""
         now_ms = self._clock.now_ms()
         for uid, static in self._graph.static_tables:
             if now_ms >= self._due_ms.get(uid, now_ms + 1):
-                del self._due_ms[uid]  # until this one is done
+                del self._due_ms[uid]  # none is due while a refresh runs
                 self._refresh(uid, static)
 
     def _refresh(self, uid: str, static: DataFrameTable) -> None:
@@ -59,7 +59,7 @@ class SparkInputs:
             return static.refresh(uid, self._session, self._store, self._paths)
 
         def done(version: int | None, error: BaseException | None) -> None:
-            """A failure is no reason to fail the job: it goes on with the version it has."""
+            """Notes the refresh. A failure does not fail the job: it goes on with the version that it has."""
             self._note(Refreshed(uid, version, str(error) if error else None))
             self._wait(uid, static)
 

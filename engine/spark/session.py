@@ -1,8 +1,7 @@
-"""The Spark that a job runs on: a local one, a cluster, or a session that is there already. What would break slots is
-pinned here.
+"""Starts the Spark session that a job runs on, local or on a cluster. Pins the settings that would break slots.
 
-Slots hold their cores for good, so in local mode Spark gets as many task slots as the largest parallelism allowed, and
-one for its own work. Local mode, `local-cluster` and a cluster on this machine listen on loopback only.
+Slots hold their cores for good, so in local mode Spark gets `max_slots` task slots, and one for its own work. Local
+mode, `local-cluster` and a cluster on this machine listen on loopback only.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _DEFAULTS = {
 }
 
 _FOR_SLOTS = {
-    # Arrow frees and takes buffers of the same size again and again: keep them instead of asking the kernel each time.
+    # Arrow frees and takes buffers of the same size again and again: malloc keeps them instead of asking the kernel.
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
 }
@@ -51,7 +50,7 @@ def default_max_slots() -> int:
 
 
 def is_local(spark_master: str) -> bool:
-    """Tasks run in children of this process: they see its files and its modules."""
+    """Returns True if tasks run in children of this process, where they see its files and its modules."""
     return not spark_master or re.fullmatch(r"local(\[.*\])?", spark_master) is not None
 
 
@@ -68,11 +67,11 @@ def start_session(
     conf: Mapping[str, str] | None = None,
     py_files: Sequence[str] = (),
 ) -> SparkSession:
-    """`spark_master`: empty is a local Spark with a task slot for every Weir slot and one more."""
+    """Starts Spark and returns its session. An empty `spark_master` means a local Spark."""
     java = find_java()
     os.environ.update(prepare_environment(java))
     if conf and "spark.pyspark.python" in conf:
-        os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]  # which alone a driver in Python looks at
+        os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]  # a driver in Python looks at this alone
     for name, value in _FOR_SLOTS.items():
         os.environ.setdefault(name, value)
     settings = {**_DEFAULTS, **_cluster(spark_master, slots, java), **_allowed(conf or {}), **_PINNED}
@@ -96,7 +95,7 @@ def start_session(
 def _allowed(conf: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in conf.items():
         if _PINNED.get(name, value) != value:
-            raise WeirError(f"--conf {name}={value} would break slots: it has to be {_PINNED[name]}")
+            raise WeirError(f"--conf {name}={value} would break slots: Weir sets {_PINNED[name]}; leave it out")
     return conf
 
 
@@ -121,7 +120,7 @@ def _authenticated() -> dict[str, str]:
 
 
 def _cluster(spark_master: str, slots: int, java: JavaHome) -> dict[str, str]:
-    """One core more than slots, if the cluster has it: for reading DataFrames beside them."""
+    """Asks for one core more than there are slots, so that Spark can refresh static tables beside them."""
     if is_local(spark_master):
         return {}
     if java.bundled:

@@ -1,7 +1,8 @@
-"""A slot: one long-running Spark task. Registers, is deployed to, runs; ends when told, or without its JobMaster.
+"""A slot: one long-running Spark task. It registers with the JobMaster, is deployed to, and runs subtasks. It ends when
+the JobMaster says so, or when it has lost the JobMaster.
 
-The thread of the Spark task is the task thread. Heartbeats have a thread of their own, so that a long step is not taken
-for death, while a stopped process is.
+The thread of the Spark task is the task thread. Heartbeats have a thread of their own: the JobMaster goes on hearing
+from a slot in a long step, and hears nothing from a stopped process.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ MESSAGES_PER_STEP = 256
 
 @dataclass(frozen=True)
 class SlotLaunch:
-    """What the JobMaster gives every slot, inside Spark's task closure.
+    """The values that the JobMaster gives every slot, inside Spark's task closure.
 
-    `build` makes the graph: by the job's import path, or one that was made in a notebook and travels in the closure.
+    `build` returns the graph: loaded by the job's import path, or one that was made in a notebook and travels along.
     `module_path` is appended to the slot's module search path.
     """
 
@@ -58,9 +59,9 @@ class SlotLaunch:
 
 
 def run_slot(launch: SlotLaunch, task_attempt: int, partition: int) -> None:
-    """Returns when the JobMaster says so; whatever else ends it ends the process, and Spark starts another."""
+    """Runs a slot until the JobMaster shuts it down. Any other end is that of the process, and Spark starts another."""
     gc.freeze()
-    gc.set_threshold(100_000, 20, 100)  # records come and go by the million, and hardly any of them in cycles
+    gc.set_threshold(100_000, 20, 100)  # records come and go by the million, and hardly ever form cycles
     sys.setswitchinterval(0.0005)  # an I/O thread that wakes gets the interpreter soon
     os.environ.setdefault("ACERO_ALIGNMENT_HANDLING", "ignore")  # batches come from the network unaligned
     pa.set_cpu_count(1)  # a slot has one task thread; kernels that spread over all cores would fight over them
@@ -139,8 +140,8 @@ class _Slot:
         self._mailbox.put(lambda: self._runtime.on_control(message))
 
     def _on_lost(self, why: str) -> None:
-        """Without a JobMaster nothing this slot does can ever be published."""
-        if not self._ended.wait(0.5):  # a shutdown that was sent just before is still on its way to the task thread
+        """Ends the process: without its JobMaster nothing that this slot does can ever be published."""
+        if not self._ended.wait(0.5):  # the task thread may not have handled a shutdown yet
             _end_process(f"lost the JobMaster: {why}")
 
     def _beat(self) -> None:
@@ -154,12 +155,12 @@ class _Slot:
         used, budget = resident_bytes(), self._memory_bytes
         if budget is not None and used > budget:
             self._control.send(OverBudget(used, budget))
-            self._ended.wait(HEARTBEAT_S)  # until that is on its way
+            self._ended.wait(HEARTBEAT_S)  # leaves time to send the message
             _end_process(f"holds {used / 1e6:.0f} MB and may hold {budget / 1e6:.0f}")
 
 
 def resident_bytes() -> int:
-    """0 where the system does not say."""
+    """Returns the memory that this process holds, or 0 if the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -167,14 +168,14 @@ def resident_bytes() -> int:
 
 
 def _address_towards(jobmaster_address: str) -> str:
-    """The address of this machine on the way to the JobMaster: there the other slots reach it too."""
+    """Returns the address by which this machine reaches the JobMaster: other slots reach this one there too."""
     found = urlsplit(jobmaster_address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((found.hostname, found.port))  # sends nothing
+        probe.connect((found.hostname, found.port))  # UDP: this sends nothing
         return str(probe.getsockname()[0])
 
 
 def _end_process(why: str) -> None:
-    """At once, also when the task thread hangs or a stream can't be closed."""
+    """Ends the process at once, even if the task thread hangs or a stream can't be closed."""
     print(f"weir slot {os.getpid()} ends itself: {why}", file=sys.stderr, flush=True)
     os._exit(1)

@@ -1,7 +1,7 @@
-"""Slots as tasks of one long-running Spark job.
+"""Runs slots as the tasks of one long-running Spark job.
 
-A lost task is started again by Spark itself where retries are high; the other tasks stay alive. Where they are not (a
-session of the user's own), the whole Spark job fails with its first lost task, and is submitted again.
+In a session that Weir started, Spark itself starts a lost task again, and the other tasks stay alive. In a session of
+the user's own, which may allow no retries, the whole Spark job fails with its first lost task, and is submitted again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 FAILURES_IN_A_ROW = 3
 LONG_S = 20.0
-"""A Spark job that lived for so long had not failed to start."""
+"""A Spark job that lived longer than this did start: its failure is the first in a row."""
 BACK_OFF_S = 0.5
 _PYTHON_SAID = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception)\b.*")
 
 
 class SlotJob:
-    """`on_end`: why there are no slots any more, and will be none. `say`: what happened, for the log."""
+    """Keeps the Spark job of the slots running. `on_end` gets the reason if it gives up; `say` writes to the log."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SlotJob:
         self._thread.start()
 
     def stop(self, patience_s: float) -> None:
-        """The slots were told to end; see that Spark's job does."""
+        """Waits until the Spark job has ended, and cancels it if it does not. The slots were told to end before."""
         self._stopped.set()
         self._thread.join(patience_s)
         if self._thread.is_alive():
@@ -76,18 +76,18 @@ class SlotJob:
             self._stopped.wait(BACK_OFF_S)
 
     def _run_once(self) -> str:
-        """Until the Spark job of the slots ends; why it did."""
+        """Runs the Spark job of the slots until it ends. Returns why it did."""
         context = self._session.sparkContext
         self._show_in_ui()
         try:
-            # Not `collect`: that names the stage by this line and, while it lasts, no other query of the process.
+            # `collect` would name the stage after this line, and the process's other queries not at all meanwhile.
             context.runJob(context.parallelize(range(self._slots), self._slots), _slot_task(self._launch))
             return "the Spark job of the slots ended"
         except Exception as error:
             return f"the Spark job of the slots failed: {_cause(error)}"
 
     def _show_in_ui(self) -> None:
-        """The job's description, the name of its stage, and what is behind the stage's "+details"."""
+        """Sets the Spark job's description, the name of its stage, and the text behind the stage's "+details"."""
         context, name = self._session.sparkContext, self._launch.name
         context.setJobGroup(self._group, f"weir {name}: {'; '.join(self._in_slots)}", interruptOnCancel=True)
         context.setLocalProperty("callSite.short", f"slots of {name}")
@@ -100,20 +100,20 @@ class SlotJob:
             return True
 
     def kill(self, task_attempt: int, why: str) -> None:
-        """Spark never notices a hung task: end this attempt, so that it starts another."""
+        """Ends a task attempt that hangs, which Spark does not notice by itself. Spark then starts another."""
         java_context: Any = self._session.sparkContext._jsc.sc()
         java_context.killTaskAttempt(task_attempt, True, why)
 
 
 def _cause(error: Exception) -> str:
-    """What Python said inside of a task, if it did; otherwise Spark's first line."""
+    """Returns the Python error inside of a task if there is one; otherwise Spark's first line."""
     lines = str(error).splitlines()
     said = [line for line in lines if _PYTHON_SAID.match(line)]
     return said[-1] if said else lines[0]
 
 
 def in_slots(execution: ExecutionGraph) -> list[str]:
-    """What runs in which slots; those that run the same are one line, however many they are."""
+    """Returns what runs in which slots. Neighbouring slots that run the same vertices share a line."""
     vertex = execution.graph.vertex
     chains = [", ".join(vertex(s.vertex).label for s in execution.in_slot(slot)) for slot in range(execution.slots)]
     lines = []

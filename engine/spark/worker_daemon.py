@@ -1,4 +1,4 @@
-"""PySpark's worker daemon with the engine imported already: a replacement slot is a fork away, not an import away."""
+"""PySpark's worker daemon with the engine imported already, so that a replacement slot only has to be forked."""
 
 import pyarrow.compute
 import pyarrow.flight

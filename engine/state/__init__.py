@@ -1,1 +1,1 @@
-"""Key groups and the key hash; heap, columnar and RocksDB backends; TTL."""
+"""State of operators: the key hash and key groups, keyed state on the heap, columnar windows, operator state."""

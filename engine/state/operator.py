@@ -1,7 +1,7 @@
-"""Operator state (C1): lists and maps of a subtask that belong to no key. What a restore gives to whom is decided in
-`engine/protocol/redistribution.py`.
+"""Operator state (C1): lists and maps of a subtask that belong to no key.
 
-A snapshot is taken as heap state's is: references now, Arrow later.
+`engine/protocol/redistribution.py` decides which subtask gets which items on a restore. A snapshot is taken in the same
+way as that of heap state: the barrier copies references, the upload makes Arrow tables.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class OperatorBackend:
         return BroadcastState(self._maps[descriptor.name])
 
     def restore(self, name: str, distribution: Distribution, table: pa.Table) -> None:
-        """To be called before the states are asked for."""
+        """Takes a saved state. Must be called before the state is asked for."""
         assert name not in self._declared, f"state {name!r} is restored after it was opened"
         self._restored[name] = (distribution, table)
 
     def snapshot(self) -> list[Part]:
-        """How to make the table of each state later. Later updates do not show in it."""
+        """Returns for each state a function that makes its table. Later updates do not show in the table."""
         parts: list[Part] = []
         for name, (descriptor, distribution) in self._declared.items():
             if isinstance(descriptor, ListStateDescriptor):
@@ -62,17 +62,17 @@ class OperatorBackend:
                     _VALUE: frozen(name, descriptor.value_type, list(held.values())),
                 }
             parts.append((name, distribution, partial(_table, columns)))
-        for name, (distribution, table) in self._restored.items():  # not opened yet: still ours to keep
+        for name, (distribution, table) in self._restored.items():  # not opened yet, but still part of the state
             parts.append((name, distribution, partial(pa.concat_tables, [table])))
         return parts
 
     def _declare(self, descriptor: Descriptor, distribution: Distribution) -> bool:
-        """Whether it is new."""
+        """Returns True if the state was not declared before."""
         known = self._declared.setdefault(descriptor.name, (descriptor, distribution))
         if known[0] != descriptor or known[1] is not distribution:
             raise ValueError(
                 f"operator state {descriptor.name!r} is declared twice, as {known[1].value} {known[0]} and "
-                f"{distribution.value} {descriptor}"
+                f"{distribution.value} {descriptor}: give each state its own name"
             )
         return descriptor.name not in self._lists and descriptor.name not in self._maps
 

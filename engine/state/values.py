@@ -1,4 +1,4 @@
-"""Values of a state as an Arrow array, exactly as they were given, and the checks on the way back."""
+"""Converts values of a state to Arrow and back. Invariant: a value that Arrow would change raises an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 def frozen(name: str, kind: pa.DataType, held: list[Any]) -> Callable[[], pa.Array]:
-    """How to make the array later. Nested values, which a user may change in place, are turned into Arrow at once."""
+    """Returns a function that makes the array. Nested values are converted at once: a user may change them in place."""
     if pa.types.is_nested(kind):
         array = _array(name, kind, held)
         return lambda: array
@@ -27,7 +27,7 @@ def thawed(name: str, kind: pa.DataType, saved: pa.ChunkedArray) -> list[Any]:
 
 
 def objects_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """What a function sees: a map is a dict. Arrow makes those the long way round, thirty times as slowly as others."""
+    """Returns values as functions see them; a map is a dict. Only maps need Arrow's way that is 30 times slower."""
     return column.to_pylist(maps_as_pydicts="lossy" if _holds_maps(column.type) else None)  # type: ignore[no-any-return]
 
 
@@ -40,7 +40,7 @@ def _array(name: str, kind: pa.DataType, held: list[Any]) -> pa.Array:
         if pa.types.is_integer(kind):
             for value in held:
                 if isinstance(value, float) and not value.is_integer():
-                    raise ValueError(f"{value} (Arrow would cut it off without a word)")
+                    raise ValueError(f"{value}, which is not an integer")
         return pa.array(held, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"state {name!r} is declared as {kind}, but holds: {error}") from error

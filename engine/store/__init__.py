@@ -1,1 +1,1 @@
-"""Where snapshots, the epoch log and tables live."""
+"""Stores, which keep snapshots, the epoch log and tables."""

@@ -1,4 +1,7 @@
-"""A store in a directory of a local or network file system."""
+"""A store in a directory of a local or network file system.
+
+Invariant: `create` makes a file visible under its name only when its content is durable.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class DirectoryStore:
         self._sync_directories({(self.root / path).parent for path in paths})
 
     def _sync_directories(self, lowest: set[Path]) -> None:
-        """A new directory's own name is durable only once its parent is synced."""
+        """Syncs these directories and their parents up to the root: a new directory's name is part of its parent."""
         directories: set[Path] = set()
         for directory in lowest:
             while directory not in directories and directory != self.root.parent:
@@ -53,12 +56,12 @@ class DirectoryStore:
             except FileExistsError:
                 outcome = Created.EXISTS
             except OSError:
-                return Created.UNKNOWN  # a network file system may have made the link and lost the answer
+                return Created.UNKNOWN  # a network file system may have made the link but lost the answer
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
         try:
-            # Where it exists too: whoever made it may have died before its name was durable.
+            # Needed even if the file exists: its writer may have died before the name was durable.
             self._sync_directories({target.parent})
         except SyncFailed:
             raise
@@ -94,7 +97,7 @@ class DirectoryStore:
                 for name in names:
                     (Path(folder) / name).unlink(missing_ok=True)
                 for name in folders:
-                    with contextlib.suppress(OSError):  # somebody writes there still; retention comes again
+                    with contextlib.suppress(OSError):  # an old attempt may still write there; retention tries again
                         (Path(folder) / name).rmdir()
             with contextlib.suppress(OSError):
                 target.rmdir()

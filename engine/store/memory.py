@@ -6,7 +6,7 @@ from engine.protocol.epoch_records import Created
 
 
 class MemoryStore:
-    """Loses everything with its process."""
+    """Keeps files in a dict; they are lost when the process ends."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}

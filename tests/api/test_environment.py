@@ -84,7 +84,7 @@ def test_a_parameter_of_the_wrong_type_or_unknown_is_told_by_its_name() -> None:
 
 def test_elements_that_do_not_fit_the_schema_are_told_by_position() -> None:
     env = StreamEnvironment()
-    with pytest.raises(SchemaMismatch, match=r"element 1 has the fields \['b'\], the schema \['a'\]"):
+    with pytest.raises(SchemaMismatch, match=r"element 1 has the fields \['b'\], the schema has \['a'\]"):
         env.from_elements([{"a": 1}, {"b": 1}], "a long")
     for wrong in ("text", 2**70, 1.5):
         with pytest.raises(SchemaMismatch, match="the elements do not fit the schema"):

@@ -52,12 +52,13 @@ def test_a_state_file_changed_by_one_bit_stops_the_job_until_it_is_rewound(tmp_p
         job.completed(3)
     newest = max((tmp_path / "windows").glob("gen-*/chk-*/*/*.arrow"), key=lambda path: path.parent.parent.name)
     good = newest.read_bytes()
-    for bad in (good[:-100], bytes([good[0]]) + good[1:200] + bytes([good[200] ^ 1]) + good[201:]):
-        newest.write_bytes(bad)
-        with RunningJob(tmp_path, "windows", rows=200_000, rate=50_000) as job:
-            ended = job.wait_until_ended()
-        assert ended.outcome == "failed"
-        assert newest.name in ended.reason and "is not what was written" in ended.reason
+    newest.write_bytes(
+        good[:200] + bytes([good[200] ^ 1]) + good[201:]
+    )  # other damage: tests/snapshot/test_statefile.py
+    with RunningJob(tmp_path, "windows", rows=200_000, rate=50_000) as job:
+        ended = job.wait_until_ended()
+    assert ended.outcome == "failed"
+    assert newest.name in ended.reason and "is not what was written" in ended.reason
     older = [
         r for r in range(1, 99) if (tmp_path / "windows" / "tables" / "sums" / "_spark_metadata" / str(r)).exists()
     ]

@@ -138,7 +138,7 @@ def _ask_after_its_end(store: Path) -> None:
     assert "start delay" in said("checkpoints", "chatty", str(last), store=store)
     assert read("checkpoints", "chatty", str(last), store=store)["vertices"][0]["subtasks"]
     lines = said("logs", "chatty", "-f", store=store)
-    assert "master" in lines and "claimed {'generation': 2}" in lines and "printed" in lines
+    assert "master" in lines and "claimed under generation 2" in lines and "printed" in lines
     unknown = weir("checkpoints", "chatty", "99999", store=store)
     assert unknown.returncode == 1 and "weir checkpoints chatty lists those that are" in unknown.stderr
     assert weir("status", "chatty", store=store).returncode == 1

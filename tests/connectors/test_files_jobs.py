@@ -142,7 +142,7 @@ def test_dead_letters_arrive_exactly_once_through_crashes(tmp_path: Path, parall
         "file": f"{tmp_path}/a.csv",
         "line": 3,
         "text": "10x,b",
-        "reason": "column 'ts' is no int64: invalid value '10x'",
+        "reason": "column 'ts' is not of type int64: invalid value '10x'",
     }
     totals = done.master.ledger
     assert totals["source:views"] + totals["malformed:views"] == 200
@@ -165,7 +165,7 @@ def test_by_default_a_malformed_record_fails_the_job_with_file_and_line(tmp_path
     def job(env: StreamEnvironment) -> None:
         env.from_source(CsvSource(str(tmp_path)), SCHEMA, uid="views").sink_to(TableSink("out"), uid="out")
 
-    with pytest.raises(JobFailed, match=r"a.csv, line 2: column 'ts' is no int64: invalid value '0x'"):
+    with pytest.raises(JobFailed, match=r"a.csv, line 2: column 'ts' is not of type int64: invalid value '0x'"):
         run(job)
 
 
@@ -247,7 +247,7 @@ class Sent:
 
 
 def test_dead_letters_that_nobody_takes_are_told_when_the_job_is_built() -> None:
-    with pytest.raises(JobError, match="nobody takes the malformed records of source 'views'"):
+    with pytest.raises(JobError, match="the malformed records of source 'views' have no consumer"):
         run(counting(JsonSource("/data", malformed="dead_letter")))
 
 

@@ -157,12 +157,12 @@ def test_json_fields_have_their_types_nested_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("x,a", "column 'n' is no int64: invalid value 'x'"),
+        ("x,a", "column 'n' is not of type int64: invalid value 'x'"),
         ("1", "expected 2 columns, got 1"),
         ("1,a,b", "expected 2 columns, got 3"),
         ('1,"a', "a quote is not closed"),
         (",a", "column 'n' has no value, but is declared not null"),
-        ("99999999999999999999,a", "column 'n' is no int64: invalid value '99999999999999999999'"),
+        ("99999999999999999999,a", "column 'n' is not of type int64: invalid value '99999999999999999999'"),
     ],
 )
 def test_a_bad_csv_line_says_why(tmp_path: Path, line: str, reason: str) -> None:
@@ -184,7 +184,7 @@ def test_a_bad_csv_line_says_why(tmp_path: Path, line: str, reason: str) -> None
         ('{"n": 1.5}', "Failed to convert JSON to int64, couldn't parse:1.5"),
         ("[1]", "the record has the type array, not object"),
         ('{"n": ', "Invalid value."),
-        ('{"n": 1}{"n": 2}', "2 records where 1 are due"),
+        ('{"n": 1}{"n": 2}', "2 records, expected 1"),
     ],
 )
 def test_a_bad_json_line_says_why(tmp_path: Path, line: str, reason: str) -> None:
@@ -199,7 +199,7 @@ def test_a_job_that_fails_on_bad_records_says_file_line_reason_and_what_to_do(tm
     with pytest.raises(FileError) as error:
         csv_rows(tmp_path, "n\n1\n" + "x" * 300 + "\n", "n long")
     said = str(error.value)
-    assert said.startswith(f"{tmp_path}/a.csv, line 3: column 'n' is no int64: invalid value 'xxx")
+    assert said.startswith(f"{tmp_path}/a.csv, line 3: column 'n' is not of type int64: invalid value 'xxx")
     assert "the line is '" + "x" * 197 + "...'" in said
     assert said.endswith('or give the source malformed="skip" or malformed="dead_letter"')
 
@@ -251,7 +251,7 @@ def test_an_option_that_makes_no_sense_is_told(options: dict[str, Any], said: st
 
 
 def test_a_relative_path_is_refused() -> None:
-    with pytest.raises(ValueError, match="'data' is no absolute path"):
+    with pytest.raises(ValueError, match="'data' is not an absolute path"):
         JsonSource("data")
 
 

@@ -168,7 +168,7 @@ def test_columns_are_cast_to_the_declared_schema() -> None:
     ("columns", "text"),
     [
         ({"a": [1, 2]}, "the generator made no column 'n'; it made ['a']"),
-        ({"n": ["x", "y"]}, "the generator's column 'n' is no int64"),
+        ({"n": ["x", "y"]}, "the generator's column 'n' is not of type int64"),
         ({"n": [1]}, "the generator's column 'n' has 1 values for 2 record numbers"),
     ],
 )

@@ -268,7 +268,7 @@ def test_the_order_of_files_is_the_order_of_committables() -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "/abs/../x", "../other", "a/../b", "a//b", "./a", "a/"])
 def test_a_path_that_would_leave_the_job_s_directory_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="is no path of a table"):
+    with pytest.raises(ValueError, match="is not a valid table path"):
         TableSink(path)
     assert TableSink("daily/pv").path == "daily/pv"
 

@@ -18,7 +18,8 @@ def test_key_groups_can_t_be_split_anew(was: int, refused: bool) -> None:
     manifest = Manifest("job", 7, 9, AttemptId(1, 1), 0, was, [], [], [], {})
     why = incompatibility(env.build("job"), manifest)
     assert why == (
-        "epoch 7 was taken with max_parallelism 64, the job now has 128: set it back; key groups can't be split anew"
+        "epoch 7 was taken with max_parallelism 64, the job now has 128: set it back to 64, "
+        "because the state can't be moved to other key groups"
         if refused
         else None
     )

@@ -220,10 +220,10 @@ def test_an_unknown_outcome_is_asked_again_until_the_answer_is_definite(
 def test_who_finds_another_s_record_in_its_place_is_replaced_and_commits_nothing(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EpochLog, "publish", _raising(Fenced("log record 2 is not ours")))
+    monkeypatch.setattr(EpochLog, "publish", _raising(Fenced("log record 2 belongs to another JobMaster")))
     desk.publish(completed(1, 1))
     desk.run()
-    assert desk.outcomes == [Replaced("log record 2 is not ours")] and desk.committer.committed == []
+    assert desk.outcomes == [Replaced("log record 2 belongs to another JobMaster")] and desk.committer.committed == []
 
 
 @pytest.mark.promise("D11")

@@ -1,6 +1,6 @@
-"""Planted bugs: each one breaks a real module in the way a plausible mistake would, and names what must catch it.
+"""Planted bugs: each breaks a real module as a plausible mistake would, and names the invariants that must catch it.
 
-`python -m tests.simulation.bugs` looks for the first seed that catches each of them; those found are recorded below.
+`python -m tests.simulation.bugs` searches the first seed that catches each bug; the seeds found are recorded below.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Patches = Sequence[tuple[Any, str, Any]]
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """`invariants`: those that may catch it, whichever the seed meets first. `seed`: the first one that does."""
+    """`invariants`: those that may catch the bug; which is first depends on the seed. `seed`: the first to catch it."""
 
     name: str
     patches: Callable[[], Patches]
@@ -63,7 +63,7 @@ class PlantedBug:
 
     @contextmanager
     def planted(self, seed: int) -> Iterator[None]:
-        clean_state(draw_plan(seed).spec)  # what it is compared with must be known before the bug is there
+        clean_state(draw_plan(seed).spec)  # computed and cached before the bug is planted
         with ExitStack() as stack:
             for target, attribute, replacement in self.patches():
                 stack.enter_context(patch.object(target, attribute, replacement))
@@ -91,7 +91,7 @@ def _no_alignment() -> Patches:
 
 
 def _counts_instead_of_aligning() -> Patches:
-    """And the engine's own ledger check is gone too: the simulator's has to find it."""
+    """Removes the engine's own ledger check too, so that the simulator's check has to find the bug."""
     return [
         (Deployer, "_aligner", lambda self, mode, channels: TrackedBarriers(channels)),
         (ledger, "violations", lambda totals, base, mode: []),
@@ -146,7 +146,7 @@ def _manifest_not_synced() -> Patches:
 
 
 def _snapshot_not_copied() -> Patches:
-    """The panes are looked at when the upload runs, not at the barrier (C3)."""
+    """The panes are read when the upload runs, not at the barrier (C3)."""
 
     def snapshot(self: WindowMerge, checkpoint: int) -> OperatorSnapshot:
         def panes() -> pa.Table:
@@ -161,7 +161,7 @@ def _snapshot_not_copied() -> Patches:
 
 
 def _heap_not_copied() -> Patches:
-    """Values are read when the upload runs."""
+    """Values are read when the upload runs, not at the barrier."""
 
     def snapshot(self: HeapBackend) -> Any:
         return [
@@ -194,7 +194,7 @@ def _commit_before_publish() -> Patches:
 
 
 def _no_fence() -> Patches:
-    """A new JobMaster only reads the log; it does not write itself into it."""
+    """A new JobMaster only reads the epoch log; it does not write a fence."""
     claim = EpochLog.claim
 
     def unfenced(self: EpochLog, owner: str) -> Claimed | None:
@@ -207,7 +207,7 @@ def _no_fence() -> Patches:
 
 
 def _publishes_behind_its_successor() -> Patches:
-    """Whoever loses the create of an epoch record tries the next number instead of stopping."""
+    """A JobMaster that finds its record number taken tries the next number instead of stopping."""
 
     def publish(self: EpochLog, last: LogRecord, manifest: Any) -> LogRecord | None:
         record = epoch_after(last, manifest)
@@ -235,7 +235,7 @@ def _unknown_is_failure() -> Patches:
 
 
 def _reused_epoch() -> Patches:
-    """After a restart the epochs are counted from the restored one, which is taken again."""
+    """After a restart the number of the restored epoch is used again."""
     make = Publisher._make_manifest
 
     def reused(self: Publisher, completed: Any) -> Any:
@@ -287,7 +287,7 @@ def _carried_committed_twice() -> Patches:
 
 
 def _committables_forgotten_at_the_next_barrier() -> Patches:
-    """A sink hands over only what was born at this barrier, and not what earlier ones left."""
+    """A sink hands over only the committables of this barrier, not those left by earlier ones."""
     pre_commit = SinkOperator._pre_commit
 
     def newest_only(self: SinkOperator, checkpoint: int) -> Any:
@@ -338,7 +338,7 @@ def _position_not_restored() -> Patches:
 
 
 def _position_off_by_one() -> Patches:
-    """The position is that of the last record read, not of the next one."""
+    """A reader restarts at the last record read instead of the next one."""
     opened = SourceHead.open
 
     def behind(self: SourceHead, context: Any, restored: RestoredState | None) -> None:
@@ -391,7 +391,7 @@ def _broadcast_state_not_restored() -> Patches:
 
 
 def _operator_state_not_copied() -> Patches:
-    """The upload looks at the lists and maps of its own moment, not of the barrier's."""
+    """Lists and maps are read when the upload runs, not at the barrier."""
     snapshot = OperatorBackend.snapshot
 
     def late(self: OperatorBackend) -> Any:
@@ -403,11 +403,11 @@ def _operator_state_not_copied() -> Patches:
     return [(OperatorBackend, "snapshot", late)]
 
 
-# --- races that a repeated message makes ---
+# --- races caused by repeated messages, and other bugs ---
 
 
 def _repeated_ack_deletes_files() -> Patches:
-    """A repeated acknowledgement of a published checkpoint is taken for a late one (found by the simulator)."""
+    """A repeated acknowledgement of a published checkpoint is treated as a late one (the simulator found this bug)."""
     acknowledge = CheckpointCoordinator.on_acknowledge
 
     def hasty(self: CheckpointCoordinator, ack: Any, now_ms: float) -> Any:
@@ -424,7 +424,7 @@ def _repeated_ack_deletes_files() -> Patches:
 
 
 def _repeated_trigger_taken_twice() -> Patches:
-    """A repeated trigger makes a second snapshot under the same number (found by reading)."""
+    """A repeated trigger makes a second snapshot under the same number (a review found this bug)."""
 
     def trigger(self: Subtask, checkpoint: int, triggered_at_ms: int) -> None:
         if isinstance(self._head, SourceHead):
@@ -434,7 +434,7 @@ def _repeated_trigger_taken_twice() -> Patches:
 
 
 def _stopped_goes_on() -> Patches:
-    """Work that was under way when the job was cancelled brings a stopped JobMaster back (found by the simulator)."""
+    """Offloaded work that ends after a cancel revives a stopped JobMaster (the simulator found this bug)."""
     return [(JobMaster, "_off_loop", lambda self, name, work, done: RunOffLoop(name, work, done))]
 
 
@@ -446,7 +446,7 @@ def _retention_forgets_what_is_needed() -> Patches:
 
 
 def _rebalance_drops_the_remainder() -> Patches:
-    """Rows are lost before they are counted as sent, so the ledger's equations hold."""
+    """Rows are lost before they are counted as sent, so the equations of the ledger hold."""
     split = RebalancePartitioner.split
 
     def equal_shares(self: RebalancePartitioner, batch: pa.RecordBatch) -> Any:
@@ -501,7 +501,7 @@ BUGS = (
 
 
 def search(bug: PlantedBug, seeds: range) -> tuple[int | None, dict[str, int]]:
-    """The first seed whose run the bug breaks in the way expected; and what else it broke until then."""
+    """Returns the first seed at which an expected invariant catches the bug, and the other violations until then."""
     others: dict[str, int] = {}
     for seed in seeds:
         with bug.planted(seed):

@@ -1,7 +1,8 @@
 """Simulated processes around the real `SlotRuntime` and `JobMaster`, and the supervisor that keeps a JobMaster running.
 
-A JobMaster and its slots are one `Incarnation`, as a Spark application is: a replacement has slots of its own, and the
-old ones may work on for a while. These shells do what the shells on Spark do, with chance for threads and network.
+A JobMaster and its slots are one `Incarnation`, like a Spark application: a replacement has slots of its own, and the
+old ones may work on for a while. The simulated processes do what the real ones do on Spark; chance stands in for
+threads and network.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ MASTER_CONFIG = MasterConfig(
 )
 NONCE = "nonce"
 LIMITS = ChannelLimits(own_bytes=500, frame_bytes=250)
-"""Small enough for a few batches to use up a channel's credit."""
+"""Limits so small that a few batches use up a channel's credit."""
 CREDIT = "channel: a sender waits for credit"
 _EXPLAINED = ("StoreError: simulated", "channel ", "operator ", "while closing: ")
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Typical times in ms: of a step of the task loop, of a message, of offloaded I/O, of starting a process."""
+    """How fast a run is. Typical times in ms of a task loop step, a message, offloaded I/O, the start of a process."""
 
     step: float = 0.4
     network: float = 0.5
@@ -113,10 +114,10 @@ class SlotProcess(Process):
         self._link.to_master(encode(message), type(message).__name__)
 
     def _explain(self, failure: TaskFailed) -> None:
-        """A failure that none of the simulated faults can have caused is a bug, even if a restart would hide it."""
+        """Raises a Violation for a failure that no simulated fault explains: a bug, even if a restart would hide it."""
         if failure.corrupt:
             return
-        if " came where " in failure.error and not self.world.hits & {FRAME_LOST, FRAME_TWICE}:
+        if " arrived where " in failure.error and not self.world.hits & {FRAME_LOST, FRAME_TWICE}:
             raise Violation("channel_order", f"{self.name}: {failure.error}")
         if not failure.error.startswith(_EXPLAINED):
             raise Violation("internal_error", f"{self.name}: {failure.error}\n{failure.detail}")
@@ -161,7 +162,7 @@ class SlotProcess(Process):
     # --- the end ---
 
     def ends(self) -> None:
-        """By itself, in order: what it wrote stays."""
+        """Ends the process on its own."""
         self.world.kill(self, "ends")
 
     def crashed(self) -> None:
@@ -323,7 +324,7 @@ class Incarnation:
         self.slots.remove(slot)
         if not self.master.alive or self.master.outcome is not None:
             return
-        # Mostly the connection ends with the process; a machine that vanishes is noticed by its silence only.
+        # Mostly the connection ends with the process; the JobMaster notices a vanished machine only by its silence.
         if world.random.random() < 0.7:
             world.after(world.delay(1.0), None, f"link of {slot.name} ends", slot.link.breaks)
         self._start_slot(world.delay(self.cluster.pace.start))
@@ -342,7 +343,7 @@ class Incarnation:
 
 
 class Cluster:
-    """Everything that runs, and the supervisor."""
+    """All processes of a run, and the supervisor."""
 
     def __init__(
         self,
@@ -389,7 +390,7 @@ class Cluster:
         self.master_died()
 
     def master_died(self) -> None:
-        """The supervisor starts another JobMaster where none is left and the job is not finished."""
+        """Lets the supervisor start another JobMaster if none is left and the job is not finished."""
         if not self.finished and not self.running:
             self.world.after(self.world.delay(self.pace.start), None, "the supervisor looks", self._replace)
 

@@ -1,5 +1,5 @@
-"""Which transitions of the protocol the seeds took. One that none takes is an error: either it can't happen, and
-then the code has no business with it, or the simulator is too tame.
+"""Counts which transitions of the protocol the seeds took. A transition that no seed takes is an error: either it can't
+happen, and the code for it should go, or the simulator is too tame.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.simulation.ports import FRAME_LOST, FRAME_TWICE
 
 
 class WatchedAligner:
-    """A real aligner, and a note of what it decided."""
+    """Wraps a real aligner and records what it decided."""
 
     def __init__(self, aligner: BarrierAligner, channels: int, hits: set[str]) -> None:
         self._aligner = aligner
@@ -50,11 +50,11 @@ class WatchedAligner:
 
 
 GUARDS = {
-    f"checkpoint: {CheckpointFailure.LEDGER_MISMATCH.code}": "only a bug breaks the equations: the planted ones do",
+    f"checkpoint: {CheckpointFailure.LEDGER_MISMATCH.code}": "only a bug breaks the equations; planted bugs do",
     f"acknowledge: {AckOutcome.UNKNOWN.value}": "the JobMaster refuses other attempts before the coordinator sees them",
-    "outcome: FAILED": "a run in which the job's owner fails is a violation; a fenced one may",
+    "outcome: FAILED": "only a fenced JobMaster may fail; any other failure is a violation",
 }
-"""Reached by no seed, and why that is right."""
+"""Transitions that no seed has to take, with the reason."""
 
 PHASES = (
     "FENCING → RESTORING",
@@ -126,7 +126,7 @@ def missed(counts: Mapping[str, int]) -> list[str]:
 
 
 def unexpected(counts: Mapping[str, int]) -> list[str]:
-    """Transitions that nobody listed: a new one belongs into the table."""
+    """Returns transitions that are not in the table; add a new one there."""
     known = {*EXPECTED, *GUARDS}
     groups = {name.split(":")[0] for name in EXPECTED} - {"note"}
     return sorted(name for name in counts if name not in known and name.split(":")[0] in groups)

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: drawn from the seed before it starts, so that a seed names its faults."""
+"""The faults of a run. They are drawn from the seed before the run starts, so a seed names its faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STORM_MS = 80.0
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a seed decides beforehand. `blows`: (time in ms, what)."""
+    """Everything that a seed decides beforehand. `blows`: (time in ms, name of the fault)."""
 
     spec: JobSpec
     checkpoints: CheckpointConfig
@@ -56,7 +56,7 @@ _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
 
 
 DOOMS = ("", "", "", "control", "write", "sync", "sync", "create", "created", "created", "read", "delete", "frame")
-"""Where a process dies in a step: at the nth call of any port, or of this one."""
+"""Where a process dies in a step: at the nth call of this port; empty: of any port."""
 
 
 def draw_plan(seed: int) -> Plan:
@@ -91,7 +91,7 @@ def draw_plan(seed: int) -> Plan:
         offload=random.choice((0.5, 1.0, 4.0)),
     )
     if random.random() < 0.06:
-        return Plan(spec, checkpoints, pace, storm_ms=STORM_MS)  # only the schedule is chance
+        return Plan(spec, checkpoints, pace, storm_ms=STORM_MS)  # no faults: only the schedule is random
 
     def rate(probability: float, *values: float) -> float:
         return random.choice(values) if random.random() < probability else 0.0
@@ -106,7 +106,7 @@ def draw_plan(seed: int) -> Plan:
     )
     count = random.choice((0, 1, 1, 1, 2, 2, 3, 4))
     blows = sorted((random.random() * STORM_MS, random.choices(BLOWS, _WEIGHTS)[0]) for _ in range(count))
-    apart = Random(f"budget {seed}")  # the seed's other draws do not depend on it
+    apart = Random(f"budget {seed}")  # a generator of its own keeps the other draws of the seed unchanged
     if apart.random() < 0.03:
         blows = sorted([*blows, (apart.random() * STORM_MS, OVER_BUDGET)])
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
@@ -116,13 +116,13 @@ def draw_plan(seed: int) -> Plan:
 
 
 def _rewired(spec: JobSpec, random: Random) -> JobSpec:
-    """With an exchange, and in slots of their own, drawn apart: the seed's other draws do not depend on it."""
+    """Adds an exchange or own slots to some jobs. `random` is separate, so other draws of the seed do not change."""
     exchange = random.choice(EXCHANGES) if random.random() < 0.2 else ""
     return replace(spec, exchange=exchange, own_slots=random.random() < 0.1)
 
 
 class Storm:
-    """Strikes when the plan says so, at whatever runs then."""
+    """Strikes at the times of the plan, at a random JobMaster or slot that runs then."""
 
     def __init__(self, world: World, cluster: Cluster, plan: Plan) -> None:
         self._world = world

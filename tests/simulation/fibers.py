@@ -1,6 +1,7 @@
-"""Offloaded work that stops at a call of the store and goes on later, so that anything can happen in between.
+"""Fibers: offloaded work that pauses at a store call and goes on later, so that other events can happen in between.
 
-A fiber is a thread that runs only while the scheduler waits for it: never two at once, so the seed still decides all.
+Invariant: a fiber is a thread that runs only while the scheduler waits for it. Two never run at once, so the seed still
+decides the order of everything.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 class _Worker(threading.Thread):
-    """Used again and again: starting a thread costs more than handing over to one."""
+    """A thread that runs one fiber after another, because starting a thread for each is costly."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="fiber")
@@ -62,7 +63,7 @@ class Fiber:
         return self.finished
 
     def suspend(self, wait_ms: float) -> None:
-        """Called by the work itself."""
+        """Pauses the fiber; called by its own work."""
         self.wait_ms = wait_ms
         self._worker.back.release()
         self._worker.go.acquire()
@@ -70,7 +71,7 @@ class Fiber:
             raise self._unwind
 
     def unwind(self, reason: type[BaseException]) -> None:
-        """Its process is gone: the work ends where it stands."""
+        """Ends the work where it is paused, because its process has died."""
         self._unwind = reason
         finished = self.resume()
         assert finished

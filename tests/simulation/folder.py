@@ -1,6 +1,6 @@
-"""A folder into which files are put while the job runs: the real `Watched`, its listing grows with virtual time.
+"""A folder that fills while the job runs: the real `Watched`, with a listing that grows with virtual time.
 
-Unlike a real one it ends: each subtask knows how many files will be its own.
+Unlike a real watched folder it is bounded: each subtask knows how many files it will get.
 """
 
 from __future__ import annotations

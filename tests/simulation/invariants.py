@@ -1,11 +1,13 @@
-"""What must hold at every moment of every run. The checker sees the whole world; the engine does not know it is there.
+"""Checks the invariants of a run at every moment. The checker sees the whole store; the engine does not know of it.
 
-log        dense; each generation one owner; a fence adds one generation, an epoch record keeps it; epochs are dense
-durable    every file of a published epoch is synced and has its checksum; nothing deletes it while it is needed
-commit     what readers see is the union of whole published epochs 1..n, in order, and nothing else
-ledger     every published manifest's equations hold, computed here again
-no_loss, no_duplicate, no_phantom, state, operator_state, broadcast_state, no_reopened_window, exact_result   the
-           oracle (jobs.py), at every epoch
+log        records have no gaps; a fence adds one generation, an epoch record keeps it
+one_owner  a generation has one owner, and only it publishes
+epochs     epoch numbers have no gaps; checkpoint numbers increase
+durable    every file of a published epoch is synced and has its checksum; no process deletes it while it is needed
+commit     readers see exactly the files of the published epochs 1..n
+ledger     the equations of every published manifest hold; the checker computes them again
+no_loss, no_duplicate, no_phantom, keys, state, operator_state, broadcast_state, no_reopened_window, exact_result
+           the oracle (jobs.py) checks these at every epoch
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Checker:
     def __init__(self, store: SimStore, spec: JobSpec, mode: CheckpointingMode) -> None:
         self.epochs: list[Manifest] = []
         self.records: list[LogRecord] = []
-        self.visible = 0  # epochs that readers of every table see
+        self.visible = 0  # epochs that are committed to every table
         self._store = store
         self._spec = spec
         self._mode = mode
@@ -46,7 +48,7 @@ class Checker:
         store.on_created = self._created
         store.on_deleted = self._deleted
 
-    # --- what the store saw ---
+    # --- events of the store ---
 
     def _created(self, path: str, data: bytes) -> None:
         if path.startswith("job/log/"):
@@ -142,7 +144,7 @@ class Checker:
         self._seen.late_rows = manifest.ledger.get("late:pv", 0)
 
     def _files(self, manifest: Manifest) -> dict[str, int]:
-        """Of a folder: files that were not found yet are at 0, those of which only the name is left at their ends."""
+        """Returns the positions in a folder: 0 for files not found yet, their ends for files that were closed."""
         ends = all_positions(self._spec.splits, self._spec.rows)
         found = {file_of(split): position for split, position in _positions(manifest, "source").items()}
         for state in manifest.subtasks:
@@ -150,7 +152,7 @@ class Checker:
                 found[file_of(split)] = ends[file_of(split)]
         return dict.fromkeys(ends, 0) | found
 
-    # --- the ledger, computed again from what is really there ---
+    # --- the ledger, computed again from the files ---
 
     def _check_ledger(self, manifest: Manifest) -> None:
         ledger = manifest.ledger
@@ -179,7 +181,7 @@ class Checker:
                     "ledger", f"epoch {manifest.epoch}: the rows in {table} do not have the digest of the ledger"
                 )
 
-    # --- what a reader sees ---
+    # --- the tables, as a reader sees them ---
 
     def _committed_epoch(self, path: str, data: bytes) -> None:
         table, name = path.split("/")[2], path.rsplit("/", 1)[1]
@@ -193,7 +195,7 @@ class Checker:
         self.read_as_spark(table)
 
     def read_as_spark(self, table: str) -> None:
-        """The files that Spark's file-sink log names: exactly those of the epochs 1..n, each once."""
+        """Checks that Spark's file-sink log names exactly the files of the committed epochs, each once."""
         prefix = f"job/tables/{table}/_spark_metadata/"
         names = [p.removeprefix(prefix) for p in self._store.durable if p.startswith(prefix)]
         names = [name for name in names if name[0].isdigit()]  # Spark looks at nothing else
@@ -231,19 +233,19 @@ class Checker:
         self._oracle.check_final(self._seen)
 
     def final_state(self) -> dict[str, Any]:
-        """Keyed state, positions and watermarks of the last epoch, in a form that does not depend on files or order."""
+        """Returns keyed state, positions and watermarks of the last epoch, in a form independent of files and order."""
         result: dict[str, Any] = {}
         for state in self.epochs[-1].subtasks:
             for file in state.files:
                 table = pa.ipc.open_file(pa.BufferReader(self._store.durable[file.path])).read_all()
                 rows = _tuples(table)
-                if file.name in ("held", "lines"):  # which subtask got what is chance
+                if file.name in ("held", "lines"):  # which subtask has which element is random
                     continue
-                if file.name == "reduced":  # which record came last is chance; what they add up to is not
+                if file.name == "reduced":  # which record came last is random; the sum is not
                     rows = [(key, value["v"]) for key, value in rows]
                 result.setdefault(f"{file.uid}/{file.name}", []).extend(rows)
             for uid, inline in state.inline.items():
-                if uid == "source" and self._spec.folder:  # of which files only the names are left is chance
+                if uid == "source" and self._spec.folder:  # it is random which files are closed already
                     continue
                 result.setdefault(uid, []).append(json.dumps(inline, sort_keys=True))
         return {name: sorted(rows, key=repr) for name, rows in result.items()}

@@ -1,7 +1,7 @@
-"""Small jobs written with the real API, and for each an oracle in plain Python that knows what its tables must hold.
+"""Small jobs written with the real API, and an oracle in plain Python that knows what their tables must hold.
 
-The oracle shares no code with the engine: it computes record n from n, and from the sources' positions in a manifest it
-knows which records an epoch must contain, no more and no less.
+The oracle shares no code with the engine. It computes record n from n, and derives from the positions of the sources in
+a manifest exactly which records an epoch must contain.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class JobSpec:
-    """`kind`: windows (nothing is late), late (some records are), process (two tables), reduce, copy (one vertex),
-    buffered (lists of operator state, split and union), rules (two inputs, broadcast and keyed state).
+    """Describes one job.
 
-    `exchange`: the one behind the source, none if it is empty. `own_slots`: what is behind it is in a slot sharing
-    group of its own. `folder`: its splits turn up while it runs, and it falls idle in between.
+    `kind`: windows (no record is late), late (some are), process (two tables), reduce, copy (one vertex), buffered
+    (operator list state, split and union), rules (two inputs, broadcast and keyed state).
+    `exchange`: the exchange behind the source; empty: none. `own_slots`: the operators behind the exchange are in a
+    slot sharing group of their own. `folder`: the source finds its splits while it runs, and is idle in between.
     """
 
     kind: str
@@ -79,17 +80,17 @@ class JobSpec:
 
     @property
     def copies(self) -> int:
-        """How often each record comes out."""
+        """How often each record is in the output."""
         return self.parallelism if self.exchange == "broadcast" else 1
 
 
 OPERATOR_STATE = ("buffered", "rules")
 FOLDER_KINDS = ("late", "process", "reduce", "copy", *OPERATOR_STATE)
-"""A file that turns up late holds late records, so not those in which nothing is late."""
+"""Not "windows": a file that appears late holds late records, and that kind has none."""
 EXCHANGES = ("forward", "shuffle", "rebalance", "rescale", "broadcast", "global_", "partition_custom")
 
 
-# --- record n, as the engine makes it and as the oracle does ---
+# --- record n, as the engine computes it and as the oracle does ---
 
 
 def _columns(spec: JobSpec, n: np.ndarray) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def stamp_of(spec: JobSpec, n: int) -> int:
 
 
 def numbers(splits: int, positions: Mapping[str, int]) -> list[int]:
-    """The records below these positions."""
+    """Returns the numbers of the records below these positions."""
     return [int(split) + splits * i for split, end in sorted(positions.items()) for i in range(end)]
 
 
@@ -127,7 +128,7 @@ def all_positions(splits: int, rows: int) -> dict[str, int]:
 
 @dataclass
 class UserFault:
-    """Set by the run: the user's function raises once after this many calls."""
+    """Makes the user's function raise once, after `calls_left` calls; each run sets it."""
 
     calls_left: int | None = None
     raised: int = 0
@@ -165,8 +166,10 @@ RULE_STATE = MapStateDescriptor("rules", pa.int64(), pa.int64())
 
 
 class Buffer(FlatMapFunction):
-    """Holds records back until it has a few (a list that is split), and numbers them along a line. A restored subtask
-    goes on with the line of the next one, which it finds in a list that is united."""
+    """Holds records back until it has a few (split list state), and numbers them; each subtask has a line of numbers.
+
+    A restored subtask goes on with the line of the next subtask, which it finds in union list state.
+    """
 
     def open(self, context: RuntimeContext) -> None:
         store = context.get_operator_state_store()
@@ -191,7 +194,7 @@ class Buffer(FlatMapFunction):
 
 
 class ApplyRules(KeyedBroadcastProcessFunction):
-    """Counts records per key, and in each subtask the rules that it knows."""
+    """Counts the records per key, and in each subtask the rules in its broadcast state."""
 
     def open(self, context: RuntimeContext) -> None:
         self._index = context.subtask_index
@@ -264,7 +267,7 @@ _GRAPHS: dict[tuple[JobSpec, int], JobGraph] = {}
 
 
 def graph_of(spec: JobSpec, process: int, checkpoints: CheckpointConfig) -> JobGraph:
-    """Each process builds its own, as each slot does: user functions are objects. Built ones are used again."""
+    """Returns the graph of one process. Each has its own, as user functions hold state; graphs are cached over runs."""
     graph = _GRAPHS.get((spec, process))
     if graph is None:
         env = StreamEnvironment(parallelism=spec.parallelism)
@@ -278,8 +281,10 @@ def graph_of(spec: JobSpec, process: int, checkpoints: CheckpointConfig) -> JobG
 
 @dataclass
 class Seen:
-    """What is published so far, and what the newest manifest holds: positions, rows in panes, late rows, records that
-    an operator holds back."""
+    """The rows published so far, and the contents of the newest manifest.
+
+    The manifest gives the positions, the rows in panes, the late rows, and the records that an operator holds back.
+    """
 
     tables: dict[str, Rows]
     positions: dict[str, int] = field(default_factory=dict)
@@ -295,7 +300,7 @@ class Oracle:
         self.exactly_once = mode is CheckpointingMode.EXACTLY_ONCE
 
     def check_cut(self, seen: Seen) -> None:
-        """What is published is exactly what the records below the sources' positions give."""
+        """Checks that the published rows are exactly the results of the records below the sources' positions."""
         due = numbers(self.spec.splits, seen.positions) * self.spec.copies
         if self.spec.kind in ("windows", "late"):
             self._windows_unique(seen.tables["out"])
@@ -337,11 +342,11 @@ class Oracle:
             raise Violation("no_phantom", f"table {table} has {more[:10]}, which lie behind the barrier ({len(more)})")
 
     def _records(self, table: str, seen: Seen) -> Rows:
-        """Published, or in an operator's list; without what rules made."""
+        """Returns the records published or held back by an operator, without the output of rules."""
         return [row for row in seen.tables[table] if self.spec.kind != "rules" or row[2] < 0] + seen.held
 
     def _rules(self, seen: Seen) -> None:
-        """Each subtask has taken each rule, and found all of its earlier ones in its state."""
+        """Checks that each subtask got each rule, and found all of its earlier rules in its state."""
         rules = sorted(numbers(RULE_SPLITS, seen.rules))
         made = [row for row in seen.tables["out"] if row[2] >= 0]
         for subtask in range(self.spec.parallelism):
@@ -353,7 +358,7 @@ class Oracle:
                 raise Violation("broadcast_state", f"subtask {subtask} knew {known} rules where it took {rules}")
 
     def _running(self, tables: Mapping[str, Rows]) -> None:
-        """Running values per key grow by exactly each record's own part: state and output agree."""
+        """Checks that each record raises the running value of its key by exactly its own value."""
         if self.spec.kind == "process":
             rows = [(n, key, seq, 1) for n, key, seq in tables["counts"]]
         elif self.spec.kind == "rules":
@@ -374,7 +379,7 @@ class Oracle:
             last[key] = running
 
     def _numbered(self, rows: Rows) -> None:
-        """The records of each line have the numbers from 1, each once."""
+        """Checks that the records of each line are numbered from 1, without gaps or repetitions."""
         for line in {row[2] for row in rows}:
             numbers = sorted(row[3] for row in rows if row[2] == line)
             if numbers != list(range(1, len(numbers) + 1)):
@@ -420,7 +425,7 @@ class Oracle:
                     raise Violation("no_loss", f"{pair}: {got.get(pair)} where {pv} records are")
 
     def _aggregate(self, of: Sequence[int], drop: bool) -> dict[tuple[str, int], tuple[int, int]]:
-        """Windows of one split, batch by batch, as a single reader sees them; `drop`: late records are dropped."""
+        """Aggregates windows batch by batch, as a single reader of one split does. `drop`: drops late records."""
         result: dict[tuple[str, int], tuple[int, int]] = {}
         watermark, highest, size = -(2**63), -(2**63), self.spec.batch_rows
         for first in range(0, len(of), size):

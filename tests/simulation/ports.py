@@ -1,4 +1,4 @@
-"""The ports of a simulated slot: an offload whose lanes the scheduler runs, data channels, and the control link."""
+"""The ports of a simulated slot: offloaded work that the scheduler runs, data channels, and the control link."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Done = Callable[[Any, BaseException | None], None]
 
 
 def attempt_work(process: Process, name: str, work: Callable[[], Any], expected: tuple[type, ...]) -> tuple[Any, Any]:
-    """Run offloaded work as a thread would. An error that no fault explains is a bug, not a race."""
+    """Runs offloaded work and returns its result and error. Raises a Violation for an error that no fault explains."""
     try:
         return work(), None
     except SyncFailed as error:
@@ -36,7 +36,7 @@ def attempt_work(process: Process, name: str, work: Callable[[], Any], expected:
 
 
 class SimOffload:
-    """One after the other within a lane; when work starts, and when its result comes back, is chance."""
+    """Runs the work of a lane in order. Chance decides when work starts and when its result comes back."""
 
     def __init__(self, process: SlotProcess, typical_ms: float) -> None:
         self._process = process
@@ -73,7 +73,7 @@ class SimOffload:
 
 @dataclass(frozen=True)
 class NetworkFaults:
-    """Per frame: its connection breaks, it is lost (and the connection then breaks), it comes twice."""
+    """Probabilities per frame and per control message. After a loss the connection breaks too."""
 
     frame_break: float = 0.0
     frame_lost: float = 0.0
@@ -84,7 +84,7 @@ class NetworkFaults:
 
 @dataclass
 class Connection:
-    """One data channel of one attempt: frames one way, grants the other, each in order."""
+    """One data channel of one attempt: frames go one way, grants the other, each in order."""
 
     schema: pa.Schema | None = None
     sender: SlotProcess | None = None
@@ -99,7 +99,7 @@ class Connection:
 
 
 class Network:
-    """All addresses and data connections."""
+    """The addresses of all slots, and all data connections."""
 
     def __init__(self, world: World, faults: NetworkFaults, typical_ms: float) -> None:
         self.world = world
@@ -138,7 +138,7 @@ def _told(end: SlotProcess, attempt: AttemptId, channel: ChannelId) -> Callable[
 
 
 class SimTransport:
-    """The data channels as one slot sees them. What is in flight when an attempt is left still arrives, late."""
+    """The `Transport` port of one slot. Frames in flight still arrive after the slot has left their attempt."""
 
     def __init__(self, network: Network, process: SlotProcess) -> None:
         self._network = network
@@ -232,10 +232,10 @@ class SimTransport:
 
 
 class Link:
-    """The control stream between a slot and its JobMaster: ordered each way.
+    """The control stream between a slot and its JobMaster, ordered each way.
 
-    Like a TCP stream it may deliver late; what it loses, it loses together with itself: it breaks soon after. Copies
-    stand for what a shell repeats when it is not sure; they may come much later.
+    Like a TCP stream it may deliver late, and it breaks soon after it loses a message. Copies stand for messages that a
+    process sends again when it is not sure of their arrival; they may come much later.
     """
 
     def __init__(
@@ -245,8 +245,8 @@ class Link:
         self.slot = slot
         self.master = master
         self.broken = False
-        self.lose_next = ""  # the name of a message
-        self.held_until_ms = 0.0  # a partition: everything waits until it heals
+        self.lose_next = ""  # the name of the message to lose
+        self.held_until_ms = 0.0  # messages wait until then: a network partition
         self._faults = faults
         self._typical_ms = typical_ms
         self._until_ms = [0.0, 0.0]
@@ -287,5 +287,5 @@ class Link:
         world.after(
             world.delay(2.0), self.master, f"{self.slot.name} is gone", lambda: self.master.slot_gone(self.slot.session)
         )
-        # The slot works on until its lease ends: whatever it does meanwhile must do no harm.
+        # The slot works on until it notices; it must do no harm meanwhile.
         world.after(20 * world.random.random(), self.slot, "loses its JobMaster", self.slot.ends)

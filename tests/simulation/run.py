@@ -1,4 +1,4 @@
-"""`python -m tests.simulation.run --seeds N --start S [--jobs P] [--trace SEED]`: many seeds, or one with its trace."""
+"""Runs many seeds, or one seed with its trace: `python -m tests.simulation.run --seeds N --start S [--trace SEED]`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ TRACES = Path("build/simulation")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2000)
-    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=2000, help="number of seeds to run")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="number of processes")
     parser.add_argument("--trace", type=int, metavar="SEED", help="run this seed and print its trace")
     parser.add_argument("--bug", default="", help="with --trace: plant the bug of this name")
@@ -53,7 +53,7 @@ def describe(result: Result) -> str:
 
 
 def _chunk(seeds: range) -> tuple[int, list[tuple[int, str, str]], Counter[str]]:
-    """Runs in a worker: how many seeds, which failed, how many took each transition."""
+    """Runs seeds in a worker process; returns how many, which failed, and how many took each transition."""
     failed: list[tuple[int, str, str]] = []
     counts: Counter[str] = Counter()
     for seed in seeds:

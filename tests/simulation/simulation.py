@@ -1,4 +1,4 @@
-"""One simulated run: from a seed to a result. `run(seed)` is all that tests, planted bugs and the command line need."""
+"""One simulated run: `run(seed)` returns its result. Tests, planted bugs and the command line all use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.simulation.ports import Network
 from tests.simulation.store import SimStore
 from tests.simulation.world import Violation, World
 
-# One thread, as the simulator promises; and starting pools for tables of ten rows costs more than it gives.
+# The simulator promises one thread, and starting pools for tables of ten rows costs more than it saves.
 pa.set_cpu_count(1)
 pa.set_io_thread_count(1)
 
@@ -73,7 +73,7 @@ def run(seed: int, plan: Plan | None = None) -> Result:
         "_aligner",
         lambda self, mode, channels: WatchedAligner(aligner(self, mode, channels), channels, world.hits),
     )
-    compaction = patch.object(table, "COMPACT_EVERY", 3)  # runs have few epochs; no reader depends on the number
+    compaction = patch.object(table, "COMPACT_EVERY", 3)  # runs have few epochs; readers do not depend on the number
     try:
         with watched, compaction, patch.object(sink, "ROLL_BYTES", plan.roll_bytes):
             _live(world, cluster)
@@ -106,13 +106,13 @@ def _live(world: World, cluster: Cluster) -> None:
     if not world.run(lambda: cluster.finished, LIMIT_MS, LIMIT_EVENTS):
         phases = ", ".join(f"{i.name} {i.master.job.phase.name}" for i in cluster.running)
         raise Violation("finishes", f"not finished after {world.now_ms:.0f} ms and {world.events} events ({phases})")
-    # Whoever slept through it wakes up now, and must do no harm.
+    # JobMasters and slots that slept until now wake up, and must do no harm.
     limit_ms = world.now_ms + 400
     world.run(lambda: not cluster.running, limit_ms, world.events + 5_000)
 
 
 def _settle(world: World, cluster: Cluster, checker: Checker) -> None:
-    """One that died after another had finished may have published and not committed: the next to restore commits."""
+    """Lets another JobMaster commit the last epoch, if the one that published it died before committing."""
     if checker.visible < len(checker.epochs):
         world.hits.add("commit: of the last epoch, by the next JobMaster")
         cluster.finished = False
@@ -123,7 +123,7 @@ _CLEAN: dict[JobSpec, dict[str, Any]] = {}
 
 
 def clean_state(spec: JobSpec) -> dict[str, Any]:
-    """The final state of the same job without any fault, by the same engine."""
+    """Returns the final state of the same job in a run without faults."""
     if spec not in _CLEAN:
         calm = run(0, Plan(spec, CheckpointConfig(interval_ms=8), Pace()))
         if calm.violation is not None:

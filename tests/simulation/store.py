@@ -1,4 +1,4 @@
-"""A store in memory that keeps for sure only what was synced, and that does not always say what it did."""
+"""A store in memory. Only synced files surely survive a crash, and the outcome of a create may be unknown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StoreFaults:
 
 
 class SimStore:
-    """What all processes share. Files written and not synced belong to their writer and may vanish with it."""
+    """The store that all processes share. Files not yet synced belong to their writer and may vanish with it."""
 
     def __init__(self, world: World, faults: StoreFaults) -> None:
         self.world = world
@@ -48,7 +48,7 @@ class SimStore:
         return Created.CREATED
 
     def forget(self, process: Process) -> None:
-        """The machine of this process went down: each file it had not synced is there, gone, or torn."""
+        """Called when a process has died: each file that it had not synced survives, is lost, or is torn."""
         for path in sorted(p for p, (_, writer) in self.cached.items() if writer is process):
             data, _ = self.cached.pop(path)
             fate = self.world.random.randrange(3)
@@ -60,7 +60,7 @@ class SimStore:
 
 
 class StoreView:
-    """The store as one process sees it: the `Store` port."""
+    """The `Store` port of one process."""
 
     def __init__(self, store: SimStore, process: Process) -> None:
         self._store = store
@@ -106,7 +106,7 @@ class StoreView:
             return Created.UNKNOWN
         outcome = store.make(path, data)
         world.hits.add(f"store: create {outcome.name}")
-        self._process.touch("created")  # it may die before it hears the answer
+        self._process.touch("created")  # the process may die before it gets the answer
         return outcome
 
     def read(self, path: str) -> bytes:

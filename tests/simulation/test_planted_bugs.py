@@ -1,6 +1,6 @@
-"""The simulator finds bugs: each planted one breaks a real module, and its seed and invariant are known.
+"""The simulator finds bugs: each planted bug breaks a real module, and its seed and invariants are known.
 
-Without the bug the same seed passes, so it is the bug that is found and not the weather.
+Without the bug the same seed passes, so the violation comes from the bug and not from a fault.
 """
 
 import warnings
@@ -19,7 +19,7 @@ def test_a_planted_bug_is_caught_by_its_seed(bug: PlantedBug) -> None:
     if violation is not None and violation.invariant in bug.invariants:
         assert run(bug.seed).violation is None
         return
-    # A message more or less in the engine gives every seed another schedule: then another seed has to catch it.
+    # One message more or less in the engine gives every seed another schedule; then another seed has to catch the bug.
     seed, others = search(bug, range(2000))
     assert seed is not None, f"no seed notices: {bug.name}; instead: {others}"
     warnings.warn(f"seed {bug.seed} no longer catches {bug.name!r}; record seed {seed}", stacklevel=1)

@@ -1,8 +1,9 @@
 """2,000 simulated runs of real jobs with faults, each from one seed.
 
-Topology: one JobMaster (sometimes two at once), one to three slots, four small jobs (windows, late records, keyed state
-with two tables, running sums, and a source chained to its sink), in some seeds with an exchange behind the source or in
-a slot sharing group of its own, all with the real gates, aligners, operators, coordinator, snapshot and table code.
+Topology: one JobMaster (sometimes two at once), one to three slots, small jobs (windows, late records, keyed state
+with two tables, running sums, a source chained to its sink, operator state, broadcast state), in some seeds with an
+exchange behind the source, a slot sharing group of its own, or a folder that fills; all with the real gates, aligners,
+operators, coordinator, snapshot and table code.
 Faults: processes die between any two calls of a port, sleep and wake as zombies, are cut off; messages and frames are
 late, lost, repeated; the store fails, answers "unknown", forgets what was not synced (tests/simulation/faults.py).
 Checks: at every published epoch and at the end, everything in tests/simulation/invariants.py.
@@ -34,7 +35,7 @@ def test_every_invariant_holds_whatever_the_seed_breaks(first: int) -> None:
 
 
 def test_every_transition_of_the_protocol_is_taken_by_some_seed() -> None:
-    """Runs after the seeds, and takes what they counted; a worker that ran none of them runs as many as it needs."""
+    """Uses the counts of the seeds that this worker ran before; runs further seeds until no transition is missing."""
     seeds = dict(HITS)
     for seed in range(SEEDS):
         if not coverage.missed(coverage.count(seeds.values())):
@@ -48,7 +49,7 @@ def test_every_transition_of_the_protocol_is_taken_by_some_seed() -> None:
 
 
 def test_a_process_that_is_put_to_sleep_twice_gets_what_came_meanwhile_in_order() -> None:
-    """The second sleep was shorter, and woke it before the frames that had come during the first."""
+    """A bug: a second, shorter sleep woke the process before it had got the frames that came during the first."""
     assert run(5603).violation is None
 
 

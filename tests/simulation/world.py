@@ -1,7 +1,7 @@
 """The simulated world: one seeded source of chance, virtual time, a heap of events, and processes that can die.
 
-Invariant: nothing here or in what runs here depends on the wall clock, on hash randomisation or on another seed; so the
-same seed gives the same trace, event by event.
+Invariant: no code in a run depends on the wall clock, on hash randomisation or on another seed, so the same seed gives
+the same trace, event by event.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ WALL_START_MS = 1_700_000_000_000
 
 
 class Crashed(BaseException):
-    """The process that runs this code dies here. No engine code may catch it."""
+    """Kills the process that runs this code. No engine code may catch it."""
 
 
 class Violation(BaseException):
-    """An invariant does not hold. Not an Exception: the engine must not take it for a failure of its own."""
+    """An invariant does not hold. Not an Exception, so the engine does not handle it as a failure of its own."""
 
     def __init__(self, invariant: str, message: str) -> None:
         super().__init__(f"{invariant}: {message}")
@@ -32,20 +32,20 @@ class Violation(BaseException):
 
 
 class Process:
-    """Something that can crash between any two calls of a port, or be stopped and go on later (a zombie)."""
+    """A process that can crash at any call of a port, or be paused and go on later as a zombie."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
         self.alive = True
         self.paused_until_ms = 0.0
-        self.fuse: int | None = None  # how many more calls of ports until it dies
-        self.doom = ""  # the fuse burns down at calls of this port only
-        self.fibers: list[Fiber] = []  # work that is under way off its loop
+        self.fuse: int | None = None  # the number of calls of ports before it dies
+        self.doom = ""  # the fuse counts only calls of this port; empty: of all
+        self.fibers: list[Fiber] = []  # its offloaded work that is under way
         self.wall_skew_ms = world.random.randrange(-50, 50)
 
     def touch(self, port: str) -> None:
-        """Every port calls this first: the place where a process can die in the middle of what it does."""
+        """Every port calls this first, so that a process can die in the middle of a step."""
         if self.fuse is not None and self.doom in ("", port):
             self.fuse -= 1
             if self.fuse < 0:
@@ -58,7 +58,7 @@ class Process:
         return WALL_START_MS + int(self.world.now_ms) + self.wall_skew_ms
 
     def sleep(self, duration_ms: float) -> None:
-        """A second, shorter one does not wake it: what came during the first would come after what comes now."""
+        """Pauses the process. A second, shorter pause does not wake it earlier: events would arrive out of order."""
         self.paused_until_ms = max(self.paused_until_ms, self.world.now_ms + duration_ms)
 
     def crashed(self) -> None:
@@ -70,7 +70,7 @@ class World:
         self.seed = seed
         self.random = random.Random(seed)
         self.now_ms = 0.0
-        self.pauses = 0.0  # the share of work off the loop that others may interrupt
+        self.pauses = 0.0  # the share of offloaded work that runs with pauses
         self.calm_ms = 0.0  # no fault begins after this
         self.events = 0
         self.trace: list[str] = []
@@ -85,11 +85,11 @@ class World:
         return self.now_ms < self.calm_ms
 
     def chance(self, probability: float) -> bool:
-        """Whether a fault happens now; never in calm weather, so that liveness can be demanded."""
+        """Draws whether a fault happens now; never after the storm, so that the job must finish."""
         return probability > 0.0 and self.stormy and self.random.random() < probability
 
     def delay(self, typical_ms: float) -> float:
-        """Mostly short, now and then ten or forty times as long; in calm weather always short."""
+        """Draws a delay: mostly short, sometimes ten or forty times longer; after the storm always short."""
         draw = self.random.random()
         if not self.stormy:
             return 0.15 * typical_ms * draw
@@ -110,7 +110,7 @@ class World:
         self.trace.append(line)
 
     def run(self, until: Callable[[], bool], limit_ms: float, limit_events: int) -> bool:
-        """Event after event until `until` holds; False: it did not within the limits."""
+        """Runs events until `until` returns True; returns False if it did not within the limits."""
         while self._heap:
             if until():
                 return True
@@ -148,10 +148,10 @@ class World:
             self._unwind(process)
             process.crashed()
 
-    # --- work off the loop ---
+    # --- offloaded work ---
 
     def off_loop(self, process: Process, label: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Run `work`, in one go or with pauses at its calls of the store; `then` with its result."""
+        """Runs `work`, at once or with pauses at its store calls, and then calls `then` with its result."""
         if self.random.random() >= self.pauses:
             then(work())
             return
@@ -161,7 +161,7 @@ class World:
         self._advance(process, label, fiber, then)
 
     def breathe(self) -> None:
-        """A call of the store: work off the loop may have to wait here while others go on."""
+        """Called at each store call: offloaded work may pause here while other processes go on."""
         if self._fiber is not None and self.random.random() < 0.3:
             self._fiber.suspend(self.delay(1.0))
 
@@ -184,7 +184,7 @@ class World:
             fiber.unwind(Crashed)
 
     def close(self) -> None:
-        """The run is over: no thread is left waiting."""
+        """Ends the run: unwinds every fiber, so that no thread is left waiting."""
         for process in self._owners:
             self._unwind(process)
 

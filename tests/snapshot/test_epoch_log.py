@@ -51,7 +51,7 @@ def test_a_publisher_that_slept_through_its_replacement_is_fenced(log: EpochLog)
     old = log.claim("old")
     assert old is not None
     log.claim("new")
-    with pytest.raises(Fenced, match="log record 2 is not ours"):
+    with pytest.raises(Fenced, match="log record 2 belongs to another JobMaster"):
         log.publish(old.record, ref(1, 1))
     newest = log.last()
     assert newest is not None and newest.newest is None

@@ -100,7 +100,7 @@ def test_state_outside_the_subtask_s_key_groups_is_never_written() -> None:
 def test_a_snapshot_of_another_key_hash_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(TABLE, ["k"], ALL, MAX)
     monkeypatch.setattr("engine.snapshot.statefile.KEY_HASH_VERSION", 2)
-    with pytest.raises(CorruptSnapshot, match="written with key hash 1, this Weir has 2"):
+    with pytest.raises(CorruptSnapshot, match="written with key hash 1, but this Weir uses 2"):
         decode(data, ALL)
 
 

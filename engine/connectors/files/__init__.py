@@ -1,4 +1,4 @@
-"""Files as sources: Parquet, CSV and JSON lines; a file, a folder, a glob or a Weir table, read once or watched."""
+"""File sources for Parquet, CSV and JSON lines. They read a file, a folder, a glob or a Weir table, once or watched."""
 
 from engine.connectors.files.csv import CsvSource
 from engine.connectors.files.jsonlines import JsonSource

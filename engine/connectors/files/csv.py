@@ -1,4 +1,4 @@
-"""CSV: with a header, columns are found by name; without, they are the declared ones in their order."""
+"""CSV files: columns are found by name if there is a header; otherwise they are the declared ones in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Dialect:
 
 
 class CsvSource(TextSource):
-    """`null`: how a missing value is written. `multiline`: values in quotes may have newlines; files are not split."""
+    """Reads CSV. `null`: the text of a missing value. `multiline`: allows newlines in quotes; files are not split."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class _Csv:
             if names.count(name) != 1:
                 times = f"{names.count(name)} columns" if name in names else "no column"
                 raise FileError(
-                    f"{path} has {times} {name!r}; its header is {text!r}. Declare what it has, or header=False if its "
-                    "first line is a record"
+                    f"{path} has {times} {name!r}; its header is {text!r}. Declare the columns it has, or give "
+                    "header=False if its first line is a record"
                 )
         return names
 
@@ -93,7 +93,7 @@ class _Csv:
         except pa.ArrowInvalid:
             if not self._instants:
                 raise
-        # Arrow takes instants all with a zone or all without; what the file has is known after one look at it.
+        # Arrow parses a column only if all instants have a zone or none has. Note what the file has for the next chunk.
         table = self._read(lines, {**self._types, **dict.fromkeys(self._instants, pa.string())})
         for name in self._instants:
             declared = self._schema.field(name).type
@@ -104,7 +104,7 @@ class _Csv:
         return conform(table, self._schema)
 
     def _check_closed(self, lines: bytes) -> None:
-        """Arrow lets the end close a quote; it would be another record if more lines followed."""
+        """Raises if a quote is still open at the end: Arrow closes it there, but not if more lines follow."""
         quote = self._dialect.quote.encode()
         last = lines if self._dialect.multiline else lines[lines.rfind(b"\n", 0, -1) + 1 :]
         if last.count(quote) % 2 == 0:
@@ -139,17 +139,17 @@ class _Csv:
         return not line.rstrip(b"\r\n")
 
     def reason(self, error: Exception) -> str:
-        """As Arrow says it, without the row, which is always the first, and with the column's name."""
+        """Returns Arrow's message with the column's name, and without the row number, which is always the first."""
         text = str(error)
         if found := re.match(r"In CSV column #(\d+): (?:Row #1: )?CSV conversion error to (.*)", text, re.DOTALL):
-            return f"column {self._names[int(found[1])]!r} is no {found[2]}"
+            return f"column {self._names[int(found[1])]!r} is not of type {found[2]}"
         if found := re.search(r"Expected (\d+) columns, got (\d+)", text):
             return f"expected {found[1]} columns, got {found[2]}"
         return text.removeprefix("CSV parse error: ")
 
 
 def _instants(values: pa.ChunkedArray, zoned: pa.ChunkedArray, declared: pa.DataType) -> pa.ChunkedArray:
-    """ISO 8601 and Spark's form of it; without a zone it is UTC."""
+    """Parses ISO 8601 and Spark's variant of it; instants without a zone are UTC."""
     missing = pa.scalar(None, pa.string())
     with_zone = pc.if_else(zoned, values, missing).cast(declared)
     without = pc.if_else(zoned, missing, values).cast(pa.timestamp(declared.unit)).cast(declared)

@@ -1,6 +1,6 @@
-"""How a subtask comes by its splits: from a listing that is made once, or by looking again and again.
+"""Finds the splits of a subtask: in a listing that is made once, or by listing again and again.
 
-Invariant: every subtask of every attempt deals out the same listing, so each split has exactly one owner.
+Invariant: all subtasks in all attempts assign splits by the same rule, so each split has exactly one owner.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from engine.protocol.epoch_records import Created
 
 
 class Frozen(Discovery):
-    """A bounded source: whoever lists first decides, by a create-if-absent in the store. What comes later is not read.
+    """The splits of a bounded source: the first subtask to store its listing (create-if-absent) decides for all.
 
-    From the first checkpoint on the snapshot knows all splits, so a fork or a rewind keeps them too.
+    Files that appear later are not read. From the first checkpoint on, the snapshot contains all splits, so a fork or a
+    rewind keeps them too.
     """
 
     def __init__(self, context: SourceContext, known: Sequence[str], listed: Callable[[], list[FileSplit]]) -> None:
@@ -59,7 +60,7 @@ class Frozen(Discovery):
             self._deal(ids)
 
     def _freeze(self) -> list[str]:
-        """Off the task thread."""
+        """Returns the stored listing, or lists and stores it. Runs off the task thread."""
         store, path = self._context.store, self._context.paths.source_listing(self._context.uid)
         try:
             data = store.read(path)
@@ -71,7 +72,7 @@ class Frozen(Discovery):
 
 
 def _read_back(context: SourceContext, path: str) -> bytes:
-    """Another subtask was first, or the store did not say: what is there counts."""
+    """Reads the listing that another subtask stored first, or whose creation had an unknown outcome."""
     try:
         return context.store.read(path)
     except FileNotFoundError as error:
@@ -79,7 +80,7 @@ def _read_back(context: SourceContext, path: str) -> bytes:
 
 
 class Watched(Discovery):
-    """An unbounded source: a file belongs to the subtask that its relative path hashes to; nobody coordinates."""
+    """The splits of an unbounded source. The hash of a file's path gives its subtask, without coordination."""
 
     def __init__(
         self, context: SourceContext, known: Sequence[str], listed: Callable[[], list[FileSplit]], interval_ms: int
@@ -126,7 +127,7 @@ class Watched(Discovery):
             self._take(sorted(files, key=lambda file: (file.mtime_ns, file.path)))
 
     def _take(self, files: Sequence[FileSplit]) -> None:
-        """Those that are new, and this subtask's."""
+        """Adds the files that are new and belong to this subtask."""
         for file in files:
             if file.path not in self._paths and owner(file.path, self._context.parallelism) == self._context.subtask:
                 self._paths.add(file.path)
@@ -134,5 +135,5 @@ class Watched(Discovery):
 
 
 def owner(path: str, parallelism: int) -> int:
-    """Which subtask reads a watched file. Part of the snapshot's meaning: never change it."""
+    """Returns the subtask that reads a watched file. Snapshots depend on it: never change it."""
     return zlib.crc32(path.encode()) % parallelism

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, fields by name; what is missing is null, what is not declared is ignored."""
+"""JSON lines: one object per line, fields by name. Missing fields are null; undeclared fields are ignored."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Json:
 
 
 def _parsed_as(declared: pa.DataType) -> pa.DataType:
-    """Arrow's JSON reader takes no dates, but timestamps; maps and bytes have no form in JSON that it knows."""
+    """Returns the type to parse as: Arrow's JSON reader knows timestamps but no dates, and no maps or bytes at all."""
     types = pa.types
     if types.is_date(declared):
         return pa.timestamp("s")

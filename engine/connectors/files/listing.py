@@ -1,6 +1,6 @@
-"""Which files there are, and what they were when they were listed.
+"""Lists the files of a source, with their sizes and modification times.
 
-Invariant: a split is read only from the very file that was listed: same size, same time of change.
+Invariant: a split is read only from the file that was listed, with the same size and modification time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class FileError(WeirError):
 
 
 class FileSplit(msgspec.Struct, frozen=True, array_like=True):
-    """Part of a file: row groups or bytes from `start` to `end` (None: all of them). `path` is relative.
+    """Part of a file: row groups or bytes from `start` to `end` (None: to the end). `path` is relative.
 
-    Its id says all of it, so a snapshot of positions knows its files without any listing.
+    The id contains all fields, so a snapshot of positions names its files without a listing.
     """
 
     path: str
@@ -46,9 +46,10 @@ class FileSplit(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Location:
-    """A file, a folder or a glob; names that begin with `_` or `.` and `*.tmp` are not there yet.
+    """A file, a folder or a glob. Names that begin with `_` or `.`, and `*.tmp`, are ignored as unfinished.
 
-    `own`: in the job's own store, where nobody changes files; a fork has copies of them, made later.
+    `own`: the files are in the job's own store. They never change there, but a fork's copies have later modification
+    times, so those are not compared.
     """
 
     path: str
@@ -56,25 +57,25 @@ class Location:
 
     def __post_init__(self) -> None:
         if not Path(self.path).is_absolute():
-            raise ValueError(f"{self.path!r} is no absolute path: slots run in folders of their own")
+            raise ValueError(f"{self.path!r} is not an absolute path: write one, because slots run in other folders")
 
     @property
     def base(self) -> Path:
-        """What the paths of splits are relative to, so that a folder may move with its files."""
+        """The folder that the paths of splits are relative to, so that it may move with its files."""
         path = Path(self.path)
         if glob.has_magic(self.path):
             return next(parent for parent in path.parents if not glob.has_magic(str(parent)))
         return path if path.is_dir() else path.parent
 
     def files(self) -> list[FileSplit]:
-        """Whole files, by name."""
+        """Returns the files, unsplit, sorted by name."""
         base = self.base
         found = []
         for path in self._paths(base):
             try:
                 stat = path.stat()
             except FileNotFoundError:
-                continue  # gone since it was listed
+                continue  # deleted since it was listed
             found.append(FileSplit(path.relative_to(base).as_posix(), stat.st_size, stat.st_mtime_ns))
         return sorted(found, key=FileSplit.order)
 
@@ -86,26 +87,26 @@ class Location:
             return [path]
         elif not path.is_dir():
             raise FileError(f"there is no file or folder {self.path}")
-        elif (path / "_spark_metadata").is_dir():  # a Weir table: only what an epoch has published
+        elif (path / "_spark_metadata").is_dir():  # a Weir table: only published files
             return [path / name for name in published(DirectoryStore(path.parent), path.name) or []]
         else:
             paths = path.iterdir()
         return [p for p in paths if not _hidden(p.relative_to(base)) and p.is_file()]
 
     def checked(self, split: FileSplit) -> Path:
-        """The file of a split, if it is still what was listed."""
+        """Returns the file of a split; raises if it is not the one that was listed."""
         path = self.base / split.path
         try:
             stat = path.stat()
         except OSError as error:
             raise FileError(
                 f"{path} can't be read any more ({error.strerror or error}), but was there when it was listed, "
-                "and not all of it has been read: put it back"
+                "and its records have not all been read: put it back"
             ) from error
         if stat.st_size != split.size or (stat.st_mtime_ns != split.mtime_ns and not self.own):
             raise FileError(
                 f"{path} has changed since it was listed ({split.size} bytes then, {stat.st_size} now): files must "
-                "appear whole, by a rename, and stay as they are. Put the old one back, or start a job of another name"
+                "appear whole, by a rename, and never change. Put the old one back, or start a job with another name"
             )
         return path
 

@@ -1,4 +1,4 @@
-"""Parquet: splits are row groups that follow each other, a position is (row group, row)."""
+"""Parquet files: a split is a range of row groups; a position is (row group, row)."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def _check(path: Path, found: pa.Schema, declared: pa.Schema) -> None:
 
 
 def _fits(found: pa.DataType, declared: pa.DataType) -> bool:
-    """The same values: the same type, or one that Spark widens too."""
+    """True if the declared type holds the same values: it is the same type, or one that Spark widens to."""
     types = pa.types
     if types.is_dictionary(found):
         return _fits(found.value_type, declared)
-    if types.is_dictionary(declared):  # Arrow reads no other values as dictionaries
+    if types.is_dictionary(declared):  # Arrow reads only strings and bytes as dictionaries
         values = declared.value_type
         return bool((types.is_string(values) or types.is_binary(values)) and _fits(found, values))
     if types.is_signed_integer(found) and types.is_signed_integer(declared):

@@ -1,7 +1,7 @@
-"""Reading ahead: chunks of a split are read off the task thread, at most one beside the one being handed out.
+"""Reads ahead: chunks of a split are read off the task thread, at most one besides the one being handed out.
 
-A position is where a chunk begins, and how many records of it were handed out: the last number of the list. Whoever
-goes on from it reads again from the beginning of the chunk and drops so many records, however chunks are cut by then.
+A position is where a chunk begins, followed by how many of its records were handed out. A restored reader reads again
+from the beginning of that chunk and drops that many records, even if chunks are cut differently by then.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pyarrow as pa
 from engine.core.sources import MALFORMED, SourceContext, SplitReader
 
 END = "end"
-"""The position of a split that was read to its end: nothing has to be opened to know that."""
+"""The position of a split that was read to its end; such a split is not opened again."""
 
 Position = list[int]
 
 
 @dataclass(frozen=True)
 class BadRecord:
-    """`before`: how many good rows of its chunk precede it."""
+    """A record that could not be parsed. `before`: how many good rows of its chunk precede it."""
 
     before: int
     file: str
@@ -34,7 +34,7 @@ class BadRecord:
 
 @dataclass(frozen=True)
 class Chunk:
-    """`at`: the position of its first record. `after`: of the first behind it; None: it ends the split."""
+    """Records read at once. `at`: the position of the first. `after`: that of the next chunk; None: the split ends."""
 
     rows: pa.RecordBatch
     at: Position
@@ -43,11 +43,11 @@ class Chunk:
 
 
 class ChunkReader(ABC):
-    """Reads a split from some position on, off the task thread."""
+    """Reads a split from a position on, off the task thread."""
 
     @abstractmethod
     def read(self) -> Chunk:
-        """The next records; not called again after the chunk that ends the split."""
+        """Returns the next chunk; not called again after the one that ends the split."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -55,21 +55,21 @@ class ChunkReader(ABC):
 
 @dataclass
 class _Handing:
-    """How far a chunk was handed out, in good rows and bad records."""
+    """A chunk, and how many of its good rows and bad records were handed out."""
 
     chunk: Chunk
     rows: int = 0
     bad: int = 0
 
     def skip(self, records: int) -> int:
-        """Go past so many records; returns how many it does not have."""
+        """Skips this many records; returns how many of them lie beyond this chunk."""
         bad = self.chunk.bad
         self.bad = sum(record.before + index < records for index, record in enumerate(bad))
         self.rows = min(records - self.bad, self.chunk.rows.num_rows)
         return records - self.bad - self.rows
 
     def take(self, max_rows: int) -> tuple[pa.RecordBatch, Sequence[BadRecord]]:
-        """The next rows, with the bad records among them."""
+        """Returns the next rows and the bad records among them."""
         rows = self.chunk.rows.slice(self.rows, max_rows)
         self.rows += rows.num_rows
         first = self.bad
@@ -88,7 +88,7 @@ class _Handing:
 
 @dataclass
 class ReadAhead(SplitReader):
-    """`open`: a reader from a position on, None: from the split's beginning; called off the task thread."""
+    """Hands out one split. `open`: opens a reader at a position (None: the beginning), off the task thread."""
 
     open: Callable[[Position | None], ChunkReader]
     start: Position | str | None
@@ -121,7 +121,7 @@ class ReadAhead(SplitReader):
     def _drop_exhausted(self) -> None:
         while self._queue and self._queue[0].exhausted:
             after = self._queue.popleft().chunk.after
-            # What is still to be dropped was handed out before the position that this reader began at.
+            # The records still to be skipped were handed out before this reader was restored.
             self._position = END if after is None else [*after[:-1], after[-1] + self._skip]
 
     def _read_on(self) -> None:
@@ -130,7 +130,7 @@ class ReadAhead(SplitReader):
             self.context.offload.submit(self.context.lane, self._read, self._done)
 
     def _read(self) -> Chunk:
-        """Off the task thread."""
+        """Runs off the task thread."""
         if self._reader is None:
             self._reader = self.open([*self.start[:-1], 0] if isinstance(self.start, list) else None)
         return self._reader.read()

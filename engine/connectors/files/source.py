@@ -1,4 +1,4 @@
-"""`FileSource`: what Parquet, CSV and JSON sources have in common. A format says how to split and read one."""
+"""`FileSource`: the base of the Parquet, CSV and JSON sources. A subclass splits and reads one format."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from engine.core.sources import Discovery, Source, SourceContext, SplitReader
 
 
 class FileSource(Source):
-    """`path`: a file, a folder, a glob or a Weir table's folder. `watch`: how often to look for new ones, for ever."""
+    """Reads `path`: a file, a folder, a glob or a Weir table. `watch`: how often to look for new files, without end."""
 
-    open_splits = 2  # one is parsed while the other is handed out
+    open_splits = 2  # one is read while the other is handed out
 
     def __init__(self, path: str, watch: Duration | None) -> None:
         self.location = Location(path)
         self.watch_ms = None if watch is None else to_ms(watch)
         if self.watch_ms == 0:
-            raise ValueError(f"watch={watch!r}: looking without a pause keeps a core busy; write '2 s'")
+            raise ValueError(f"watch={watch!r}: looking without a pause keeps a core busy; write '2 s' or so")
 
     def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
         if self.watch_ms is not None:
@@ -41,7 +41,7 @@ class FileSource(Source):
         return ReadAhead(open_at, position, context)
 
     def _listed(self) -> list[FileSplit]:
-        """Off the task thread."""
+        """Returns the splits of all files. Runs off the task thread."""
         files = self.location.files()
         if not files:
             raise FileError(f"there are no files to read in {self.location.path}")
@@ -49,8 +49,8 @@ class FileSource(Source):
 
     @abstractmethod
     def splits_of(self, path: Path, file: FileSplit) -> list[FileSplit]:
-        """Parts that can be read on their own, in order; off the task thread."""
+        """Returns the parts of a file that can be read independently, in order. Runs off the task thread."""
 
     @abstractmethod
     def chunks(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> ChunkReader:
-        """Opens a split; off the task thread."""
+        """Opens a split at a position; None: at its beginning. Runs off the task thread."""

@@ -1,7 +1,7 @@
-"""Lines of text: byte ranges of whole lines are parsed at once; only where that fails, bad lines are looked for.
+"""Text files: many lines are parsed at once, and bad lines are searched for only if that fails.
 
-A split has the lines that begin in its range. Every line that is not blank is one record, good or bad, so a position
-(byte offset where a chunk begins, records of it handed out) means the same however chunks are cut.
+A split has the lines that begin in its range. Invariant: every line that is not blank is one record, good or bad, so a
+position (byte offset of a chunk, records of it handed out) does not depend on how chunks are cut.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine.core.sources import MALFORMED
 SPLIT_BYTES = 32 << 20
 CHUNK_BYTES = 4 << 20
 RECORD_BYTES = 64 << 20
-"""A longer record is taken for a file that has no lines."""
+"""The longest record; a longer one means that the file has no lines."""
 
 HEADER_BYTES = 1 << 20
 
@@ -33,27 +33,29 @@ Policy = Literal["fail", "skip", "dead_letter"]
 
 
 class LineFormat(Protocol):
-    """How the lines of one file become rows."""
+    """Parses the lines of one file."""
 
     skip_bytes: int
-    """What comes before the first record, such as a header."""
+    """Bytes before the first record, such as a header."""
 
     def parse(self, lines: bytes) -> pa.RecordBatch:
-        """Rows of the declared schema; raises ValueError (Arrow's is one) where they are not as declared."""
+        """Returns rows of the declared schema; raises ValueError (Arrow's is a subclass) if a line does not fit."""
 
     def ends(self, data: bytes) -> np.ndarray:
-        """Behind each end of a line in `data`, which begins with one."""
+        """Returns the offset after each line end in `data`, which begins at the start of a line."""
 
     def blank(self, line: bytes) -> bool:
-        """Whether it is no record at all."""
+        """True if the line is empty and so not a record."""
 
     def reason(self, error: Exception) -> str:
-        """Why one line was not parsed."""
+        """Returns why a line could not be parsed."""
 
 
 class TextSource(FileSource):
-    """`malformed`: what becomes of a record that is not as declared: "fail" (the job does), "skip" (it is counted), or
-    "dead_letter" (it goes to the side output `MALFORMED`)."""
+    """A source of lines. `malformed`: what to do with a record that does not fit the declared schema.
+
+    "fail" fails the job, "skip" only counts the record, "dead_letter" sends it to the side output `MALFORMED`.
+    """
 
     def __init__(self, path: str, watch: Duration | None, malformed: Policy, splittable: bool = True) -> None:
         super().__init__(path, watch)
@@ -77,11 +79,11 @@ class TextSource(FileSource):
 
     @abstractmethod
     def format(self, path: Path, head: bytes, schema: pa.Schema) -> LineFormat:
-        """For one file, which begins with `head`."""
+        """Returns the format of one file, which begins with `head`."""
 
 
 class _Lines:
-    """The bytes of a split, cut behind ends of lines. `offset`: where the next ones begin."""
+    """Reads the lines of a split. `offset`: where the next line begins."""
 
     def __init__(self, path: Path, split: FileSplit, start: Position | None, form: LineFormat) -> None:
         self.path = path
@@ -93,11 +95,11 @@ class _Lines:
         between = start is None and split.start > form.skip_bytes
         self.offset = start[0] if start else split.start - 1 if between else form.skip_bytes
         self._seek(self.offset)
-        if between:  # the line before belongs to the split before, also where it ends exactly here
+        if between:  # the first line belongs to the previous split, even if it ends exactly here
             self._cut(self._first_end())
 
     def next(self) -> tuple[bytes, np.ndarray]:
-        """Lines that begin in the split, with where each of them ends; none: there are no more."""
+        """Returns the next lines that begin in the split, and where each ends; empty at the end."""
         left = None if self._end is None else self._end - self.offset
         if left is not None and left <= 0:
             return b"", np.array([], np.int64)
@@ -115,7 +117,7 @@ class _Lines:
         return (self._eof and not self._carry) or (self._end is not None and self.offset >= self._end)
 
     def before(self, offset: int) -> int:
-        """How many lines end before it."""
+        """Returns how many lines end before the offset."""
         found = 0
         with _opened(self.path) as stream:
             while offset > 0 and (data := stream.read(min(offset, CHUNK_BYTES))):
@@ -130,11 +132,11 @@ class _Lines:
         if not _compression(self.path):
             self._stream.seek(offset)
             return
-        while offset > 0 and (passed := self._stream.read(min(offset, CHUNK_BYTES))):  # no way but through
+        while offset > 0 and (passed := self._stream.read(min(offset, CHUNK_BYTES))):  # compressed streams can't seek
             offset -= len(passed)
 
     def _first_end(self) -> int:
-        """Where the first line ends, reading as far as it takes."""
+        """Returns where the first line ends; reads on until it does."""
         while True:
             ends = self._form.ends(self._carry)
             if len(ends):
@@ -158,14 +160,14 @@ class _Lines:
 
 
 class _Chunks(ChunkReader):
-    """Rows of lines."""
+    """Parses the lines of a split into chunks."""
 
     def __init__(self, lines: _Lines, form: LineFormat, schema: pa.Schema, fail: bool) -> None:
         self._lines = lines
         self._form = form
         self._schema = schema
         self._fail = fail
-        self._counted = (0, 0)  # an offset, and how many lines end before it
+        self._counted = (0, 0)  # an offset, and the number of lines that end before it
 
     def read(self) -> Chunk:
         at = self._lines.offset
@@ -177,7 +179,7 @@ class _Chunks(ChunkReader):
         return Chunk(rows, [at, 0], None if self._lines.ended else [self._lines.offset, 0], bad)
 
     def _parse(self, at: int, data: bytes, ends: np.ndarray) -> tuple[pa.RecordBatch, list[BadRecord]]:
-        """All lines at once; if that fails, halves of them, and so on down to the bad ones."""
+        """Parses all lines at once; if that fails, halves of them, down to the single bad lines."""
         if data and isinstance(rows := self._rows(data, len(ends)), pa.RecordBatch):
             return rows, []
         starts = np.concatenate([[0], ends[:-1]]) if data else ends
@@ -204,7 +206,7 @@ class _Chunks(ChunkReader):
             rows = self._form.parse(lines)
         except ValueError as error:
             return error
-        return rows if rows.num_rows == records else ValueError(f"{rows.num_rows} records where {records} are due")
+        return rows if rows.num_rows == records else ValueError(f"{rows.num_rows} records, expected {records}")
 
     def _bad(self, before: int, at: int, data: bytes, begin: int, end: int, error: Exception) -> BadRecord:
         text = data[begin:end].rstrip(b"\r\n").decode("utf-8", "replace")
@@ -213,12 +215,12 @@ class _Chunks(ChunkReader):
             shown = text if len(text) <= 200 else text[:197] + "..."
             raise FileError(
                 f"{record.file}, line {record.line}: {record.reason}; the line is {shown!r}. Mend the file and start a "
-                'job of another name, or give the source malformed="skip" or malformed="dead_letter"'
+                'job with another name, or give the source malformed="skip" or malformed="dead_letter"'
             )
         return record
 
     def _line(self, at: int, data: bytes, begin: int) -> int:
-        """The number of the line at `at + begin`, counted from the one asked for before."""
+        """Returns the number of the line at `at + begin`, counting on from the previous call."""
         offset, lines = self._counted
         if offset < at:
             offset, lines = at, self._lines.before(at)
@@ -242,12 +244,12 @@ def _opened(path: Path) -> Any:
 
 
 def newlines(data: bytes) -> np.ndarray:
-    """Behind each newline."""
+    """Returns the offset after each newline."""
     return np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of exactly the declared schema."""
+    """Returns one batch of exactly the declared schema; raises if a value does not fit."""
     columns = []
     for field in schema:
         column = table.column(field.name).combine_chunks()

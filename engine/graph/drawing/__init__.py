@@ -1,1 +1,1 @@
-"""Graphs as text, Mermaid and SVG."""
+"""Draws graphs as text, Mermaid and SVG."""

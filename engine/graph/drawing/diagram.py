@@ -1,4 +1,4 @@
-"""The three graphs of a job as diagrams (A10): boxes and arrows, to be drawn as text, Mermaid or SVG."""
+"""Turns the three graphs of a job into diagrams (A10): boxes and arrows, which `render.py` draws."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Box:
-    """`id` is its name too. `lane`: boxes of one lane are drawn together."""
+    """A box with its name (`id`). Boxes of the same `lane` are drawn together."""
 
     id: str
     note: str
@@ -31,7 +31,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """`edge`: whose channel it is; a picture names the exchange of an edge once."""
+    """An arrow between two boxes. Several arrows may belong to one `edge`; SVG shows the label of an edge once."""
 
     edge: str
     source: str
@@ -51,7 +51,7 @@ class Diagram:
 
 
 def diagrams(stream_graph: StreamGraph, graph: JobGraph, level: Level | None) -> list[Diagram]:
-    """Of this level; None: of all three."""
+    """Returns the diagram of one level, or of all three if `level` is None."""
     drawn = {
         Level.STREAM: of_stream_graph(stream_graph),
         Level.JOB: of_job_graph(graph),
@@ -61,7 +61,7 @@ def diagrams(stream_graph: StreamGraph, graph: JobGraph, level: Level | None) ->
 
 
 def of_stream_graph(graph: StreamGraph) -> Diagram:
-    """Operators as they were written."""
+    """Shows the operators as they were written."""
     boxes = tuple(
         Box(node.uid, f"×{node.parallelism}", (_kind(node),), _group(node, graph.nodes)) for node in graph.nodes
     )
@@ -79,7 +79,7 @@ def of_stream_graph(graph: StreamGraph) -> Diagram:
 
 
 def of_job_graph(graph: JobGraph) -> Diagram:
-    """Vertices, each a chain of operators."""
+    """Shows the vertices, each with its chain of operators."""
     boxes = tuple(
         Box(vertex.id, f"×{vertex.parallelism}", vertex.chain, _group(vertex, graph.vertices))
         for vertex in graph.vertices
@@ -89,7 +89,7 @@ def of_job_graph(graph: JobGraph) -> Diagram:
 
 
 def of_execution_graph(execution: ExecutionGraph) -> Diagram:
-    """Subtasks in their slots, and the channels between them."""
+    """Shows the subtasks in their slots, and the channels between them."""
     keyed = {edge.target for edge in execution.graph.edges if edge.exchange.kind is ExchangeKind.HASH}
 
     def lines(subtask: SubtaskId) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def _edge_label(edge: JobEdge) -> str:
 
 
 def _label(exchange: Exchange, tag: str | None) -> str:
-    """`tag`: of the side output that it carries."""
+    """Returns the label of an edge. `tag` is the name of the side output that the edge carries."""
     return f"{tag}: {exchange}" if tag else str(exchange)
 
 
@@ -124,7 +124,7 @@ def _kind(node: StreamNode) -> str:
 
 
 def _group(of: StreamNode | JobVertex, among: Sequence[StreamNode | JobVertex]) -> str:
-    """Its slot sharing group, where there is another than the default."""
+    """Returns the label of a slot sharing group, or nothing if all are in the default group."""
     apart = any(other.slot_sharing_group != DEFAULT_GROUP for other in among)
     return f"slot sharing group {of.slot_sharing_group}" if apart else ""
 

@@ -1,4 +1,4 @@
-"""Diagrams as text, as Mermaid (both here) and as SVG (`render_svg.py`)."""
+"""Draws diagrams as text and Mermaid (here) and as SVG (`svg.py`)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _text_lines(diagram: Diagram) -> Iterator[str]:
 
 
 def mermaid(diagrams: Sequence[Diagram]) -> str:
-    """One flowchart; several diagrams are subgraphs of it."""
+    """Returns one flowchart, with each diagram as a subgraph."""
     lines = ["flowchart LR"]
     for number, diagram in enumerate(diagrams):
         lines += [f"  {line}" for line in _mermaid_lines(diagram, chr(ord("a") + number))]

@@ -1,4 +1,4 @@
-"""Diagrams as SVG: a layered layout from left to right, lanes as bands; readable on light and on dark pages."""
+"""Draws diagrams as SVG: layers from left to right, lanes as bands. They are readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from html import escape
 from engine.graph.drawing.diagram import Arrow, Box, Diagram
 
 CHAR = 7.25
-"""The width of a character: the font is monospaced, 12 px."""
+"""The width of a character in pixels; the font is monospaced, 12 px."""
 
 LINE = 17
 PADDING = 12
@@ -33,7 +33,7 @@ STYLE = """
 
 
 def svg(diagrams: Sequence[Diagram]) -> str:
-    """All of them, one below the other."""
+    """Draws the diagrams one below the other."""
     layouts = [_Layout(diagram) for diagram in diagrams]
     width = max(layout.width for layout in layouts)
     parts: list[str] = []
@@ -63,7 +63,7 @@ class _Place:
 
 
 class _Layout:
-    """A column per layer: a box stands right of everything that sends to it. Lanes lie one below the other."""
+    """Places the boxes of a diagram. A box stands right of all boxes that send to it; lanes lie one below the other."""
 
     def __init__(self, diagram: Diagram) -> None:
         self._diagram = diagram
@@ -96,7 +96,7 @@ class _Layout:
         return columns
 
     def _column_lefts(self) -> list[float]:
-        """Between two columns there is room for the longest label of what leaves the first."""
+        """Returns the left edge of each column. The gap after a column has room for its longest outgoing label."""
         lefts, left = [], MARGIN + PADDING + 0.0
         for column in range(max(self._columns.values()) + 1):
             lefts.append(left)
@@ -108,7 +108,7 @@ class _Layout:
         return max(_width(box) for box in self._diagram.boxes if self._columns[box.id] == column)
 
     def _place_lane(self, lane: str, top: float) -> float:
-        """Stacks the boxes of each column, in the middle of the lane; returns where the next lane begins."""
+        """Stacks the boxes of each column in the middle of the lane; returns where the next lane begins."""
         stacks: dict[int, list[Box]] = {}
         for box in self._diagram.boxes:
             if box.lane == lane:
@@ -150,7 +150,7 @@ class _Layout:
         return f'<path class="arrow" marker-end="url(#head)" d="{curve}"/>'
 
     def _label(self, arrow: Arrow) -> str:
-        """On the curve: in its middle, or past the border when it leads to another lane."""
+        """Draws a label on its curve: in the middle, or beyond the lane's border if the curve leads to another lane."""
         x1, y1, x2, y2 = self._ends(arrow)
         t = 0.5 if self._lanes[arrow.source] == self._lanes[arrow.target] else 0.65
         x = x1 + (x2 - x1) * (1.5 * t * (1 - t) + t**3)

@@ -1,1 +1,1 @@
-"""When a barrier has come on every channel."""
+"""Decides when the barrier of a checkpoint has arrived on every channel of an input gate."""

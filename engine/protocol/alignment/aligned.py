@@ -1,7 +1,7 @@
-"""`AlignedBarriers`: exactly once.
+"""`AlignedBarriers` aligns barriers for exactly-once checkpoints.
 
-Invariant: between the first and the last barrier of a checkpoint no record from a channel whose barrier has come is
-handed out.
+Invariant: between the first and the last barrier of a checkpoint, no record is handed out from a channel whose barrier
+has arrived.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from engine.protocol.alignment.aligner import Aligned, BarrierOutcome, Supersede
 
 
 class AlignedBarriers:
-    """EXACTLY_ONCE: one checkpoint is aligned at a time; channels that have its barrier wait for the others."""
+    """Aligns one checkpoint at a time (EXACTLY_ONCE); channels whose barrier has arrived wait for the others."""
 
     def __init__(self, channels: int) -> None:
         assert channels > 0
@@ -18,8 +18,8 @@ class AlignedBarriers:
         self._current: int | None = None
         self._arrived: set[int] = set()
         self._since_ms = 0.0
-        self._closed = 0  # every checkpoint up to this one is over here: aligned, superseded or aborted
-        self._aborted: set[int] = set()  # later ones that are over already; what is aligned now goes on
+        self._closed = 0  # every checkpoint up to this one is aligned, superseded or aborted
+        self._aborted: set[int] = set()  # aborted checkpoints after `_closed`, other than the current one
 
     def blocked(self, channel: int) -> bool:
         return channel in self._arrived

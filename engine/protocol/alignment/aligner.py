@@ -1,7 +1,7 @@
-"""When has a barrier come on every channel? One `BarrierAligner` per input gate, and what it says.
+"""`BarrierAligner` decides when a barrier has arrived on every channel; each input gate has one.
 
-A gate only asks `blocked(channel)` and tells what came, so a further mode (unaligned) is a further class beside
-`aligned.py` and `tracked.py` and nothing else.
+The gate only asks `blocked(channel)` and reports barriers and aborts. So another mode (unaligned) only needs another
+class beside those of `aligned.py` and `tracked.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Aligned:
-    """The barrier has come on every channel: take the snapshot now."""
+    """The barrier has arrived on every channel; the subtask takes its snapshot now."""
 
     checkpoint: int
     alignment_ms: float
@@ -20,7 +20,7 @@ class Aligned:
 
 @dataclass(frozen=True)
 class Superseded:
-    """A barrier of a newer checkpoint came first: the older one will never be complete here."""
+    """A newer checkpoint's barrier arrived first, so this checkpoint will never be complete here."""
 
     checkpoint: int
 
@@ -30,10 +30,10 @@ BarrierOutcome = Aligned | Superseded
 
 class BarrierAligner(Protocol):
     def blocked(self, channel: int) -> bool:
-        """Whether nothing may be taken from this channel now."""
+        """Returns True if the gate may take nothing from this channel now."""
 
     def on_barrier(self, channel: int, checkpoint: int, now_ms: float) -> list[BarrierOutcome]:
-        """A barrier was taken from this channel."""
+        """Takes note of a barrier that the gate took from this channel."""
 
     def on_abort(self, checkpoint: int) -> None:
-        """The checkpoint was aborted: its barriers mean nothing any more."""
+        """Takes note of an aborted checkpoint; its barriers are ignored from now on."""

@@ -1,4 +1,4 @@
-"""`TrackedBarriers`: at least once. It never holds a channel back."""
+"""`TrackedBarriers` tracks barriers for at-least-once checkpoints. Invariant: it never blocks a channel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from engine.protocol.alignment.aligner import Aligned, BarrierOutcome, Supersede
 
 
 class TrackedBarriers:
-    """AT_LEAST_ONCE: count barriers, never hold a channel back; several checkpoints may be under way."""
+    """Counts the barriers of each checkpoint (AT_LEAST_ONCE); several checkpoints may be under way."""
 
     def __init__(self, channels: int) -> None:
         assert channels > 0

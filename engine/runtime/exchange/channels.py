@@ -1,6 +1,6 @@
-"""The two ends of a channel, and the output gate that spreads batches over the channels of one edge.
+"""The two ends of a channel, and the output gate that distributes batches over the channels of one edge.
 
-Invariants: a sender never exceeds its credit; frames arrive in sequence, each once; a signal stays behind the data that
+Invariants: a sender never exceeds its credit. Frames arrive in sequence, each once. A signal never overtakes data that
 was emitted before it.
 """
 
@@ -19,7 +19,7 @@ from engine.runtime.exchange.partitioners import Partitioner
 
 
 class OutputChannel:
-    """The sending end. What has no credit yet waits in `_waiting`; while it does, the subtask takes no new input."""
+    """The sending end. Elements without credit wait in `_waiting`; meanwhile the subtask takes no new input."""
 
     def __init__(
         self, attempt: AttemptId, channel: ChannelId, transport: Transport, frame_bytes: int = MAX_FRAME_BYTES
@@ -63,12 +63,12 @@ class OutputChannel:
 
 
 def sliced(batch: pa.RecordBatch, frame_bytes: int = MAX_FRAME_BYTES) -> list[pa.RecordBatch]:
-    """Pieces that each fit into a frame."""
+    """Cuts a batch into pieces that each fit into a frame."""
     size = batch.nbytes
     if size <= frame_bytes:
         return [batch]
     if any(pa.types.is_dictionary(field.type) for field in batch.schema):
-        batch = _with_own_dictionaries(batch)  # a slice carries all of its dictionary, however few rows use
+        batch = _with_own_dictionaries(batch)  # a slice carries its whole dictionary
         if batch.nbytes <= frame_bytes:
             return [batch]
     if batch.num_rows == 1:
@@ -78,7 +78,7 @@ def sliced(batch: pa.RecordBatch, frame_bytes: int = MAX_FRAME_BYTES) -> list[pa
 
 
 def _with_own_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows and types; each dictionary holds only what these rows use."""
+    """Returns the same rows and types with dictionaries that hold only the values of these rows."""
     columns = []
     for column in batch.columns:
         if pa.types.is_dictionary(column.type):
@@ -91,7 +91,7 @@ def _with_own_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class OutputGate:
-    """Everything one subtask sends along one edge."""
+    """The sending side of one edge in one subtask: its channels and their partitioner."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class OutputGate:
 
 
 class InputChannel:
-    """The receiving end: a queue that the gate polls."""
+    """The receiving end: a queue that the input gate polls."""
 
     def __init__(self, channel: ChannelId) -> None:
         self.id = channel
@@ -137,14 +137,14 @@ class InputChannel:
     def receive(self, frame: Frame) -> None:
         self._sequence += 1
         if frame.sequence != self._sequence:
-            raise ChannelError(f"channel {self.id}: frame {frame.sequence} came where {self._sequence} was due")
+            raise ChannelError(f"channel {self.id}: frame {frame.sequence} arrived where {self._sequence} was due")
         self._queue.append((frame.element, frame.size))
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def take(self, max_rows: int) -> tuple[Element, int]:
-        """The next element and the bytes it gives back. A batch beyond `max_rows` is cut; the rest stays first."""
+        """Returns the next element and the bytes that it frees. Cuts a batch at `max_rows`; the rest stays first."""
         element, size = self._queue.popleft()
         if isinstance(element, pa.RecordBatch) and element.num_rows > max_rows:
             self._queue.appendleft((element.slice(max_rows), size))

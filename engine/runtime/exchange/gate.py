@@ -1,4 +1,4 @@
-"""`InputGate`: the inputs of one subtask. Decides what is taken next, keeps barriers and watermarks in order."""
+"""`InputGate`: the inputs of one subtask. It decides which element is next, aligns barriers and merges watermarks."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ class Second:
 
 @dataclass(frozen=True)
 class Ended:
-    """Every channel has said EndOfData."""
+    """Every channel has delivered EndOfData."""
 
 
 Taken: TypeAlias = pa.RecordBatch | Second | Watermark | StreamStatus | Ended | BarrierOutcome
 
 
 class InputGate:
-    """`second`: the edges of the second input. `timeless`: those without event time, beside others that have it: they
-    have no clock to hold back."""
+    """Polls the input channels in turn. `second`: the edges of the second input.
+
+    `timeless`: edges without event time next to others that have it; they do not hold the clock back.
+    """
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class InputGate:
         self._hold = limits.own_bytes // 4
         self._watermarks = [MAX_WATERMARK if channel.edge in timeless else MIN_WATERMARK for channel in channels]
         self._watermark = MIN_WATERMARK
-        self._behind = self._watermarks.count(MIN_WATERMARK)  # active inputs not past the clock: they hold it back
+        self._behind = self._watermarks.count(MIN_WATERMARK)  # active channels that hold the clock back
         self._idle_channels = [False] * len(channels)
         self._idle = False
         self._ended = 0
@@ -77,13 +79,13 @@ class InputGate:
         self._aligner.on_abort(checkpoint)
 
     def triggered_at_ms(self, checkpoint: int) -> int:
-        """When the aligned checkpoint was triggered; forgets all up to it."""
+        """Returns when the aligned checkpoint was triggered; forgets it and all earlier ones."""
         result = self._triggered_at_ms[checkpoint]
         self._triggered_at_ms = {c: at for c, at in self._triggered_at_ms.items() if c > checkpoint}
         return result
 
     def poll(self, max_rows: int, now_ms: float) -> Taken | None:
-        """The next thing to do: rows, a clock that advanced or fell idle, a barrier that came everywhere, the end."""
+        """Returns the next thing to handle: rows, a watermark, a change of idleness, an aligned barrier, or the end."""
         while not self._ready:
             position = self._pick()
             if position is None:
@@ -112,7 +114,7 @@ class InputGate:
         return self._ready.pop(0)
 
     def _pick(self) -> int | None:
-        """Channels in turn, so that none starves; never one that waits for the barriers of the others (D2)."""
+        """Picks channels in turn, so that none starves; skips channels that wait for the barriers of others (D2)."""
         count = len(self._channels)
         for step in range(count):
             position = (self._next + step) % count
@@ -122,7 +124,7 @@ class InputGate:
         return None
 
     def _on_watermark(self, position: int, timestamp_ms: int) -> None:
-        """All inputs are looked at only when the last that held the clock back has moved on."""
+        """Notes a watermark. Scans all channels only when the last one that held the clock back has advanced."""
         before = self._watermarks[position]
         self._watermarks[position] = max(before, timestamp_ms)
         if before <= self._watermark < timestamp_ms and not self._idle_channels[position]:
@@ -131,10 +133,11 @@ class InputGate:
             self._advance()
 
     def _advance(self) -> None:
-        """The clock is the lowest of the active inputs; it never goes back.
+        """Sets the clock to the lowest watermark of the active channels; it never goes back.
 
-        An input at +∞ has ended: it holds nothing back, and does not end the time of one that is only idle. Where all
-        that have not ended are idle, the clock is the highest of them: as if each had fallen idle before it.
+        A channel at +∞ has ended and holds nothing back, but does not end time while another is only idle. If all
+        channels that have not ended are idle, the clock is their highest watermark, as if the one furthest ahead had
+        fallen idle last.
         """
         inputs = zip(self._watermarks, self._idle_channels, strict=True)
         going = [(mark, idle) for mark, idle in inputs if mark < MAX_WATERMARK]

@@ -1,6 +1,7 @@
-"""Which channel of an output gate gets which rows: one partitioner per kind of exchange (A4).
+"""Partitioners decide which channel of an output gate gets which rows; there is one per kind of exchange (A4).
 
-Invariant: what a sender did before decides alone where rows go, never chance: the simulator repeats it.
+Invariant: a row's target depends only on the row and on the rows that this sender sent before, never on chance, so that
+the simulator can repeat a run.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ Parts = Iterator[tuple[int, pa.RecordBatch]]
 Targets = npt.NDArray[np.integer[Any]]
 
 _SENDER_BITS = 44
-"""Row numbers of one sender in one attempt fit below."""
+"""The row numbers of one sender in one attempt fit into this many bits."""
 
 
 class Partitioner(Protocol):
     def split(self, batch: pa.RecordBatch) -> Parts:
-        """(target, rows) pairs: a target is a position among the gate's channels, and its rows keep their order."""
+        """Yields (target, rows): the target is an index into the gate's channels; its rows keep their order."""
 
 
 class HashPartitioner:
-    """Same key, same subtask, always (A3)."""
+    """Sends rows of the same key to the same subtask, always (A3)."""
 
     def __init__(self, keys: Sequence[str], targets: int, max_parallelism: int) -> None:
         self._keys = list(keys)
@@ -46,9 +47,9 @@ class HashPartitioner:
 
 
 class CustomPartitioner:
-    """As the user's function says, which is asked once per distinct key of a batch.
+    """Sends rows where the user's function says; calls it once per distinct key of a batch.
 
-    A key is the column's value, or a tuple of them. `uid` and `subtask`: who sends, for the error.
+    A key is the column's value, or a tuple of the columns' values. `uid` and `subtask` name the sender in errors.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class CustomPartitioner:
 
 
 def _codes(columns: Sequence[pa.Array]) -> tuple[npt.NDArray[np.int64], int]:
-    """A number per row, from 0, that is the same for the same key; and how many there are."""
+    """Returns a code per row, equal for equal keys and counted from 0, and the number of distinct codes."""
     codes, distinct = _encode(columns[0])
     for column in columns[1:]:
         more, count = _encode(column)
@@ -97,7 +98,7 @@ def _encode(column: pa.Array) -> tuple[npt.NDArray[np.int64], int]:
 
 
 class ShufflePartitioner:
-    """Each row anywhere, with the same probability: row n of a sender goes where the hash of n and the sender says."""
+    """Spreads rows evenly at random: the hash of the sender and the row's number gives the target."""
 
     def __init__(self, targets: int, sender: int) -> None:
         self._targets = targets
@@ -110,7 +111,7 @@ class ShufflePartitioner:
 
 
 class RebalancePartitioner:
-    """Contiguous slices in turn, without a copy. The remainder goes round too: totals differ by at most one row."""
+    """Deals out contiguous slices in turn, without a copy. Remainders rotate, so totals differ by at most one row."""
 
     def __init__(self, targets: int, first: int) -> None:
         self._targets = targets
@@ -127,7 +128,7 @@ class RebalancePartitioner:
 
 
 class BroadcastPartitioner:
-    """Every row to everyone."""
+    """Sends every row to every channel."""
 
     def __init__(self, targets: int) -> None:
         self._targets = targets
@@ -138,7 +139,7 @@ class BroadcastPartitioner:
 
 
 class FirstPartitioner:
-    """Everything to the first channel: the only one there is (forward), or subtask 0's (global)."""
+    """Sends all rows to the first channel: the only one (forward), or that of subtask 0 (global)."""
 
     def split(self, batch: pa.RecordBatch) -> Parts:
         yield 0, batch

@@ -1,1 +1,1 @@
-"""The operators of a chain, one concept a file."""
+"""The operators of a chain."""

@@ -1,4 +1,4 @@
-"""What an operator is. All of its methods run on the task thread, so operators need no locks."""
+"""The interface of operators. All methods run on the task thread, so operators need no locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.state.key_groups import KeyGroupRange
 
 
 class Output(Protocol):
-    """What follows an operator: the next one of its chain, or the subtask's output gates."""
+    """Where an operator emits to: the next operator of its chain, or the subtask's output gates."""
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
 
@@ -28,7 +28,7 @@ class Output(Protocol):
 
 @dataclass(frozen=True)
 class OperatorContext:
-    """What an operator may use."""
+    """The identity of an operator in one subtask and attempt, and the services that it may use."""
 
     uid: str
     subtask: SubtaskId
@@ -42,11 +42,11 @@ class OperatorContext:
     paths: JobPaths
     counters: Counters
     named: bool = True
-    """Whether its uid is the author's own: state is found again by it."""
+    """True if the author chose the uid, so that state can be found by it."""
 
     @property
     def lane(self) -> str:
-        """Offloaded work of one subtask runs in order."""
+        """The lane of offloaded work: the work of one subtask runs in order."""
         return str(self.subtask)
 
     def count(self, name: str, rows: int) -> None:
@@ -55,7 +55,7 @@ class OperatorContext:
 
 @dataclass(frozen=True)
 class StatePart:
-    """A state table to write: made by the synchronous part as references, turned into a file by the upload."""
+    """A state table to write: `table` holds references taken at the barrier; the upload calls it and writes a file."""
 
     name: str
     table: Callable[[], pa.Table]
@@ -65,7 +65,7 @@ class StatePart:
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """The state at a barrier. `pre_commit` runs with the upload and returns all that the sink still has to commit."""
+    """The state at a barrier. `pre_commit` runs with the upload and returns all committables that are not committed."""
 
     inline: dict[str, Any] = field(default_factory=dict)
     parts: tuple[StatePart, ...] = ()
@@ -74,8 +74,11 @@ class OperatorSnapshot:
 
 @dataclass(frozen=True)
 class RestoredState:
-    """What a restored subtask finds: the inline parts of each subtask whose key groups meet its own, the tables of its
-    key groups, and its shares of operator state."""
+    """The state that one operator of a restored subtask starts from.
+
+    `inline`: the inline parts of all former subtasks whose key groups overlap its own. `tables`: the rows of its key
+    groups. `operator`: its shares of operator state.
+    """
 
     inline: list[dict[str, Any]]
     tables: list[tuple[str, pa.Table]]
@@ -83,37 +86,37 @@ class RestoredState:
 
 
 class Operator:
-    """Stateless by default: rows in, rows out."""
+    """One operator in one subtask. It keeps no state unless a subclass overrides `snapshot`."""
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        """Once per subtask, before anything else."""
+        """Called once per subtask, before any other method."""
         self.context = context
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         raise NotImplementedError
 
     def process_second(self, batch: pa.RecordBatch, out: Output) -> None:
-        """Of operators with two inputs: what came on the second."""
+        """Processes a batch of the second input, for operators with two."""
         raise NotImplementedError
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
-        """Fire what is due, then pass the watermark on (B3)."""
+        """Fires timers and windows that are due, then passes the watermark on (B3)."""
         out.watermark(timestamp_ms)
 
     def on_end(self, out: Output) -> None:
-        """No record follows."""
+        """Called when no record follows."""
 
     def snapshot(self, checkpoint: int) -> OperatorSnapshot | None:
-        """The synchronous part; None: no state."""
+        """Takes the synchronous part of a snapshot; None: the operator has no state."""
         return None
 
     def on_complete(self, checkpoint: int) -> None:
-        """The checkpoint was published and committed."""
+        """Called after the checkpoint was published and committed."""
 
     @property
     def blocked(self) -> bool:
-        """Whether it can take no more rows now (a sink whose writes are behind)."""
+        """True while the operator can take no rows, such as a sink whose writes are behind."""
         return False
 
     def close(self) -> None:
-        """Once per subtask, at the end, however it ends."""
+        """Called once per subtask when it ends, also after a failure."""

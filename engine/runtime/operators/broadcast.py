@@ -1,4 +1,4 @@
-"""A stream connected with a broadcast one: two inputs, one function. The second input is the broadcast one."""
+"""Operators on a stream connected with a broadcast stream, which is their second input."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class BroadcastProcess(RowOperator):
             results = list(call(record, context) or ())
             if results and timeless:
                 raise SchemaMismatch(
-                    f"process_broadcast_element of {self.context.uid!r} emits records, which need an event time like "
-                    "those of the other stream: call assign_timestamps_and_watermarks(...) on the broadcast stream too"
+                    f"process_broadcast_element of {self.context.uid!r} emits records, which need an event time as "
+                    "the other stream has one: call assign_timestamps_and_watermarks(...) on the broadcast stream too"
                 )
             yield results
 
 
 class KeyedBroadcastProcess(BroadcastProcess, KeyedRowOperator):
-    """`process_element` has a current key; a broadcast record has none."""
+    """Sets the current key for `process_element`; a broadcast record has no key."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The columnar lane: whole batches through compiled kernels; Python runs once per batch."""
+"""The columnar lane: Arrow processes whole batches; Python code runs once per batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.runtime.operators.base import EVENT_TIME, Operator, Output
 
 
 class MapBatches(Operator):
-    """A function from batch to batch. Event times go along where the number of rows stays."""
+    """Applies a function from batch to batch. Event times are kept if the function returns as many rows as it got."""
 
     def __init__(self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema) -> None:
         self._function = function
@@ -53,7 +53,7 @@ def _plain(schema: pa.Schema) -> str:
 
 
 class AssignTimestamps(Operator):
-    """Event times and watermarks where they are not assigned at the source: per subtask, over all that arrives."""
+    """Assigns event times and watermarks downstream of the source: one watermark per subtask, over all its input."""
 
     def __init__(self, strategy: EventTimeStrategy) -> None:
         self._strategy = strategy
@@ -70,5 +70,5 @@ class AssignTimestamps(Operator):
             out.watermark(watermark)
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
-        if timestamp_ms == MAX_WATERMARK:  # the end of a bounded input ends event time, whoever assigns it
+        if timestamp_ms == MAX_WATERMARK:  # the end of the input ends event time, also behind this operator
             out.watermark(timestamp_ms)

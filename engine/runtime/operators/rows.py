@@ -1,4 +1,4 @@
-"""The row lane: plain Python functions per record. Records are dicts; the output schema is declared."""
+"""The row lane: calls a Python function for each record, a dict. The author declares the output schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Apply = Callable[[pa.RecordBatch, Sequence[Row], list[Any]], pa.RecordBatch | N
 
 
 class RowOperator(Operator):
-    """Turns batches into records and back, and says where a user's function failed."""
+    """Turns batches into records and back, and reports the record at which a user function failed."""
 
     def __init__(self, function: Any, schema: pa.Schema) -> None:
         self._lifecycle = function if isinstance(function, Function) else None
@@ -86,7 +86,7 @@ class RowOperator(Operator):
             out.emit(result)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
-        """What the records become. `done` gets something for each record as soon as the function is through with it."""
+        """Calls the user function and returns its results. Appends one item to `done` after each record."""
         raise NotImplementedError
 
     def _one_each(self, batch: pa.RecordBatch, results: Iterable[Row], done: list[Any]) -> pa.RecordBatch:
@@ -97,7 +97,7 @@ class RowOperator(Operator):
     def _any_number(
         self, batch: pa.RecordBatch, results: Iterable[Iterable[Row]], done: list[Any]
     ) -> pa.RecordBatch | None:
-        """A function may be a generator: it runs while its results are taken, before the next record's begins."""
+        """Builds a batch of any number of results per record; takes a generator's results before the next call."""
         rows: list[Row] = []
         for several in results:
             rows.extend(several)
@@ -149,7 +149,7 @@ class RowFilter(RowOperator):
 
 
 class KeyedRowOperator(RowOperator):
-    """With a current key and state per key."""
+    """Adds a current key and state per key."""
 
     def __init__(self, function: Any, keys: Sequence[str], input_schema: pa.Schema, schema: pa.Schema) -> None:
         super().__init__(function, schema)
@@ -181,7 +181,7 @@ class KeyedRowOperator(RowOperator):
 
 
 class KeyedReduce(KeyedRowOperator):
-    """Emits the running value per record (A2)."""
+    """Emits the reduced value after each record (A2)."""
 
     def __init__(self, function: Any, call: Callable[[Row, Row], Row], keys: Sequence[str], schema: pa.Schema) -> None:
         super().__init__(function, keys, schema, schema)
@@ -200,7 +200,7 @@ class KeyedReduce(KeyedRowOperator):
         for key, record in zip(self._keys_of(batch), records, strict=True):
             keyed.key = key
             held = state.value()
-            # A copy: a function may change its left side in place, and what was emitted before must stay as it was.
+            # A copy: a function may change its first argument in place, and the row emitted before must not change.
             value = record if held is None else call(dict(held), record)
             state.update(value)
             yield value

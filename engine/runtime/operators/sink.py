@@ -1,8 +1,8 @@
-"""The sink's end of the two-phase commit: rows wait in an open transaction, barriers turn it into committables.
+"""The subtask's side of the two-phase commit: rows wait in an open transaction, and barriers turn it into committables.
 
-Invariants: a row is in exactly one piece, and every piece is persisted and becomes a committable in barrier order, also
-when a checkpoint in between fails or is aborted; a committable is carried by every snapshot until an epoch that has it
-is known to be complete.
+Invariants: a row is in exactly one piece. Every piece is persisted and becomes a committable in barrier order, even if
+a checkpoint in between fails or is aborted. Every snapshot carries a committable until an epoch that contains it is
+known to be complete.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext,
 from engine.state.key_hash import hash_columns
 
 ROLL_BYTES = 32 << 20
-"""Rows of an epoch that are written ahead of its barrier, so that memory does not grow with the interval."""
-
+"""A transaction of this size is written before its barrier, so that memory does not grow with the interval."""
 
 DIGEST_ROWS = 512
-"""Rows that are digested together: hashing a few at a time costs more than all else that a sink does with them. More at
-a time would hold up those behind them (at 4096, for five milliseconds)."""
+"""Rows that are digested together. Hashing a few rows at a time costs more than all other work of a sink on them;
+larger groups delay the rows behind them (4096 rows: by five milliseconds)."""
 
 
 class SinkOperator(Operator):
@@ -35,9 +34,9 @@ class SinkOperator(Operator):
         self._schema = pa.schema([field for field in schema if field.name != EVENT_TIME])
         self._hashed = [field.name for field in self._schema if not pa.types.is_nested(field.type)]
         self._queue: deque[Piece | int] = deque()  # pieces to persist; an int is the barrier of that checkpoint
-        self._unborn: list[dict[str, Any]] = []  # persisted, before the next barrier
-        self._pending: dict[int, list[Committable]] = {}  # by the checkpoint of birth
-        self._behind = 0  # bytes handed to the upload and not persisted yet
+        self._unborn: list[dict[str, Any]] = []  # payloads that are persisted and wait for the next barrier
+        self._pending: dict[int, list[Committable]] = {}  # by the checkpoint whose barrier made them
+        self._behind = 0  # bytes of pieces that are not persisted yet
         self._sequence = 0
         self._closed = False
         self._undigested: list[pa.RecordBatch] = []
@@ -45,7 +44,7 @@ class SinkOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)
-        # What the restored snapshot had pending, the JobMaster committed before it deployed this attempt.
+        # Nothing is restored: the JobMaster committed the pending output of the snapshot before this deployment.
         writer_context = WriterContext(
             context.subtask.index, context.attempt, context.store, context.paths, self._schema
         )
@@ -65,7 +64,7 @@ class SinkOperator(Operator):
             self._write_ahead()
 
     def _digest(self) -> None:
-        """Add to the digest what was written since: a sum over rows, so they can be taken in any grouping."""
+        """Adds the rows written since the last call to the digest, which is a sum and so independent of grouping."""
         rows, self._undigested, self._undigested_rows = self._undigested, [], 0
         if rows and self._hashed:
             whole = [_concatenated([batch.column(name) for batch in rows]) for name in self._hashed]
@@ -80,9 +79,9 @@ class SinkOperator(Operator):
         self.context.offload.submit(self.context.lane, self._persist_all, self._written)
 
     def _written(self, result: Any, error: BaseException | None) -> None:
-        """A write ahead that failed is tried again with the next one, or at the barrier, where failure counts.
+        """Ignores a failed write: the next one, or the barrier (where a failure counts), tries again.
 
-        A blocked sink gets no rows that would bring a next one, so it tries again by itself.
+        A blocked sink gets no rows and so has no next write; it tries again here.
         """
         if isinstance(error, SyncFailed):
             raise error
@@ -106,17 +105,17 @@ class SinkOperator(Operator):
         self._closed = True
 
     def on_complete(self, checkpoint: int) -> None:
-        for born in [c for c in self._pending if c <= checkpoint]:
+        for born in [c for c in list(self._pending) if c <= checkpoint]:  # a copy: the upload may add to it meanwhile
             del self._pending[born]
 
-    # The rest runs with the uploads: one after the other, off the task thread.
+    # The methods below run in the subtask's upload lane: one after the other, off the task thread.
 
     def _pre_commit(self, checkpoint: int) -> list[Committable]:
         self._persist_all(until=checkpoint)
         return [c for born in sorted(self._pending) if born <= checkpoint for c in self._pending.get(born, [])]
 
     def _persist_all(self, until: int | None = None) -> None:
-        """Persist in order. What fails stays first in the queue, for the next try."""
+        """Persists the queue in order. A piece that fails stays first in the queue for the next try."""
         while self._queue:
             item = self._queue[0]
             if isinstance(item, int):
@@ -137,5 +136,5 @@ class SinkOperator(Operator):
 
 
 def _concatenated(columns: list[pa.Array]) -> pa.Array:
-    """A large batch is mostly alone; Arrow would copy it."""
+    """Joins arrays; returns a single array as it is, because Arrow would copy it."""
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)

@@ -1,4 +1,4 @@
-"""A join with a table that every subtask holds as a whole. Columnar: keys are found by hash, then compared."""
+"""Joins a stream with a static table that every subtask holds as a whole; finds keys by hash, then compares them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.state.key_hash import hash_columns
 
 
 class JoinIndex:
-    """The rows of a table by the hash of their keys, sorted. As in SQL, null equals nothing."""
+    """Finds the rows of a table by their keys, in a sorted array of key hashes. As in SQL, null equals nothing."""
 
     def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:
         self._batch = _one_batch(table)
@@ -26,7 +26,7 @@ class JoinIndex:
         self._hashes, self._rows = hashes[order], rows[order]
 
     def matches(self, keys: Sequence[pa.Array], rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """(row of the batch, row of the table) pairs, in the order of the batch."""
+        """Returns the matching rows of the batch and of the table, pairwise, in the order of the batch."""
         hashes = hash_columns(list(keys))
         first = np.searchsorted(self._hashes, hashes, side="left")
         counts = np.searchsorted(self._hashes, hashes, side="right") - first
@@ -35,7 +35,7 @@ class JoinIndex:
         within = np.arange(len(left)) - np.repeat(np.cumsum(counts) - counts, counts)
         right = self._rows[np.repeat(first, counts) + within]
         same = np.ones(len(left), dtype=bool)
-        for ours, theirs in zip(keys, self._keys, strict=True):  # two keys may have one hash
+        for ours, theirs in zip(keys, self._keys, strict=True):  # different keys may have the same hash
             equal = pc.equal(ours.take(pa.array(left)), theirs.take(pa.array(right)))
             same &= equal.to_numpy(zero_copy_only=False)
         return left[same], right[same]
@@ -45,7 +45,7 @@ class JoinIndex:
 
 
 class StaticJoin(Operator):
-    """`outer`: records without a match stay, with nulls. Which version it joined with is part of the snapshot."""
+    """Joins with one version of the table; the snapshot names it. `outer`: keeps unmatched records, with nulls."""
 
     def __init__(self, static: StaticTable, keys: Sequence[str], outer: bool, schema: pa.Schema) -> None:
         self._static = static
@@ -59,7 +59,7 @@ class StaticJoin(Operator):
         versions = self._static.versions(context.uid, context.store, context.paths)
         if not versions:
             raise WeirError(
-                f"the static table of {context.uid!r} was not written: a job that joins with a DataFrame needs Spark"
+                f"the static table of {context.uid!r} was not written: run a job that joins with a DataFrame on Spark"
             )
         taken = max((inline["version"] for inline in restored.inline), default=None) if restored else None
         self._version = taken if taken in versions else versions[-1]
@@ -87,7 +87,7 @@ class StaticJoin(Operator):
         out.emit(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _look(self) -> None:
-        """Off the task thread; the newer version is taken between two batches."""
+        """Loads a newer version off the task thread; the join switches to it between two batches."""
         self._looking = True
 
         def work() -> tuple[int, JoinIndex] | None:
@@ -98,7 +98,7 @@ class StaticJoin(Operator):
         def done(found: tuple[int, JoinIndex] | None, error: BaseException | None) -> None:
             self._looking = False
             self._look_at_ms = self._next_look_ms()
-            if found is not None:  # an error: it stays with what it has, and looks again
+            if found is not None:  # after an error the join keeps its version and looks again later
                 self._version, self._index = found
 
         self.context.offload.submit(f"{self.context.lane} static", work, done)
@@ -112,6 +112,7 @@ class StaticJoin(Operator):
 
 
 def _with_unmatched(left: np.ndarray, right: np.ndarray, rows: int) -> tuple[np.ndarray, pa.Array]:
+    """Adds the rows of the batch without a match, each with a null as its row of the table."""
     missing = np.flatnonzero(np.bincount(left, minlength=rows) == 0)
     both = np.concatenate([left, missing])
     order = np.argsort(both, kind="stable")
@@ -121,7 +122,7 @@ def _with_unmatched(left: np.ndarray, right: np.ndarray, rows: int) -> tuple[np.
 
 
 def _complete(keys: Sequence[pa.Array], rows: int) -> np.ndarray:
-    """Which rows have no null among their keys."""
+    """Returns a mask of the rows that have no null among their keys."""
     complete = np.ones(rows, dtype=bool)
     for key in keys:
         if key.null_count:

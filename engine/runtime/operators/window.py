@@ -1,8 +1,9 @@
 """Tumbling event-time windows over built-in aggregates, in two steps around the keyed exchange.
 
-`WindowCombine` groups each batch where it is made, so only a row per key and window travels; it has no state. Where
-that leaves most rows (many keys, small batches), grouping costs more than it saves, and rows travel as they are.
-`WindowMerge` keeps the partials per window and fires a window when the watermark reaches end - 1 ms.
+`WindowCombine` groups each batch before the exchange, so that one row per key and window travels; it has no state. If
+most rows are left after grouping (many keys, small batches), grouping costs more than it saves, and rows travel
+ungrouped. `WindowMerge` keeps the partial aggregates per window and fires a window when the watermark reaches its
+end - 1 ms.
 """
 
 from __future__ import annotations
@@ -27,21 +28,20 @@ from engine.state.windows.aggregates import ROWS, WINDOW, AggregatePlan
 from engine.state.windows.panes import Panes
 
 FIRE_ROWS = 65_536
-"""Rows of one emitted batch: a large window leaves in bounded pieces."""
-
+"""Maximum rows of one emitted batch: the result of a large window is emitted in pieces."""
 
 WORTH = 0.5
-"""Grouping goes on as long as it leaves at most this share of the rows (measured: even at about 0.4)."""
+"""Grouping stops when it leaves more than this share of the rows (measured: it breaks even at about 0.4)."""
 
 AGAIN = 16
-"""Every so many batches it is tried again: keys change."""
+"""After this many batches grouping is tried again, because keys change."""
 
 
 class WindowCombine(Operator):
     def __init__(self, plan: AggregatePlan, size_ms: int) -> None:
         self._plan = plan
         self._size_ms = size_ms
-        self._as_they_are = 0  # batches until it is tried again
+        self._as_they_are = 0  # batches until grouping is tried again
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         if not batch.num_rows:
@@ -77,8 +77,8 @@ class WindowMerge(Operator):
         super().open(context, restored)
         if restored is None:
             return
-        # The lowest of those whose key groups it takes over; at the same parallelism, its own: windows that it has
-        # fired stay fired, and a late row does not reopen them.
+        # The lowest watermark of the subtasks whose key groups this one takes over (at the same parallelism: its own).
+        # A window that has fired stays fired: a late row does not reopen it.
         self._watermark = min((inline["watermark"] for inline in restored.inline), default=MIN_WATERMARK)
         for _, table in restored.tables:
             self._add(table.cast(self._plan.partial_schema))

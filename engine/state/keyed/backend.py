@@ -1,4 +1,4 @@
-"""`KeyedBackend`: what an operator asks of its keyed state, wherever the values are kept."""
+"""`KeyedBackend`: the interface through which an operator uses its keyed state, wherever the values are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Key = tuple[Any, ...]
 
 
 class _NoKey(tuple[Any, ...]):
-    """Can't be looked up: so states need not ask on each access whether there is a key."""
+    """A key whose lookup raises, so that states need not check on each access whether there is a key."""
 
     def __hash__(self) -> int:
         raise TypeError(
@@ -29,7 +29,7 @@ class KeyedBackend(Protocol):
     """The keyed state of one operator subtask."""
 
     key: Key
-    """The current key. The operator sets it for each record, as `canonical` gives it."""
+    """The current key. The operator sets it for each record, in the form that `canonical` returns."""
 
     def canonical(self, keys: Iterator[Key]) -> Iterator[Key]:
         """Returns the keys in the form in which they have to be set."""
@@ -41,7 +41,7 @@ class KeyedBackend(Protocol):
         """Calls `function` for each key that has a value; afterwards there is no current key."""
 
     def restore(self, name: str, table: pa.Table) -> None:
-        """Takes part of a saved state; to be called before the states are asked for."""
+        """Takes part of a saved state. Must be called before the state is asked for."""
 
     def snapshot(self) -> list[tuple[str, Callable[[], pa.Table]]]:
-        """Returns per state name how to make its table later. Later updates do not show in it."""
+        """Returns for each state name a function that makes its table. Later updates do not show in the table."""

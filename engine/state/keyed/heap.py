@@ -1,8 +1,8 @@
 """Heap state: objects in memory, one dict per state name, snapshotted as Arrow.
 
-The synchronous part of a snapshot copies the dict's references; values of nested types, which a user may change in
-place, are turned into Arrow there and then. A restored value is what Arrow makes of it: a struct or a map is a dict, a
-list or a tuple is a list.
+The synchronous part of a snapshot copies the dict's references. It converts values of nested types to Arrow at once,
+because a user may change them in place. A restored value has the form that Arrow gives it: a struct or a map is a dict,
+a list or a tuple is a list.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class HeapBackend:
         if known is None:
             known = self._states[descriptor.name] = (descriptor, self._load(descriptor))
         elif known[0] != descriptor:
-            raise ValueError(f"state {descriptor.name!r} is declared twice, as {known[0].type} and {descriptor.type}")
+            raise ValueError(
+                f"state {descriptor.name!r} is declared twice, as {known[0].type} and {descriptor.type}: "
+                "give each state its own name"
+            )
         return HeapValueState(self, known[1])
 
     def apply_to_all(self, descriptor: ValueStateDescriptor, function: Callable[[Key, ValueState[Any]], None]) -> None:
@@ -80,7 +83,7 @@ class HeapBackend:
             held = frozen(name, descriptor.type, list(values.values()))
             parts.append((name, partial(self._table, list(values.keys()), held)))
         for name, tables in self._restored.items():
-            parts.append((name, partial(pa.concat_tables, list(tables))))  # not opened yet: still ours to keep
+            parts.append((name, partial(pa.concat_tables, list(tables))))  # not opened yet, but still part of the state
         return parts
 
     def _load(self, descriptor: ValueStateDescriptor) -> dict[Key, Any]:
@@ -98,5 +101,5 @@ class HeapBackend:
 
 
 def _canonical(key: Key) -> Key:
-    """Every NaN is one key: Python finds it again only if it is the same object."""
+    """Replaces every NaN by one object: a dict finds a NaN only if it is the same object."""
     return tuple([_NAN if part != part else part for part in key])

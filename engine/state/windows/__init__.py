@@ -1,1 +1,1 @@
-"""State of windows: partial aggregates per pane."""
+"""Columnar state of windows: partial aggregates per pane."""

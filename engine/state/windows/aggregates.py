@@ -1,7 +1,7 @@
-"""Built-in aggregates as Arrow kernels: partial per batch, merge of partials, finish. No Python per row.
+"""Computes built-in aggregates by Arrow kernels: partials per batch, merged partials, results. No Python per row.
 
-Invariant: merging is associative and commutative, so partials may be merged in any grouping (before the exchange, in a
-run of a pane, at restore) and give the same result; for sums of floats, up to rounding.
+Invariant: merging is associative and commutative. So partials may be merged in any grouping (before the exchange, in a
+pane, on restore) and give the same result; sums of floats are equal up to rounding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One named result. `parts`: the Arrow kernels whose partial values it is made of."""
+    """One aggregate of a window. `parts` are the Arrow kernels whose partial values it is computed from."""
 
     kind: str
     column: str | None
@@ -34,12 +34,12 @@ class Aggregate:
 
 
 def count() -> Aggregate:
-    """The number of records."""
+    """Counts the records."""
     return Aggregate("count", None, ())
 
 
 def total(column: str) -> Aggregate:
-    """The sum of a column; null if all values are null. Integers add up in 64 bits and wrap round, as in Java."""
+    """Sums a column; null if all values are null. Integer sums have 64 bits and wrap round, as in Java."""
     return Aggregate("total", column, ("sum",))
 
 
@@ -52,15 +52,15 @@ def maximum(column: str) -> Aggregate:
 
 
 def mean(column: str) -> Aggregate:
-    """The mean of the values that are not null."""
+    """Averages the values that are not null."""
     return Aggregate("mean", column, ("sum", "count"))
 
 
 class AggregatePlan:
-    """How the named aggregates of one window operator are computed from an input schema.
+    """Computes the named aggregates of one window operator for an input schema.
 
-    Kernels run over columns that are named by position, so no name of a user's column can be mistaken for a result of
-    theirs. Partials have no dictionaries: those of two batches could differ.
+    Kernels run over columns that are named by position, so a user's column name never clashes with a kernel's result.
+    Partials have no dictionary columns: the dictionaries of two batches could differ.
     """
 
     def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> None:
@@ -72,12 +72,12 @@ class AggregatePlan:
                 assert aggregate.column is not None
                 self._partial_of.setdefault((aggregate.column, part), self._free_name(f"{aggregate.column}${part}"))
         self._names = [*self.keys, WINDOW, ROWS, *self._partial_of.values()]
-        assert len(set(self._names)) == len(self._names), f"a key has a name of the engine's own: {self.keys}"
+        assert len(set(self._names)) == len(self._names), f"a key column has a reserved name: {self.keys}"
         self.partial_schema = self.partial(schema.empty_table(), 0).schema
         self.result_schema = self.finish(self.partial_schema.empty_table()).schema
 
     def partial(self, rows: pa.RecordBatch | pa.Table, windows: pa.Array | int) -> pa.Table:
-        """Group rows by key and window; `windows` is one start for all rows, or one per row."""
+        """Groups rows by key and window. `windows` is one window start for all rows, or one per row."""
         keys = [rows.column(key) for key in self.keys]
         codes = [_coded(key) for key in keys]
         per_row = not isinstance(windows, int)
@@ -90,7 +90,7 @@ class AggregatePlan:
         return pa.table([*distinct, starts, counts, *partials], names=self._names)
 
     def ungrouped(self, rows: pa.RecordBatch, windows: pa.Array | int) -> pa.RecordBatch:
-        """Each row as a partial of its own."""
+        """Turns each row into a partial of its own."""
         starts = _repeat(windows, rows.num_rows) if isinstance(windows, int) else windows
         keys = [_canonical(_plain(rows.column(key))) for key in self.keys]
         values = [_of_one(_plain(rows.column(column)), part) for column, part in self._partial_of]
@@ -99,7 +99,7 @@ class AggregatePlan:
         return pa.RecordBatch.from_arrays(typed, schema=self.partial_schema)
 
     def merge(self, partials: Sequence[pa.Table]) -> pa.Table:
-        """Partials of one window into one, a row per key."""
+        """Merges partials of one window into one, with one row per key."""
         joined = pa.concat_tables(partials)
         start = joined.column(WINDOW)[0].as_py() if joined.num_rows else 0
         values = [(joined.column(name), _MERGE[part]) for (_, part), name in self._partial_of.items()]
@@ -124,7 +124,7 @@ class AggregatePlan:
 def _group(
     keys: Sequence[Column], kernels: Sequence[tuple[Column | None, str]]
 ) -> tuple[list[pa.ChunkedArray], list[pa.ChunkedArray]]:
-    """The distinct keys, and per kernel its value for each of them. A kernel without a column counts rows."""
+    """Returns the distinct keys, and for each kernel its value per key. A kernel without a column counts rows."""
     key_names = [f"k{position}" for position in range(len(keys))]
     columns = dict(zip(key_names, keys, strict=True))
     wanted: list[tuple[str | list[str], str]] = []
@@ -142,17 +142,17 @@ def _group(
 
 
 def _of_one(column: pa.Array, kernel: str) -> pa.Array:
-    """What the kernel makes of each value alone, up to its type."""
+    """Returns the kernel's value for each row alone; its type may still differ."""
     return column.is_valid() if kernel == "count" else column
 
 
 def _coded(key: Column) -> Column:
-    """What to group by: of a dictionary the indices, so that its values are looked at once and not per row."""
+    """Returns the column to group by. It is the indices of a dictionary, so that values are not compared per row."""
     return key.indices if isinstance(key, pa.DictionaryArray) else _canonical(_plain(key))
 
 
 def _decoded(code: pa.ChunkedArray, key: Column) -> pa.ChunkedArray:
-    """The keys that were grouped by `_coded`. A dictionary may hold a value twice: then so does a partial."""
+    """Returns the keys of grouped `_coded` values. If a dictionary holds a value twice, so does the partial."""
     return _canonical(_plain(key.dictionary)).take(code) if isinstance(key, pa.DictionaryArray) else code
 
 
@@ -167,7 +167,7 @@ def _plain(column: Column) -> Column:
 
 
 def _canonical(key: Column) -> Column:
-    """As the key hash: -0.0 is 0.0 and every NaN is one; Arrow groups by their bits."""
+    """Makes -0.0 and 0.0 one key, and all NaNs, as the key hash does. Arrow would group them by their bits."""
     if not (pa.types.is_float32(key.type) or pa.types.is_float64(key.type)):
         return key
     return pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), pc.add(key, pa.scalar(0.0, key.type)))

@@ -1,7 +1,7 @@
-"""Columnar window state: per pane a log of partial tables, merged by levels; a snapshot is a list of references.
+"""Columnar window state: each pane holds partial tables, called runs, and merges them level by level.
 
-Arrow tables never change, so what a snapshot refers to stays as it was while processing goes on (C3). The upload merges
-those runs into one table for its file, off the task thread; the pane takes that table in their place.
+Invariant: a snapshot is a list of references to Arrow tables, which never change, so processing goes on during the
+upload (C3). The upload merges these runs into one table off the task thread; the pane then uses that table instead.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 FANOUT = (32, 8)
-"""Runs of the first and of each later level that are merged into one of the next: bounds the work per row, and what a
-pane holds unmerged. Most of it happens in uploads; so the first level, whose runs are the smallest, waits for more."""
+"""The number of runs of the first level, and of each later one, that are merged into one run of the next level.
+
+It bounds the work per row and the unmerged runs of a pane. Uploads do most of the merging, so the first level, whose
+runs are the smallest, waits for more of them.
+"""
 
 Merge = Callable[[Sequence[pa.Table]], pa.Table]
 
@@ -28,18 +31,18 @@ class FrozenPane:
         self._compacted: pa.Table | None = None
 
     def compact(self) -> pa.Table:
-        """All of them in one table; for the upload, in a thread of its own."""
+        """Merges the runs into one table. The upload calls it in its own thread."""
         self._compacted = self._merge(self.runs) if len(self.runs) > 1 else self.runs[0]
         return self._compacted
 
     @property
     def compacted(self) -> list[pa.Table]:
-        """What stands for its runs now: one table, once the upload has made it."""
+        """The merged table once the upload has made it; before that, the runs."""
         return self.runs if self._compacted is None else [self._compacted]
 
 
 class Pane:
-    """The partials of one window: those of the last barrier, and behind it levels of runs."""
+    """The partials of one window: those before the last barrier, and levels of runs since then."""
 
     __slots__ = ("_frozen", "_levels", "_merge")
 
@@ -70,7 +73,7 @@ class Pane:
 
 
 class Panes:
-    """All open windows of one subtask, by window start."""
+    """The panes of all open windows of one subtask, by window start."""
 
     def __init__(self, merge: Merge) -> None:
         self._merge = merge
@@ -83,14 +86,14 @@ class Panes:
         pane.append(run)
 
     def due(self, last_start_ms: int) -> list[int]:
-        """The starts up to `last_start_ms`, oldest first."""
+        """Returns the window starts up to `last_start_ms`, oldest first."""
         return sorted(start for start in self._panes if start <= last_start_ms)
 
     def pop(self, start_ms: int) -> pa.Table:
         return self._panes.pop(start_ms).merged()
 
     def freeze(self) -> list[FrozenPane]:
-        """At a barrier: what each of them holds, oldest first."""
+        """Returns what each pane holds at a barrier, oldest first."""
         return [pane.freeze() for _, pane in sorted(self._panes.items())]
 
     def __len__(self) -> int:

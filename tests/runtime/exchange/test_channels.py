@@ -85,7 +85,7 @@ def test_small_records_over_a_large_dictionary_still_get_through() -> None:
 def test_a_lost_repeated_or_reordered_frame_is_noticed() -> None:
     for sequences in ([2], [1, 1], [1, 3]):
         channel = InputChannel(CHANNEL)
-        with pytest.raises(ChannelError, match=r"channel a->b:0->0: frame . came where . was due"):
+        with pytest.raises(ChannelError, match=r"channel a->b:0->0: frame . arrived where . was due"):
             for sequence in sequences:
                 channel.receive(Frame(sequence, Watermark(0), 0, 0))
 
