@@ -145,7 +145,7 @@ class MasterProcess:
     def _leave(self) -> MasterExit:
         assert self._end is not None
         end = _FENCED if self._replaced() else self._end  # a JobMaster that slept may not know of its successor
-        ended = MasterExit(end.outcome.value, end.reason)
+        ended = MasterExit(end.outcome, end.reason)
         self._folder.write_exit(ended, self._launch)
         return ended
 
