@@ -80,7 +80,7 @@ class Publication:
     completed: CompletedCheckpoint
     manifest: Manifest
     ref: ManifestRef | None = None
-    create_sent: bool = False
+    outcome_unknown: bool = False
     retry_at_ms: float | None = None
 
 
@@ -146,7 +146,7 @@ class Publisher:
 
         return self._off_loop("claim", lambda: self._epoch_log.claim(owner), claimed)
 
-    def restore(self, attempt: AttemptId, done: Done) -> RunOffLoop:
+    def recommit(self, attempt: AttemptId, done: Done) -> RunOffLoop:
         """Commits the newest epoch again, since it may have been published and not committed, and aborts output that no
         epoch knows. `done` gets the epoch's manifest, or None if there is no epoch yet.
         """
@@ -237,10 +237,10 @@ class Publisher:
             return self._tell(Replaced(str(error)), now_ms)
         if error is not None and not isinstance(error, StoreError):
             raise error
-        if error is not None and not publication.create_sent:
+        if error is not None and not publication.outcome_unknown:
             return self._give_up(str(error), now_ms)
         if record is None:
-            publication.create_sent = True  # the record may exist now: repeat until the answer is definite
+            publication.outcome_unknown = True  # the record may exist now: repeat until the answer is definite
             publication.retry_at_ms = now_ms + self._retry_ms
             return [Note(events.PublishUnknown(publication.completed.checkpoint))]
         return self._published(publication, record, now_ms)

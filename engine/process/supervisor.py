@@ -33,7 +33,7 @@ class Supervisor:
         self._on_crash = on_crash
         self._process: subprocess.Popen[bytes] | None = None
         self._crashes = 0
-        self._epochs_seen = 0
+        self._records_seen = 0
         self._not_before_s = 0.0
 
     def start(self) -> None:
@@ -59,10 +59,10 @@ class Supervisor:
         ended = self._folder.read_exit()
         if ended is not None:
             return ended
-        epochs = len(list(Path(self._launch.store, self._launch.name, "log").glob("*.json")))
+        records = len(list(Path(self._launch.store, self._launch.name, "log").glob("*.json")))
         # Each start adds a fence to the log, so only a second new record is an epoch: progress since the last crash.
-        self._crashes = 1 if epochs > self._epochs_seen + 1 else self._crashes + 1
-        self._epochs_seen = epochs
+        self._crashes = 1 if records > self._records_seen + 1 else self._crashes + 1
+        self._records_seen = records
         what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self._crashes > CRASHES_IN_A_ROW:
             return MasterExit(

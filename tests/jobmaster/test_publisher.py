@@ -234,7 +234,7 @@ def test_an_epoch_that_a_sink_could_not_commit_is_committed_by_restoring(desk: D
     assert isinstance(desk.outcomes[-1], CommitFailed) and not desk.publisher.busy
     desk.committer.error = None
     restored: list[Manifest | None] = []
-    desk.do([desk.publisher.restore(AttemptId(1, 2), lambda manifest, error, now_ms: restored.append(manifest) or [])])
+    desk.do([desk.publisher.recommit(AttemptId(1, 2), lambda manifest, error, now_ms: restored.append(manifest) or [])])
     desk.run()
     assert desk.committer.committed == [(1, [7])] and desk.committer.aborted == [1]
     assert restored[0] is not None and restored[0].epoch == 1
@@ -243,7 +243,7 @@ def test_an_epoch_that_a_sink_could_not_commit_is_committed_by_restoring(desk: D
 def test_nothing_is_restored_while_the_outcome_of_a_publication_is_open(desk: Desk) -> None:
     desk.publish(completed(1))
     with pytest.raises(AssertionError, match="publication is open"):
-        desk.publisher.restore(AttemptId(1, 2), lambda manifest, error, now_ms: [])
+        desk.publisher.recommit(AttemptId(1, 2), lambda manifest, error, now_ms: [])
 
 
 @pytest.mark.promise("H1")
@@ -252,7 +252,7 @@ def test_totals_go_on_from_the_epoch_that_was_restored(desk: Desk, tmp_path: Any
     desk.run()
     successor = Desk(tmp_path)
     restored: list[Manifest] = []
-    successor.do([successor.publisher.restore(AttemptId(2, 1), lambda m, error, now_ms: restored.append(m) or [])])
+    successor.do([successor.publisher.recommit(AttemptId(2, 1), lambda m, error, now_ms: restored.append(m) or [])])
     successor.run()
     successor.publisher.go_on_from(restored[0])
     successor.publish(completed(2))
