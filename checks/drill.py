@@ -30,6 +30,7 @@ from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit
+from engine.jobmaster.actions import Outcome
 from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
@@ -163,7 +164,7 @@ class _Run:
             with contextlib.suppress(WeirError):  # while a JobMaster is replaced there is no answer
                 self._look(self._client.status(), time.monotonic())
             time.sleep(_POLL_S)
-        if ended.outcome != "finished":
+        if ended.outcome is not Outcome.FINISHED:
             raise DrillFailed(f"the job {ended.outcome}: {ended.reason}; its log is {self._client.folder.log_file}")
         if self._to_kill or self._killed_s is not None:
             raise DrillFailed("the job ended before it had recovered from every kill: drill it with more records")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from engine.host.run_folder import Desired, LastHeartbeat, MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
 
 
 class State(Enum):
@@ -52,9 +53,9 @@ def judge(
     if not desired.running:
         return Health(State.STOPPED, f"stopped on purpose (by {desired.by})")
     if ended is not None:
-        if ended.outcome == "finished":
+        if ended.outcome is Outcome.FINISHED:
             return Health(State.FINISHED, ended.reason)
-        if ended.outcome == "failed":
+        if ended.outcome is Outcome.FAILED:
             return Health(State.FAILED, ended.reason)
         return Health(State.GONE, f"the job should run, but was {ended.outcome}: {ended.reason}", start_again=True)
     last_ms = max(desired.at_ms, heartbeat.at_ms if heartbeat else 0)

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from engine.core.errors import NotRunning, WeirError
 from engine.host.launch import LaunchOptions, MasterLaunch
+from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
 from engine.process.submit import FromSnapshot, choose_snapshot, plan_launch, start_detached
 from orchestration.health import Health, State, look
@@ -82,7 +83,7 @@ def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensure
 
 def _wait(client: JobClient) -> None:
     ended = client.wait_until_running(START_TIMEOUT_S)
-    if ended is not None and ended.outcome != "finished":
+    if ended is not None and ended.outcome is not Outcome.FINISHED:
         raise WeirError(f"job {client.name!r} {ended.outcome}: {ended.reason}. Its log is {client.folder.log_file}")
 
 

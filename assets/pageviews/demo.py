@@ -21,6 +21,7 @@ from engine.connectors.table import read_table
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
+from engine.jobmaster.actions import Outcome
 from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
@@ -113,7 +114,7 @@ def _watch_and_kill(client: JobClient, supervisor: Supervisor) -> tuple[float, i
             now = time.monotonic()
             ended = supervisor.poll()
             if ended is not None:
-                if ended.outcome != "finished":
+                if ended.outcome is not Outcome.FINISHED:
                     console.print(f"[bold red]the job {ended.outcome}: {ended.reason}[/]")
                     sys.exit(1)
                 return recovery_s, checkpoints

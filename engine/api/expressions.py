@@ -12,9 +12,9 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from engine.api.schema import EVENT_TIME_FIELD, plain
+from engine.api.schema import EVENT_TIME_FIELD
 from engine.core.errors import JobError
-from engine.core.event_time import EVENT_TIME
+from engine.core.event_time import EVENT_TIME, described
 
 _MASK = f"{EVENT_TIME}.mask"  # no column of a stream can have this name or the next
 _LENGTH = f"{EVENT_TIME}.length"
@@ -61,7 +61,7 @@ def filtering(before: pa.Schema, condition: pl.Expr) -> Apply:
     _check_per_record("where", expression)
     made = _try("where", before, [expression])
     if len(made) != 1 or not pa.types.is_boolean(made.field(0).type):
-        raise JobError(f"where needs one condition that is true or false; this expression gives ({plain(made)})")
+        raise JobError(f"where needs one condition that is true or false; this expression gives ({described(made)})")
 
     def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
         frame = _frame(batch).select(expression.alias(_MASK), _whole_length(batch))
@@ -75,7 +75,7 @@ def _try(kind: str, before: pa.Schema, expressions: list[pl.Expr]) -> pa.Schema:
     try:
         made = _frame(before.empty_table()).select(expressions)
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
-        raise JobError(f"{kind} on a stream of ({plain(before)}): {error}") from error
+        raise JobError(f"{kind} on a stream of ({described(before)}): {error}") from error
     fields = made.to_arrow(compat_level=pl.CompatLevel.oldest()).schema
     return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in fields])
 

@@ -28,8 +28,3 @@ def out_schema(declared: pa.Schema | str | None, before: pa.Schema) -> pa.Schema
         return before
     parsed = parse_schema(declared)
     return parsed.append(EVENT_TIME_FIELD) if EVENT_TIME in before.names else parsed
-
-
-def plain(schema: pa.Schema) -> str:
-    """Writes a schema for messages to the author, without the hidden event time column."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name != EVENT_TIME)

@@ -14,6 +14,7 @@ from engine.cli.shared import Store, console, errors
 from engine.core.errors import JobError, WeirError
 from engine.host.launch import SLOTS_TIMEOUT_S, LaunchOptions, MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
 from engine.process.settings import read_settings
 from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch
 
@@ -130,7 +131,7 @@ def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
 
 def finish(ended: MasterExit, launch: MasterLaunch) -> None:
     """Prints how the job ended and where its tables are; a failure ends `weir` with exit code 1."""
-    if ended.outcome == "failed" or ended.outcome == "fenced":
+    if ended.outcome in (Outcome.FAILED, Outcome.FENCED):
         errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {escape(ended.reason)}")
         errors.print(f"log: {RunFolder(launch.store, launch.name).log_file}", highlight=False)
         raise typer.Exit(1)

@@ -34,6 +34,7 @@ from engine.graph.drawing.render import render as render_graph
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import LaunchOptions
 from engine.host.run_folder import MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
 from engine.process.loading import find_job, load, load_job
 from engine.process.submit import start_detached
@@ -97,7 +98,7 @@ def run(options: LaunchOptions, store: str, back: GoBack) -> None:
         console.print("cancelling …")
         folder.want_stopped("cli")
         supervisor.stop()
-        ended = folder.read_exit() or MasterExit("cancelled", "cancelled")
+        ended = folder.read_exit() or MasterExit(Outcome.CANCELLED, "cancelled")
     finally:
         supervisor.stop()
     finish(ended, launch)

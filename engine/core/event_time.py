@@ -45,3 +45,8 @@ def event_times(batch: pa.RecordBatch, column: str, uid: str) -> np.ndarray:
 def with_event_times(batch: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:
     names = [name for name in batch.schema.names if name != EVENT_TIME]
     return batch.select(names).append_column(EVENT_TIME, pa.array(times))
+
+
+def described(schema: pa.Schema) -> str:
+    """Writes a schema for messages, without the hidden event time column."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name != EVENT_TIME)

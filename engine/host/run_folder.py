@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from engine.host.launch import MasterLaunch
+from engine.jobmaster.actions import Outcome
 
 T = TypeVar("T")
 
-FENCED = "fenced"
 FENCED_EXIT_CODE = 3
 """The exit code of a fenced JobMaster. It writes no file: the run folder belongs to its successor by then."""
 
@@ -35,7 +35,7 @@ class MasterAddress(msgspec.Struct, frozen=True):
 class MasterExit(msgspec.Struct, frozen=True):
     """The end of a JobMaster: its outcome, and why."""
 
-    outcome: str
+    outcome: Outcome
     reason: str
 
 
@@ -95,7 +95,7 @@ class RunFolder:
 
     def write_exit(self, end: MasterExit, launch: MasterLaunch) -> None:
         """Does nothing if the JobMaster was fenced or slept through a later start: its successor owns the folder."""
-        if end.outcome == FENCED or not self.belongs_to(launch):
+        if end.outcome is Outcome.FENCED or not self.belongs_to(launch):
             return
         _write(self._exit, msgspec.json.encode(end))
         self._forget_address()

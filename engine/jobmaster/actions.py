@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from engine.jobmaster.events import AnyEvent
@@ -12,7 +12,7 @@ from engine.jobmaster.slot_pool import SlotInfo
 from engine.protocol.messages import MasterMessage
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"

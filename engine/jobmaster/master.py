@@ -329,7 +329,7 @@ class JobMaster:
                 return []
             return self._restored(manifest, error, now_ms)
 
-        return [self._publisher.restore(attempt, done)]
+        return [self._publisher.recommit(attempt, done)]
 
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
@@ -485,7 +485,7 @@ class JobMaster:
                 return self._carry_out(failed, now_ms) + self._publish_next(now_ms)
             case CommitFailed(completed, detail):
                 if (coordinator := self._coordinator_of(completed)) is not None:
-                    coordinator.on_published(completed.checkpoint, now_ms)
+                    coordinator.on_publication_over(completed.checkpoint, now_ms)
                 if self.phase in (Phase.DEPLOYING, Phase.RUNNING):
                     return self._end_attempt(AttemptFailure.COMMIT_FAILED, detail, now_ms)
                 return []  # the job is restarting already: the restore commits this epoch again
@@ -502,7 +502,7 @@ class JobMaster:
         actions: list[Action] = [Note(figures)]
         coordinator = self._coordinator_of(completed)
         if coordinator is not None:
-            coordinator.on_published(completed.checkpoint, now_ms)
+            coordinator.on_publication_over(completed.checkpoint, now_ms)
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
         actions.append(self._publisher.sweep(self.attempt.generation))
         if manifest.final and coordinator is not None:

@@ -80,7 +80,7 @@ class Publication:
     completed: CompletedCheckpoint
     manifest: Manifest
     ref: ManifestRef | None = None
-    create_sent: bool = False
+    outcome_unknown: bool = False
     retry_at_ms: float | None = None
 
 
@@ -111,7 +111,7 @@ class Publisher:
         self._restored: Manifest | None = None  # the manifest that this attempt goes on from
         self._carried: list[Committable] = []  # the newest epoch's, which later snapshots may still hold
         self._retained: list[ManifestRef] = []
-        self._swept = False
+        self._unswept: set[int] | None = None  # generations that may hold files to delete; None: all so far
         self._queue: deque[CompletedCheckpoint] = deque()
         self._publication: Publication | None = None
 
@@ -146,7 +146,7 @@ class Publisher:
 
         return self._off_loop("claim", lambda: self._epoch_log.claim(owner), claimed)
 
-    def restore(self, attempt: AttemptId, done: Done) -> RunOffLoop:
+    def recommit(self, attempt: AttemptId, done: Done) -> RunOffLoop:
         """Commits the newest epoch again, since it may have been published and not committed, and aborts output that no
         epoch knows. `done` gets the epoch's manifest, or None if there is no epoch yet.
         """
@@ -237,10 +237,10 @@ class Publisher:
             return self._tell(Replaced(str(error)), now_ms)
         if error is not None and not isinstance(error, StoreError):
             raise error
-        if error is not None and not publication.create_sent:
+        if error is not None and not publication.outcome_unknown:
             return self._give_up(str(error), now_ms)
         if record is None:
-            publication.create_sent = True  # the record may exist now: repeat until the answer is definite
+            publication.outcome_unknown = True  # the record may exist now: repeat until the answer is definite
             publication.retry_at_ms = now_ms + self._retry_ms
             return [Note(events.PublishUnknown(publication.completed.checkpoint))]
         return self._published(publication, record, now_ms)
@@ -293,19 +293,27 @@ class Publisher:
     def sweep(self, generation: int) -> RunOffLoop:
         """Deletes the snapshots that no kept epoch needs."""
         assert self.newest is not None
+        store, paths = self._epoch_log.store, self._epoch_log.paths
+        held = {parsed[0] for ref in self._retained if (parsed := paths.parse_checkpoint(ref.path))}
         self._retained = keep(self._retained, self.newest, self._graph.checkpoints.retained)
         kept = list(self._retained)
-        # Files of earlier generations are looked for once; after that only this generation makes files.
-        generations = [generation] if self._swept else range(1, generation + 1)
-        self._swept = True
+        # Only this generation makes files; an epoch that is kept no longer may be of an earlier one, or of the job that
+        # this one was forked from.
+        unswept = set(range(1, generation)) if self._unswept is None else self._unswept
+        unswept |= {generation, *held}
+        self._unswept = set(unswept)
 
         def work() -> None:
-            store, paths = self._epoch_log.store, self._epoch_log.paths
-            files = [path for number in generations for path in store.list(paths.generation(number))]
+            files = [path for number in sorted(unswept) for path in store.list(paths.generation(number))]
             for directory in disposable(paths, files, kept, generation):
                 store.delete(directory)
 
-        return self._off_loop("sweep", work, _ignore)
+        def done(_: None, error: BaseException | None, now_ms: float) -> list[Action]:
+            if error is None and self._unswept is not None:
+                self._unswept -= unswept  # after an error the next sweep looks there again
+            return []
+
+        return self._off_loop("sweep", work, done)
 
     def discard(self, attempt: AttemptId, checkpoint: int) -> RunOffLoop:
         """Deletes the state files of an aborted checkpoint. The output that its sinks pre-committed stays."""

@@ -65,7 +65,7 @@ class AttachedJob:
             self._end = self._process.run()
         except Exception as error:
             logger.exception("the JobMaster of %s can't go on", self.client.name)
-            self._end = MasterExit(Outcome.FAILED.value, str(error))
+            self._end = MasterExit(Outcome.FAILED, str(error))
             self._folder.write_exit(self._end, self._launch)
 
     def wait(self) -> MasterExit:
@@ -77,7 +77,7 @@ class AttachedJob:
             self.cancel()
             raise
         assert self._end is not None
-        if self._end.outcome in (Outcome.FAILED.value, Outcome.FENCED.value):
+        if self._end.outcome in (Outcome.FAILED, Outcome.FENCED):
             raise WeirError(f"job {self.client.name!r} {self._end.outcome}: {self._end.reason}")
         return self._end
 

@@ -21,7 +21,7 @@ from engine.spark.session import is_local, start_session
 
 logger = logging.getLogger("weir.master")
 
-_EXIT_CODES = {Outcome.FINISHED.value: 0, Outcome.CANCELLED.value: 0, Outcome.FENCED.value: FENCED_EXIT_CODE}
+_EXIT_CODES = {Outcome.FINISHED: 0, Outcome.CANCELLED: 0, Outcome.FENCED: FENCED_EXIT_CODE}
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
         end = run(launch)
     except (WeirError, ValueError, OSError) as error:
         logger.exception("the JobMaster can't start")
-        end = MasterExit(Outcome.FAILED.value, str(error))
+        end = MasterExit(Outcome.FAILED, str(error))
         folder.write_exit(end, launch)
     logger.info("the job is %s: %s", end.outcome, end.reason)
     sys.stdout.flush()

@@ -20,6 +20,7 @@ from engine.core.errors import SyncFailed
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import MasterLaunch
+from engine.host.mailbox import Mailbox
 from engine.host.run_folder import LastHeartbeat, MasterAddress, MasterExit, RunFolder
 from engine.host.system import LaneOffload, SystemClock
 from engine.jobmaster import events
@@ -28,7 +29,6 @@ from engine.jobmaster.events import AnyEvent, stamped
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.jobmaster.status import JobStatus, VertexStatus, describe, describe_vertex
 from engine.network.control import ControlServer
-from engine.network.mailbox import Mailbox
 from engine.observe.history import History
 from engine.observe.http import NoAnswer, RestServer
 from engine.observe.logs import MASTER, LogHandler, LogWriter
@@ -145,7 +145,7 @@ class MasterProcess:
     def _leave(self) -> MasterExit:
         assert self._end is not None
         end = _FENCED if self._replaced() else self._end  # a JobMaster that slept may not know of its successor
-        ended = MasterExit(end.outcome.value, end.reason)
+        ended = MasterExit(end.outcome, end.reason)
         self._folder.write_exit(ended, self._launch)
         return ended
 

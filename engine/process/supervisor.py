@@ -16,7 +16,8 @@ from pathlib import Path
 
 from engine.host.launch import MasterLaunch, read_launch
 from engine.host.rotated import rotate_open
-from engine.host.run_folder import FENCED, FENCED_EXIT_CODE, MasterExit, RunFolder
+from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
 
 CRASHES_IN_A_ROW = 3
 BACK_OFF_S = 1.0
@@ -32,7 +33,7 @@ class Supervisor:
         self._on_crash = on_crash
         self._process: subprocess.Popen[bytes] | None = None
         self._crashes = 0
-        self._epochs_seen = 0
+        self._records_seen = 0
         self._not_before_s = 0.0
 
     def start(self) -> None:
@@ -54,18 +55,19 @@ class Supervisor:
         if code is None:
             return None
         if code == FENCED_EXIT_CODE:
-            return MasterExit(FENCED, "another JobMaster runs this job")
+            return MasterExit(Outcome.FENCED, "another JobMaster runs this job")
         ended = self._folder.read_exit()
         if ended is not None:
             return ended
-        epochs = len(list(Path(self._launch.store, self._launch.name, "log").glob("*.json")))
+        records = len(list(Path(self._launch.store, self._launch.name, "log").glob("*.json")))
         # Each start adds a fence to the log, so only a second new record is an epoch: progress since the last crash.
-        self._crashes = 1 if epochs > self._epochs_seen + 1 else self._crashes + 1
-        self._epochs_seen = epochs
+        self._crashes = 1 if records > self._records_seen + 1 else self._crashes + 1
+        self._records_seen = records
         what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if self._crashes > CRASHES_IN_A_ROW:
             return MasterExit(
-                "failed", f"the JobMaster died {self._crashes} times in a row ({what}); see {self._folder.log_file}"
+                Outcome.FAILED,
+                f"the JobMaster died {self._crashes} times in a row ({what}); see {self._folder.log_file}",
             )
         self._on_crash(f"the JobMaster died ({what}); starting another")
         self._folder.clear()

@@ -151,10 +151,10 @@ class CheckpointCoordinator:
         pending = self._pending.get(decline.checkpoint)
         if decline.attempt != self.attempt or pending is None:
             return []
-        failure = CheckpointFailure.WRITE_FAILED if decline.written else CheckpointFailure.DECLINED
+        failure = CheckpointFailure.WRITE_FAILED if decline.write_failed else CheckpointFailure.DECLINED
         return self._fail(pending, failure, f"{decline.subtask}: {decline.detail}")
 
-    def on_published(self, checkpoint: int, now_ms: float) -> None:
+    def on_publication_over(self, checkpoint: int, now_ms: float) -> None:
         self._publishing.pop(checkpoint)
         self.consecutive_failures = 0
         self._last_completion_ms = now_ms

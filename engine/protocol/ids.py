@@ -1,4 +1,4 @@
-"""Ids as types of their own, so that a checkpoint can't be passed where an epoch is meant."""
+"""The identities that messages, channels and paths carry."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import msgspec
 
 Generation = NewType("Generation", int)
 """The number of one life of a job's JobMaster. Each fence in the epoch log raises it by one."""
-
-CheckpointId = NewType("CheckpointId", int)
-"""The number of one checkpoint. It is never reused within a job; aborted checkpoints leave gaps."""
-
-Epoch = NewType("Epoch", int)
-"""The number of one published checkpoint. Epoch n + 1 follows epoch n; only a rewind may skip numbers."""
 
 
 class AttemptId(msgspec.Struct, frozen=True, order=True, array_like=True):

@@ -91,10 +91,6 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int = 1
 
     @property
-    def paths(self) -> list[str]:
-        return [file.path for subtask in self.subtasks for file in subtask.files]
-
-    @property
     def state_bytes(self) -> int:
         return sum(file.size for subtask in self.subtasks for file in subtask.files)
 

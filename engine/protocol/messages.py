@@ -63,12 +63,12 @@ class Acknowledge(msgspec.Struct, frozen=True, tag=True):
 
 
 class Decline(msgspec.Struct, frozen=True, tag=True):
-    """A subtask can't take part in a checkpoint. `written` is True if it failed while it wrote its state."""
+    """A subtask can't take part in a checkpoint. `write_failed` is True if it failed while it wrote its state."""
 
     attempt: AttemptId
     checkpoint: int
     subtask: SubtaskId
-    written: bool
+    write_failed: bool
     detail: str
 
 

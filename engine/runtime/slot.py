@@ -294,8 +294,8 @@ class SlotRuntime:
         if closing is not None:  # the first error is the one to report
             detail += f"\nwhile closing: {closing}"
         uid = error.uid if isinstance(error, UserFunctionError) else ""
-        speaks = isinstance(error, WeirError) and not isinstance(error, StoreError)  # its text needs no type
-        text = str(error) if speaks else f"{type(error).__name__}: {error}"
+        explained = isinstance(error, WeirError) and not isinstance(error, StoreError)
+        text = str(error) if explained else f"{type(error).__name__}: {error}"
         message = TaskFailed(
             attempt,
             subtask or (running.subtask if running else None),

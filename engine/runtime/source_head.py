@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch
-from engine.core.event_time import EventTimeStrategy, event_times, with_event_times
+from engine.core.event_time import EventTimeStrategy, described, event_times, with_event_times
 from engine.core.sources import MALFORMED, Source, SourceContext, SplitReader
 from engine.core.tags import OutputTag
 from engine.protocol import ledger
@@ -126,8 +126,8 @@ class SourceHead:
     def _stamp(self, split: _Split, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema != self._schema:
             raise SchemaMismatch(
-                f"source {self._context.uid!r}, split {split.name!r} gave records of ({_plain(batch.schema)}), "
-                f"but the job declares ({_plain(self._schema)}): make the two agree"
+                f"source {self._context.uid!r}, split {split.name!r} gave records of ({described(batch.schema)}), "
+                f"but the job declares ({described(self._schema)}): make the two agree"
             )
         self._context.count(ledger.source_rows(self._context.uid), batch.num_rows)
         if self._strategy is None:
@@ -195,7 +195,3 @@ class SourceHead:
     def close(self) -> None:
         for split in self._splits:
             split.reader.close()
-
-
-def _plain(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

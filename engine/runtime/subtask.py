@@ -123,7 +123,7 @@ class Subtask:
     def step(self) -> Activity:
         for output in self._outputs:
             output.flush()
-        if self._triggers and (not isinstance(self._head, SourceHead) or self._head.ready):
+        if self._triggers and isinstance(self._head, SourceHead) and self._head.ready:
             self._take_snapshot(*self._triggers.popleft(), alignment_ms=0.0)
             return Activity.BUSY
         if self._chain.blocked or any(output.blocked for output in self._outputs):

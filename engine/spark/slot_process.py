@@ -24,10 +24,10 @@ import pyarrow as pa
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
+from engine.host.mailbox import Mailbox
 from engine.host.run_folder import RunFolder
 from engine.host.system import LaneOffload, SystemClock
 from engine.network.control import ControlClient
-from engine.network.mailbox import Mailbox
 from engine.network.transport import FlightTransport
 from engine.observe.logs import LogWriter, capturing, slot_name
 from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, OverBudget, Register

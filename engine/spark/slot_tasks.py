@@ -80,7 +80,7 @@ class SlotJob:
         context = self._session.sparkContext
         self._show_in_ui()
         try:
-            # `collect` would name the stage after this line, and the process's other queries not at all meanwhile.
+            # `collect` would name the stage after this line of code, and hide the names of other queries meanwhile.
             context.runJob(context.parallelize(range(self._slots), self._slots), _slot_task(self._launch))
             return "the Spark job of the slots ended"
         except Exception as error:

@@ -15,11 +15,12 @@ from engine.api import StreamEnvironment
 from engine.cli.foreground import Printed, watch
 from engine.core.errors import WeirError
 from engine.host.run_folder import MasterExit
+from engine.jobmaster.actions import Outcome
 from engine.observe.logs import LogWriter
 from engine.runtime.running import RUNNING
 from tests.graph.test_graph import source, translate
 
-FINISHED = MasterExit("finished", "all of its input is read")
+FINISHED = MasterExit(Outcome.FINISHED, "all of its input is read")
 
 
 def says(log: LogWriter, uid: str, text: str) -> None:

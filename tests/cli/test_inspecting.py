@@ -12,6 +12,7 @@ from engine.cli.main import app
 from engine.cli.shared import console
 from engine.core.errors import WeirError
 from engine.host.run_folder import MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
 from engine.observe.logs import LogWriter
 from tests.observe.answering import NAME, AnsweringRun
 
@@ -29,7 +30,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ended(store: Path) -> AnsweringRun:
     run = AnsweringRun(store)
     run.run()
-    RunFolder(store, NAME).write_exit(MasterExit("finished", "all records are processed"), run.launch)
+    RunFolder(store, NAME).write_exit(MasterExit(Outcome.FINISHED, "all records are processed"), run.launch)
     return run
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from engine.core.errors import NotRunning
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import FENCED, LastHeartbeat, MasterAddress, MasterExit, RunFolder
+from engine.host.run_folder import LastHeartbeat, MasterAddress, MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
 
 
@@ -59,9 +60,9 @@ def test_cancelling_a_job_that_never_was_makes_no_folder(tmp_path: Path) -> None
 @pytest.mark.promise("F2")
 def test_a_fenced_jobmaster_does_not_take_its_successor_s_address_away(folder: RunFolder, launch: MasterLaunch) -> None:
     folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2))
-    folder.write_exit(MasterExit(FENCED, "another JobMaster runs this job"), launch)
+    folder.write_exit(MasterExit(Outcome.FENCED, "another JobMaster runs this job"), launch)
     assert folder.read_exit() is None and folder.read_address() is not None
-    folder.write_exit(MasterExit("cancelled", "cancelled"), launch)
+    folder.write_exit(MasterExit(Outcome.CANCELLED, "cancelled"), launch)
     assert folder.read_exit() is not None and folder.read_address() is None
 
 
@@ -71,13 +72,13 @@ def test_a_jobmaster_that_slept_through_a_later_start_leaves_the_folder_alone(
 ) -> None:
     """As found with a JobMaster that was stopped, replaced, and failed when it woke up: its slots had gone."""
     folder.write_launch(msgspec.structs.replace(launch, id="later"))
-    folder.write_exit(MasterExit("failed", "a slot's process ended"), launch)
+    folder.write_exit(MasterExit(Outcome.FAILED, "a slot's process ended"), launch)
     assert folder.read_exit() is None and not folder.belongs_to(launch)
 
 
 def test_the_last_heartbeat_survives_a_restart_so_that_its_age_counts(folder: RunFolder, launch: MasterLaunch) -> None:
     folder.write_heartbeat(LastHeartbeat(1000, 3, "running"))
-    folder.write_exit(MasterExit("failed", "why"), launch)
+    folder.write_exit(MasterExit(Outcome.FAILED, "why"), launch)
     folder.clear()
     assert folder.read_heartbeat() == LastHeartbeat(1000, 3, "running") and folder.read_exit() is None
 
@@ -88,7 +89,7 @@ def test_prometheus_finds_the_jobmaster_that_answers_now(folder: RunFolder, laun
     for port in (4711, 4712):
         folder.write_address(MasterAddress(f"http://127.0.0.1:{port}", 1, 2))
         assert msgspec.json.decode(targets.read_bytes()) == [{"targets": [f"127.0.0.1:{port}"]}]
-    folder.write_exit(MasterExit("finished", "done"), launch)
+    folder.write_exit(MasterExit(Outcome.FINISHED, "done"), launch)
     assert not targets.exists()
 
 
@@ -100,7 +101,7 @@ def test_one_that_is_ending_is_waited_for_until_it_says_how(folder: RunFolder, l
         def do_GET(self) -> None:
             answers.append(1)
             if len(answers) == 3:
-                folder.write_exit(MasterExit("cancelled", "cancelled"), launch)
+                folder.write_exit(MasterExit(Outcome.CANCELLED, "cancelled"), launch)
             self.send_response(503)
             self.end_headers()
             self.wfile.write(b'{"error": "the job has ended"}')
@@ -114,4 +115,4 @@ def test_one_that_is_ending_is_waited_for_until_it_says_how(folder: RunFolder, l
         folder.write_address(MasterAddress(f"http://127.0.0.1:{server.server_port}", 1, 1))
         ended = JobClient(launch.store, "numbers").wait_until_ended(10)
         server.shutdown()
-    assert ended == MasterExit("cancelled", "cancelled") and len(answers) == 3
+    assert ended == MasterExit(Outcome.CANCELLED, "cancelled") and len(answers) == 3

@@ -106,11 +106,13 @@ class Desk:
         self.do(self.publisher.publish(completed, 0.0))
 
 
-def completed(checkpoint: int, *sequences: int, sent: int = 3, received: int = 3) -> CompletedCheckpoint:
-    born = [Committable("out", 0, ATTEMPT, checkpoint, sequence, {}) for sequence in sequences]
+def completed(
+    checkpoint: int, *sequences: int, sent: int = 3, received: int = 3, attempt: AttemptId = ATTEMPT
+) -> CompletedCheckpoint:
+    born = [Committable("out", 0, attempt, checkpoint, sequence, {}) for sequence in sequences]
     counted = {"sent:a->b": sent, "received:a->b": received}
-    ack = Acknowledge(ATTEMPT, checkpoint, SubtaskState(SubtaskId("a", 0), [], {}), born, counted, Timings())
-    return CompletedCheckpoint(checkpoint, ATTEMPT, 0.0, 1.0, False, (ack,))
+    ack = Acknowledge(attempt, checkpoint, SubtaskState(SubtaskId("a", 0), [], {}), born, counted, Timings())
+    return CompletedCheckpoint(checkpoint, attempt, 0.0, 1.0, False, (ack,))
 
 
 @pytest.fixture
@@ -234,7 +236,7 @@ def test_an_epoch_that_a_sink_could_not_commit_is_committed_by_restoring(desk: D
     assert isinstance(desk.outcomes[-1], CommitFailed) and not desk.publisher.busy
     desk.committer.error = None
     restored: list[Manifest | None] = []
-    desk.do([desk.publisher.restore(AttemptId(1, 2), lambda manifest, error, now_ms: restored.append(manifest) or [])])
+    desk.do([desk.publisher.recommit(AttemptId(1, 2), lambda manifest, error, now_ms: restored.append(manifest) or [])])
     desk.run()
     assert desk.committer.committed == [(1, [7])] and desk.committer.aborted == [1]
     assert restored[0] is not None and restored[0].epoch == 1
@@ -243,7 +245,7 @@ def test_an_epoch_that_a_sink_could_not_commit_is_committed_by_restoring(desk: D
 def test_nothing_is_restored_while_the_outcome_of_a_publication_is_open(desk: Desk) -> None:
     desk.publish(completed(1))
     with pytest.raises(AssertionError, match="publication is open"):
-        desk.publisher.restore(AttemptId(1, 2), lambda manifest, error, now_ms: [])
+        desk.publisher.recommit(AttemptId(1, 2), lambda manifest, error, now_ms: [])
 
 
 @pytest.mark.promise("H1")
@@ -252,12 +254,47 @@ def test_totals_go_on_from_the_epoch_that_was_restored(desk: Desk, tmp_path: Any
     desk.run()
     successor = Desk(tmp_path)
     restored: list[Manifest] = []
-    successor.do([successor.publisher.restore(AttemptId(2, 1), lambda m, error, now_ms: restored.append(m) or [])])
+    successor.do([successor.publisher.recommit(AttemptId(2, 1), lambda m, error, now_ms: restored.append(m) or [])])
     successor.run()
     successor.publisher.go_on_from(restored[0])
     successor.publish(completed(2))
     successor.run()
     assert successor.publisher.ledger == {"sent:a->b": 6, "received:a->b": 6}
+
+
+def _published(desk: Desk, *checkpoints: int, generation: int = 1) -> None:
+    for checkpoint in checkpoints:
+        desk.publish(completed(checkpoint, attempt=AttemptId(generation, 1)))
+        desk.run()
+        desk.do([desk.publisher.sweep(generation)])
+        desk.run()
+
+
+def _kept(desk: Desk) -> list[str]:
+    return sorted(
+        {path.split("/chk-")[0] + path.split("/chk-")[1][:7] for path in desk.log.store.list("job/") if "chk-" in path}
+    )
+
+
+@pytest.mark.promise("C4")
+def test_an_epoch_of_an_earlier_generation_is_deleted_when_it_is_no_longer_kept(desk: Desk, tmp_path: Any) -> None:
+    _published(desk, 1, 2)
+    successor = Desk(tmp_path)
+    _published(successor, 3, 4, 5, generation=2)
+    assert _kept(successor) == ["job/gen-00020000004", "job/gen-00020000005"]
+
+
+@pytest.mark.promise("C4")
+def test_what_a_sweep_could_not_delete_the_next_one_deletes(
+    desk: Desk, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _published(desk, 1, 2)
+    successor = Desk(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryStore, "delete", _raising(StoreError("away")))
+        _published(successor, 3, 4, 5, generation=2)
+    _published(successor, 6, generation=2)
+    assert _kept(successor) == ["job/gen-00020000005", "job/gen-00020000006"]
 
 
 def _returning(value: Any) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import pytest
 
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import Desired, LastHeartbeat, MasterExit
+from engine.jobmaster.actions import Outcome
 from orchestration.health import State, judge
 
 LAUNCH = MasterLaunch(path="a:b", name="numbers", store="/store", max_slots=4)
@@ -33,9 +34,9 @@ def beat(age_s: float, phase: str = "running") -> LastHeartbeat:
         (wanted(500), None, beat(31), State.SILENT, False, False),
         (wanted(500), None, beat(61), State.SILENT, False, True),
         (wanted(61), None, None, State.SILENT, False, True),  # the JobMaster never came up
-        (wanted(500), MasterExit("finished", "all done"), beat(100), State.FINISHED, True, False),
-        (wanted(500), MasterExit("failed", "your function"), beat(100), State.FAILED, False, False),
-        (wanted(500), MasterExit("cancelled", "its supervisor died"), beat(100), State.GONE, False, True),
+        (wanted(500), MasterExit(Outcome.FINISHED, "all done"), beat(100), State.FINISHED, True, False),
+        (wanted(500), MasterExit(Outcome.FAILED, "your function"), beat(100), State.FAILED, False, False),
+        (wanted(500), MasterExit(Outcome.CANCELLED, "its supervisor died"), beat(100), State.GONE, False, True),
     ],
 )
 def test_a_job_is_judged_by_what_should_be_and_when_it_was_last_heard(
@@ -51,7 +52,7 @@ def test_a_job_is_judged_by_what_should_be_and_when_it_was_last_heard(
 
 
 def test_the_reason_of_a_failure_is_what_the_user_reads() -> None:
-    health = judge(wanted(500), MasterExit("failed", "operator 'clean': ZeroDivisionError"), None, NOW_MS, 30)
+    health = judge(wanted(500), MasterExit(Outcome.FAILED, "operator 'clean': ZeroDivisionError"), None, NOW_MS, 30)
     assert health.detail == "operator 'clean': ZeroDivisionError"
 
 

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from engine.host.run_folder import MasterExit
+from engine.jobmaster.actions import Outcome
 from engine.jobmaster.status import SinkStatus
 from engine.observe.client import JobClient
 from orchestration import watch
@@ -208,7 +209,7 @@ def test_a_job_that_should_run_and_is_gone_is_started_again_as_it_was(
     job: FakeJob, instance: dg.DagsterInstance
 ) -> None:
     job.wanted()
-    job.folder.write_exit(MasterExit("cancelled", "cancelled"), job.launch)
+    job.folder.write_exit(MasterExit(Outcome.CANCELLED, "cancelled"), job.launch)
     ticker = Ticker(job.store, instance)
     (request,) = ticker.tick().run_requests
     config = request.run_config["ops"]["streams__numbers"]["config"]

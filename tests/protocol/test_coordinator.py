@@ -92,7 +92,7 @@ def test_the_interval_runs_from_trigger_to_trigger() -> None:
     assert c.on_tick(999) == []
     assert triggered(c.on_tick(1000)) == [1]
     acknowledge_all(c, 1, 1400)
-    c.on_published(1, 1400)
+    c.on_publication_over(1, 1400)
     assert c.wakeup_ms() == 2000
     assert triggered(c.on_tick(2000)) == [2]
 
@@ -102,7 +102,7 @@ def test_min_pause_is_counted_from_completion() -> None:
     c = coordinator(min_pause_ms=500)
     c.on_tick(1000)
     acknowledge_all(c, 1, 1800)
-    c.on_published(1, 1900)
+    c.on_publication_over(1, 1900)
     assert c.wakeup_ms() == 2400
     assert c.on_tick(2399) == []
     assert triggered(c.on_tick(2400)) == [2]
@@ -116,7 +116,7 @@ def test_no_more_than_max_concurrent_are_under_way_and_publishing_counts() -> No
     assert c.on_tick(3000) == []
     acknowledge_all(c, 1, 3100)
     assert c.on_tick(3200) == []  # acknowledged, but not published yet
-    c.on_published(1, 3300)
+    c.on_publication_over(1, 3300)
     assert triggered(c.on_tick(3300)) == [3]
 
 
@@ -181,7 +181,7 @@ def test_an_acknowledgement_that_repeats_after_publication_does_not_delete_the_p
     c = coordinator()
     c.on_tick(1000)
     acknowledge_all(c, 1, 1001)
-    c.on_published(1, 1002)
+    c.on_publication_over(1, 1002)
     outcome, actions = c.on_acknowledge(ack(1, SUBTASKS[0]), 1003)
     assert actions == []
     assert outcome is AckOutcome.DUPLICATE
@@ -243,7 +243,7 @@ def test_a_success_resets_the_count_of_failures() -> None:
     c.on_tick(2000)
     acknowledge_all(c, 2, 2001)
     assert c.consecutive_failures == 1  # acknowledged by all is not published
-    c.on_published(2, 2002)
+    c.on_publication_over(2, 2002)
     assert c.consecutive_failures == 0
 
 
@@ -265,7 +265,7 @@ def test_the_end_of_an_attempt_aborts_what_is_pending_but_not_what_is_being_publ
     c.on_tick(2000)
     assert aborted(c.end_attempt("slot lost")) == [(2, CheckpointFailure.ATTEMPT_ENDED)]
     assert c.consecutive_failures == 0
-    c.on_published(1, 2001)
+    c.on_publication_over(1, 2001)
 
 
 @pytest.mark.promise("A1")
@@ -290,7 +290,7 @@ def test_a_checkpoint_under_way_when_the_last_subtask_finishes_is_not_the_final_
     (done,) = completed(acknowledge_all(c, 1, 1002))
     assert not done.final
     assert c.on_tick(1003) == []
-    c.on_published(1, 1004)
+    c.on_publication_over(1, 1004)
     assert triggered(c.on_tick(1005)) == [2]
 
 

@@ -297,13 +297,13 @@ def _committables_forgotten_at_the_next_barrier() -> Patches:
 
 
 def _restore_does_not_commit() -> Patches:
-    restore = Publisher.restore
+    recommit = Publisher.recommit
 
     def silent(self: Publisher, attempt: Any, done: Any) -> RunOffLoop:
-        action, newest = restore(self, attempt, done), self.newest
+        action, newest = recommit(self, attempt, done), self.newest
         return RunOffLoop(action.name, lambda: self._epoch_log.read_manifest(newest) if newest else None, action.done)
 
-    return [(Publisher, "restore", silent)]
+    return [(Publisher, "recommit", silent)]
 
 
 def _restore_aborts_published_files() -> Patches:

@@ -60,7 +60,10 @@ class Checker:
         newest = self.epochs[-1] if self.epochs else None
         if path in self._published_files or path.startswith("job/log/") or "/_spark_metadata/" in path:
             raise Violation("durable", f"{path} was published and is deleted")
-        if newest is not None and (path in newest.paths or path == self.records[-1].newest.path):  # type: ignore[union-attr]
+        if newest is None:
+            return
+        needed = {file.path for subtask in newest.subtasks for file in subtask.files}
+        if path in needed or path == self.records[-1].newest.path:  # type: ignore[union-attr]
             raise Violation("durable", f"{path} of the newest epoch {newest.epoch} is deleted")
 
     # --- the log ---

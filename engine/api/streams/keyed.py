@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from engine.api.schema import out_schema, plain
+from engine.api.schema import out_schema
 from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
 from engine.api.streams.connected import KeyedBroadcastConnectedStream
 from engine.api.streams.keyed_input import KeyedInput
 from engine.api.streams.windowed import WindowedStream
 from engine.api.windows import TumblingEventTimeWindows
 from engine.core.errors import JobError
-from engine.core.event_time import EVENT_TIME
+from engine.core.event_time import EVENT_TIME, described
 from engine.core.functions import KeyedProcessFunction, ReduceFunction, Row
 from engine.graph.job_graph import OperatorSpec
 from engine.runtime.functions import own
@@ -90,7 +90,7 @@ class KeyedStream:
     def _running(self, column: str, uid: str, combine: Callable[[Any, Any], Any]) -> DataStream:
         schema = self._keyed.schema
         if column not in schema.names:
-            raise JobError(f"there is no column {column!r}; the stream has ({plain(schema)})")
+            raise JobError(f"there is no column {column!r}; the stream has ({described(schema)})")
         return self.reduce(lambda left, right: {**right, column: combine(left[column], right[column])}, uid)
 
     def _add(self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema) -> DataStream:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyarrow as pa
 
-from engine.api.schema import plain
 from engine.api.streams.broadcast import BroadcastStream
 from engine.api.streams.placement import Placed
 from engine.core.errors import JobError
-from engine.core.event_time import EVENT_TIME
+from engine.core.event_time import EVENT_TIME, described
 from engine.core.state_types import MapStateDescriptor
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.stream_graph import StreamInput, StreamNode
@@ -108,7 +107,7 @@ class Partitioned(Placed):
     def _require(self, columns: Iterable[str], what: str) -> None:
         for column in columns:
             if column not in self.schema.names or column == EVENT_TIME:
-                raise JobError(f"{what}: there is no column {column!r}; the stream has ({plain(self.schema)})")
+                raise JobError(f"{what}: there is no column {column!r}; the stream has ({described(self.schema)})")
 
     @property
     def _input(self) -> StreamInput:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from engine.api.schema import EVENT_TIME_FIELD, plain
+from engine.api.schema import EVENT_TIME_FIELD
 from engine.api.streams.keyed_input import KeyedInput
 from engine.api.windows import TumblingEventTimeWindows
 from engine.core.errors import JobError
-from engine.core.event_time import EVENT_TIME
+from engine.core.event_time import EVENT_TIME, described
 from engine.graph.job_graph import OperatorSpec
 from engine.graph.stream_graph import StreamInput
 from engine.runtime.operators.window import WindowCombine, WindowMerge
@@ -62,7 +62,7 @@ class WindowedStream:
                 raise JobError(f"{name}={aggregate!r} is not an aggregate: write one such as count() or total('bytes')")
             if aggregate.column is not None and aggregate.column not in schema.names:
                 raise JobError(
-                    f"{name}={aggregate}: there is no column {aggregate.column!r}; the stream has ({plain(schema)})"
+                    f"{name}={aggregate}: there is no column {aggregate.column!r}; the stream has ({described(schema)})"
                 )
             if name in taken:
                 raise JobError(f"the aggregate {name!r} has the name of another result column: choose another name")
@@ -73,7 +73,7 @@ class WindowedStream:
             return AggregatePlan(self._keyed.keys, aggregates, schema)
         except pa.ArrowNotImplementedError as error:  # such as the sum of a string column
             given = ", ".join(f"{name}={aggregate}" for name, aggregate in aggregates.items())
-            raise JobError(f"window {uid!r}, {given} of ({plain(schema)}): {error}") from error
+            raise JobError(f"window {uid!r}, {given} of ({described(schema)}): {error}") from error
 
     def _result_schema(self, plan: AggregatePlan, aggregates: Mapping[str, Aggregate]) -> pa.Schema:
         results = {field.name: field.type for field in plan.result_schema}

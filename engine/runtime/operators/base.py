@@ -100,7 +100,7 @@ class Operator:
         raise NotImplementedError
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
-        """Fires timers and windows that are due, then passes the watermark on (B3)."""
+        """Fires the windows that are due, then passes the watermark on (B3)."""
         out.watermark(timestamp_ms)
 
     def on_end(self, out: Output) -> None:

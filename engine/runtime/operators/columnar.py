@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch, UserFunctionError
-from engine.core.event_time import EventTimeStrategy, event_times, with_event_times
+from engine.core.event_time import EventTimeStrategy, described, event_times, with_event_times
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.runtime.operators.base import EVENT_TIME, Operator, Output
 
@@ -43,13 +43,9 @@ class MapBatches(Operator):
             return result.select(self._schema.names).cast(self._schema)
         except (KeyError, ValueError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise SchemaMismatch(
-                f"operator {self.context.uid!r} declares the schema ({_plain(self._schema)}), "
-                f"but its function returned ({_plain(result.schema)}): {error}"
+                f"operator {self.context.uid!r} declares the schema ({described(self._schema)}), "
+                f"but its function returned ({described(result.schema)}): {error}"
             ) from error
-
-
-def _plain(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 class AssignTimestamps(Operator):
