@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from engine.jobmaster.status import JobStatus
 from tests.cluster.harness import RunningJob
 
 
@@ -28,8 +28,8 @@ def test_memory_is_bounded_and_back_pressure_shows_and_clears(tmp_path: Path) ->
     gate.touch()
     with RunningJob(tmp_path / "store", "stuck", gate=gate) as job:
 
-        def rows(status: dict[str, Any]) -> int:
-            return int(status.vertices[0].rows_in)
+        def rows(status: JobStatus) -> int:
+            return status.vertices[0].rows_in
 
         status = job.wait_for("rows", rows)
         held = -1

@@ -16,9 +16,9 @@ from orchestration import streams
 from orchestration.resources import WeirStore
 from orchestration.streams import StreamConfig
 from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
-from tests.seen import running
+from tests.seen import running as running_status
 
-RUNNING = running("numbers")
+RUNNING = running_status("numbers")
 
 
 @pytest.fixture
@@ -85,8 +85,6 @@ def test_a_job_that_does_not_run_is_started_detached_and_its_wish_is_written_dow
         str(elsewhere),
     )
     assert definitions(tmp_path).get_repository_def()  # later actions find the job where it was started
-    from orchestration.resources import WeirStore
-
     assert WeirStore(path=str(tmp_path)).of(instance, NUMBERS) == str(elsewhere)
 
 
