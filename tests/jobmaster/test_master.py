@@ -6,15 +6,20 @@ Topology: source → keyed window → table, two slots. Its I/O is done at once,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.core.errors import StoreError
-from engine.jobmaster.actions import Action, Outcome, RunOffLoop, Stop
+from engine.graph.execution_graph import ExecutionGraph
+from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Stop
+from engine.jobmaster.events import Aborted
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
-from engine.protocol.messages import Deployed, Register
+from engine.protocol.manifest import SubtaskState, Timings
+from engine.protocol.messages import Acknowledge, Deployed, Register
 from engine.snapshot.epoch_log import EpochLog
 from tests.observe.answering import AnsweringRun
 
@@ -24,17 +29,25 @@ class Desk:
 
     def __init__(self, folder: Path) -> None:
         run = AnsweringRun(folder)
-        self.plan = run.execution.graph.fingerprint
+        graph = run.execution.graph
+        checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1)
+        execution = ExecutionGraph(replace(graph, checkpoints=checkpoints))
+        self.plan = graph.fingerprint
         self.slots = run.execution.slots
+        self.subtasks = run.execution.subtasks
         self.other: list[Action] = []
+        self.held: list[RunOffLoop] | None = None
         config = MasterConfig(heartbeat_timeout_ms=1e9)
         log = EpochLog(run.store, run.paths)
-        self.master = JobMaster(run.execution, log, {}, "me", "nonce", lambda: 7, lambda: 0.5, config)
+        self.master = JobMaster(execution, log, {}, "me", "nonce", lambda: 7, lambda: 0.5, config)
 
     def do(self, actions: Sequence[Action], now_ms: float) -> None:
         for action in actions:
             if not isinstance(action, RunOffLoop):
                 self.other.append(action)
+                continue
+            if self.held is not None:
+                self.held.append(action)
                 continue
             result, error = None, None
             try:
@@ -55,6 +68,25 @@ class Desk:
     def deployed(self, now_ms: float) -> None:
         for slot in range(self.slots):
             self.do(self.master.on_message(f"s{slot}", Deployed(self.master.attempt), now_ms), now_ms)
+
+    def two_completed(self) -> None:
+        """Two checkpoints are complete: the first is being published, the second waits. I/O is held back."""
+        self.tick(0)
+        self.register(0)
+        self.deployed(0)
+        self.held = []
+        for checkpoint in (1, 2):
+            self.do(self.master.trigger_checkpoint(0)[1], 0)
+            for subtask in self.subtasks:
+                state = SubtaskState(subtask, [], {})
+                ack = Acknowledge(self.master.attempt, checkpoint, state, [], {}, Timings())
+                self.do(self.master.on_message("s0", ack, 0), 0)
+        assert [action.name for action in self.held] == ["manifest"]
+
+    @property
+    def aborted(self) -> list[int]:
+        notes = [action.event for action in self.other if isinstance(action, Note)]
+        return [event.checkpoint for event in notes if isinstance(event, Aborted)]
 
     @property
     def stops(self) -> list[Stop]:
@@ -112,6 +144,21 @@ def test_totals_of_an_attempt_that_is_over_are_not_shown_for_the_next_one(tmp_pa
     assert run.master.totals
     run.run(until=lambda: run.master.stats.restarts == 1 and run.master.phase is Phase.DEPLOYING)
     assert run.master.totals == {}
+
+
+@pytest.mark.promise("D4")
+def test_a_checkpoint_that_waits_is_published_when_the_one_before_it_could_not_be(desk: Desk) -> None:
+    desk.two_completed()
+    assert desk.held is not None
+    desk.do(desk.held.pop().done(None, StoreError("disk full"), 1), 1)
+    assert desk.aborted == [1] and "manifest" in [action.name for action in desk.held]
+
+
+@pytest.mark.promise("D4")
+def test_a_failure_aborts_the_checkpoint_that_waits_and_not_the_one_that_is_being_published(desk: Desk) -> None:
+    desk.two_completed()
+    desk.do(desk.master.on_slot_gone("s1", "gone", 1), 1)
+    assert desk.aborted == [2]
 
 
 @pytest.mark.promise("D11")
