@@ -9,10 +9,12 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from engine.cli.launching import GoBack, launching
+from engine.cli.launching import GoBack, finish, launching, prepare
 from engine.cli.main import app
 from engine.core.errors import WeirError
-from engine.host.launch import LaunchOptions
+from engine.host.launch import LaunchOptions, MasterLaunch
+from engine.host.run_folder import MasterExit
+from engine.process.submit import FromSnapshot
 
 Call = tuple[LaunchOptions, str, GoBack]
 
@@ -85,3 +87,26 @@ def test_run_and_submit_have_the_same_flags() -> None:
 def test_a_wrong_flag_is_one_clear_error(flags: list[str], says: str) -> None:
     result = CliRunner().invoke(app, ["submit", "tests.cluster.jobs:windows", *flags])
     assert isinstance(result.exception, WeirError) and str(result.exception).startswith(says)
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("failed", 1), ("fenced", 1), ("finished", 0), ("cancelled", 0)])
+def test_a_job_that_failed_or_was_replaced_ends_the_command_with_an_error(outcome: str, code: int) -> None:
+    launch = MasterLaunch(path="a.b:c", name="n", store=".weir", max_slots=4)
+    commands = typer.Typer()
+    commands.command()(lambda: finish(MasterExit(outcome, "why"), launch))
+    assert CliRunner().invoke(commands, []).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("flag", "chosen"), [("--rewind", FromSnapshot.REWIND), ("--allow-replay", FromSnapshot.ALLOW_REPLAY)]
+)
+def test_each_way_to_go_back_is_the_one_that_was_asked_for(
+    flag: str, chosen: FromSnapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = MasterLaunch(path="a.b:c", name="n", store=".weir", max_slots=4)
+    choices: list[FromSnapshot] = []
+    monkeypatch.setattr("engine.cli.launching.plan_launch", lambda options, store: launch)
+    monkeypatch.setattr(
+        "engine.cli.launching.choose_snapshot", lambda launch, choice: choices.append(choice) or "goes back"
+    )
+    assert prepare(*called("a.b:c", flag)) == launch and choices == [chosen]

@@ -40,6 +40,7 @@ GRAPH = JobGraph("job", (), (), 128, CheckpointConfig(retained=2), NoRestart(), 
 class Recording(Committer):
     def __init__(self) -> None:
         self.committed: list[tuple[int, list[int]]] = []
+        self.rewound: list[tuple[int, int]] = []
         self.aborted: list[int | None] = []
         self.error: Exception | None = None
 
@@ -47,6 +48,9 @@ class Recording(Committer):
         if self.error is not None:
             raise self.error
         self.committed.append((permit.epoch, [c.sequence for c in committables]))
+
+    def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
+        self.rewound.append((permit.epoch, to_epoch))
 
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
         self.aborted.append(permit.epoch if permit else None)
@@ -157,6 +161,14 @@ def test_what_waits_can_be_dropped_and_what_is_under_way_can_not(desk: Desk) -> 
     assert [epoch for epoch, _ in desk.committer.committed] == [1]
 
 
+def test_what_was_dropped_is_not_published_later(desk: Desk) -> None:
+    desk.publish(completed(1))
+    desk.publish(completed(2))
+    desk.publisher.drop_waiting()
+    desk.run()
+    assert desk.publisher.publish_next(0.0) == [] and desk.publisher.drop_waiting() == []
+
+
 @pytest.mark.promise("D11")
 def test_what_an_epoch_has_published_is_not_published_again_while_sinks_still_hold_it(desk: Desk) -> None:
     desk.publish(completed(1, 1))
@@ -262,6 +274,43 @@ def test_totals_go_on_from_the_epoch_that_was_restored(desk: Desk, tmp_path: Any
     assert successor.publisher.ledger == {"sent:a->b": 6, "received:a->b": 6}
 
 
+def test_totals_begin_at_zero_without_an_epoch_to_go_on_from(desk: Desk) -> None:
+    desk.publish(completed(1))
+    desk.run()
+    desk.publisher.go_on_from(None)
+    assert desk.publisher.ledger == {}
+
+
+def test_a_sink_commits_only_its_own_output(tmp_path: Any) -> None:
+    desk = Desk(tmp_path)
+    ack = completed(1, 7).acks[0]
+    others = Committable("other", 0, ATTEMPT, 1, 8, {})
+    both = Acknowledge(ATTEMPT, 1, ack.state, [*ack.committables, others], ack.ledger, ack.timings)
+    desk.publish(CompletedCheckpoint(1, ATTEMPT, 0.0, 1.0, False, (both,)))
+    desk.run()
+    assert desk.committer.committed == [(1, [7])]
+
+
+def test_output_is_published_once_however_many_epochs_its_sink_holds_it(desk: Desk) -> None:
+    held = Committable("out", 0, ATTEMPT, 1, 1, {})
+    for checkpoint in (1, 2, 3):
+        ack = completed(checkpoint).acks[0]
+        again = Acknowledge(ATTEMPT, checkpoint, ack.state, [held], ack.ledger, ack.timings)
+        desk.publish(CompletedCheckpoint(checkpoint, ATTEMPT, 0.0, 1.0, False, (again,)))
+        desk.run()
+    assert desk.committer.committed == [(1, [1]), (2, []), (3, [])]
+
+
+def test_a_rewound_epoch_is_hidden_by_the_sinks_and_nothing_is_committed(desk: Desk) -> None:
+    _restore_from(desk, epoch=5, rewound_to=2)
+    assert desk.committer.rewound == [(5, 2)] and desk.committer.committed == []
+
+
+def test_a_fork_commits_nothing_of_the_job_it_came_from(desk: Desk) -> None:
+    _restore_from(desk, epoch=0)
+    assert desk.committer.rewound == [] and desk.committer.committed == []
+
+
 def _published(desk: Desk, *checkpoints: int, generation: int = 1) -> None:
     for checkpoint in checkpoints:
         desk.publish(completed(checkpoint, attempt=AttemptId(generation, 1)))
@@ -295,6 +344,32 @@ def test_what_a_sweep_could_not_delete_the_next_one_deletes(
         _published(successor, 3, 4, 5, generation=2)
     _published(successor, 6, generation=2)
     assert _kept(successor) == ["job/gen-00020000005", "job/gen-00020000006"]
+
+
+@pytest.mark.promise("C4")
+def test_a_sweep_keeps_as_many_epochs_as_the_job_wants_and_no_more(desk: Desk) -> None:
+    _published(desk, 1, 2, 3)
+    assert _kept(desk) == ["job/gen-00010000002", "job/gen-00010000003"]
+
+
+@pytest.mark.promise("C4")
+def test_a_new_jobmaster_sweeps_what_its_predecessors_left_and_keeps_the_epoch_it_began_with(
+    desk: Desk, tmp_path: Any
+) -> None:
+    _published(desk, 1, 2)
+    desk.log.store.write(desk.log.paths.attempt(ATTEMPT, 3) + "/left", b"by a checkpoint under way")
+    successor = Desk(tmp_path)
+    _published(successor, 4, generation=2)
+    assert _kept(successor) == ["job/gen-00010000002", "job/gen-00020000004"]
+
+
+def _restore_from(desk: Desk, epoch: int, rewound_to: int | None = None) -> None:
+    """Restores an epoch whose manifest still names output."""
+    output = [Committable("out", 0, ATTEMPT, 1, 1, {})]
+    manifest = Manifest("job", epoch, 1, ATTEMPT, 0, 128, [], output, output, {}, rewound_to=rewound_to)
+    desk.publisher.newest = desk.log.write_manifest(manifest)
+    desk.do([desk.publisher.recommit(AttemptId(1, 2), lambda manifest, error, now_ms: [])])
+    desk.run()
 
 
 def _returning(value: Any) -> Callable[..., Any]:

@@ -8,13 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.jobmaster.events import AnyEvent
+from engine.jobmaster.events import AnyEvent, OperatorFigures, SubtaskFigures
 from engine.jobmaster.figures import Rates
 from engine.jobmaster.status import CheckpointStatus
 from engine.observe.history import History
 from engine.observe.timeline import JOBMASTER_LOST, Timeline
 from engine.protocol.messages import SubtaskTotals
 from tests.observe.answering import NAME, AnsweringRun
+from tests.seen import completed
 
 
 def event(at_ms: int, kind: str, generation: int = 1, **data: Any) -> AnyEvent:
@@ -34,9 +35,9 @@ def begun(generation: int = 1, at_ms: int = 0) -> list[AnyEvent]:
 def test_a_completed_checkpoint_tells_where_its_time_went_by_operator_and_subtask(tmp_path: Path) -> None:
     run = AnsweringRun(tmp_path)
     run.run()
-    completed = [c for c in run.timeline.checkpoints if c.status is CheckpointStatus.COMPLETED]
-    assert [c.epoch for c in completed] == [3, 2, 1] and completed[0].final
-    detail = msgspec.to_builtins(completed[0].with_parts())
+    complete = [c for c in run.timeline.checkpoints if c.status is CheckpointStatus.COMPLETED]
+    assert [c.epoch for c in complete] == [3, 2, 1] and complete[0].final
+    detail = msgspec.to_builtins(complete[0].with_parts())
     assert [vertex["vertex"] for vertex in detail["vertices"]] == ["views", "pv"]
     source, windows = detail["vertices"]
     assert [subtask["subtask"] for subtask in windows["subtasks"]] == [0, 1]
@@ -45,8 +46,19 @@ def test_a_completed_checkpoint_tells_where_its_time_went_by_operator_and_subtas
         assert figures["state_bytes"] >= 0
         assert all(figures[name] >= 0 for name in ("start_delay_ms", "alignment_ms", "sync_ms", "async_ms"))
     assert detail["duration_ms"] >= detail["async_ms"] > 0, "a turn of this clock is a millisecond"
-    parts = [vertex.state_bytes for vertex in completed[1].with_parts().vertices]
-    assert sum(parts) == completed[1].state_bytes
+    parts = [vertex.state_bytes for vertex in complete[1].with_parts().vertices]
+    assert sum(parts) == complete[1].state_bytes
+
+
+def test_a_vertex_has_the_longest_times_and_the_sum_of_the_bytes_of_its_subtasks() -> None:
+    subtasks = [
+        SubtaskFigures("pv", 0, 1.0, 2.0, 3.0, 9.0, 100, {"pv": OperatorFigures(3.0, 9.0, 100)}),
+        SubtaskFigures("pv", 1, 4.0, 1.0, 5.0, 6.0, 30, {"pv": OperatorFigures(5.0, 6.0, 30)}),
+    ]
+    timeline = Timeline([*begun(), completed(1, {}, subtasks=subtasks)])
+    (vertex,) = timeline.checkpoints[0].with_parts().vertices
+    assert (vertex.start_delay_ms, vertex.alignment_ms, vertex.sync_ms, vertex.async_ms) == (4.0, 2.0, 5.0, 9.0)
+    assert vertex.state_bytes == 130 and vertex.operators == {"pv": OperatorFigures(5.0, 9.0, 130)}
 
 
 @pytest.mark.promise("F3")
@@ -134,6 +146,18 @@ def test_a_failure_after_which_nothing_ran_is_listed_but_no_restart() -> None:
     )
     (failure,) = timeline.restarts
     assert failure.recovery_ms is None and timeline.restarts_since_start == 0
+
+
+def test_the_end_of_a_job_ends_the_checkpoints_that_were_under_way() -> None:
+    timeline = Timeline(
+        [
+            *begun(),
+            event(20, "triggered", checkpoint=1, attempt="1.1"),
+            event(50, "stopped", outcome="cancelled", reason="cancelled"),
+        ]
+    )
+    (record,) = timeline.checkpoints
+    assert (record.status, record.detail, record.ended_at_ms) == (CheckpointStatus.ABORTED, "the job ended", 50)
 
 
 @pytest.mark.promise("D4", "F3")

@@ -78,6 +78,7 @@ class Slot:
         self.frames: list[tuple[AttemptId, ChannelId, Frame]] = []
         self.store = store or MemoryStore()
         self.offload = FakeOffload()
+        self.clock = FakeClock()
         env = StreamEnvironment(parallelism=1)
         stream = env.from_elements([{"k": "ab"[n % 2], "x": n} for n in range(rows)], "k string, x long", uid="rows")
         for name in ("first", "second"):
@@ -88,7 +89,7 @@ class Slot:
         self.runtime = SlotRuntime(
             ExecutionGraph(graph).plan,
             JobPaths("job"),
-            FakeClock(),
+            self.clock,
             transport,
             self.offload,
             self.store,
@@ -266,3 +267,28 @@ def test_whose_fault_a_failure_is_goes_with_it() -> None:
         (Fault.WEIR, "ZeroDivisionError: integer division or modulo by zero"),
         (Fault.OUTSIDE, "StoreError: can't read it"),
     ]
+
+
+@pytest.mark.promise("E2")
+def test_the_time_between_two_attempts_is_not_counted_for_either() -> None:
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    slot.steps(1)
+    slot.runtime.on_control(Rollback(ATTEMPT))
+    slot.clock.pass_ms(5000)
+    slot.deploy(AttemptId(1, 2))
+    slot.start(AttemptId(1, 2))
+    slot.steps(1)
+    spent = [total.busy_ms + total.back_pressured_ms + total.idle_ms for total in slot.runtime.totals().values()]
+    assert spent == [0.0] * len(spent) and spent
+
+
+def test_state_that_is_read_when_its_attempt_is_over_builds_nothing() -> None:
+    slot = Slot()
+    log = EpochLog(slot.store, JobPaths("job"))
+    ref = log.write_manifest(Manifest("job", 1, 1, ATTEMPT, 0, 128, [], [], [], {}))
+    slot.runtime.on_control(Deploy(AttemptId(1, 2), 0, ["here"], ref))
+    slot.runtime.on_control(Rollback(AttemptId(1, 2)))
+    slot.offload.run()
+    assert slot.messages == [] and slot.calls == []

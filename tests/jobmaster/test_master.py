@@ -1,0 +1,173 @@
+"""What the JobMaster decides when the store, the slots or the user interrupt it; the simulation has the rest.
+
+Topology: source → keyed window → table, two slots. Its I/O is done at once, and the test says what time it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.core.errors import StoreError
+from engine.graph.execution_graph import ExecutionGraph
+from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Stop
+from engine.jobmaster.events import Aborted
+from engine.jobmaster.master import JobMaster, MasterConfig, Phase
+from engine.protocol.manifest import SubtaskState, Timings
+from engine.protocol.messages import Acknowledge, Deployed, Register
+from engine.snapshot.epoch_log import EpochLog
+from tests.observe.answering import AnsweringRun
+
+
+class Desk:
+    """A JobMaster whose slots are only messages."""
+
+    def __init__(self, folder: Path) -> None:
+        run = AnsweringRun(folder)
+        graph = run.execution.graph
+        checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1)
+        execution = ExecutionGraph(replace(graph, checkpoints=checkpoints))
+        self.plan = graph.fingerprint
+        self.slots = run.execution.slots
+        self.subtasks = run.execution.subtasks
+        self.other: list[Action] = []
+        self.held: list[RunOffLoop] | None = None
+        config = MasterConfig(heartbeat_timeout_ms=1e9)
+        log = EpochLog(run.store, run.paths)
+        self.master = JobMaster(execution, log, {}, "me", "nonce", lambda: 7, lambda: 0.5, config)
+
+    def do(self, actions: Sequence[Action], now_ms: float) -> None:
+        for action in actions:
+            if not isinstance(action, RunOffLoop):
+                self.other.append(action)
+                continue
+            if self.held is not None:
+                self.held.append(action)
+                continue
+            result, error = None, None
+            try:
+                result = action.work()
+            except Exception as raised:
+                error = raised
+            self.do(action.done(result, error, now_ms), now_ms)
+
+    def tick(self, now_ms: float) -> Phase:
+        self.do(self.master.on_tick(now_ms), now_ms)
+        return self.master.phase
+
+    def register(self, now_ms: float) -> None:
+        for slot in range(self.slots):
+            message = Register(f"s{slot}", "here", slot, slot, "nonce", self.plan)
+            self.do(self.master.on_message(f"s{slot}", message, now_ms), now_ms)
+
+    def deployed(self, now_ms: float) -> None:
+        for slot in range(self.slots):
+            self.do(self.master.on_message(f"s{slot}", Deployed(self.master.attempt), now_ms), now_ms)
+
+    def two_completed(self) -> None:
+        """Two checkpoints are complete: the first is being published, the second waits. I/O is held back."""
+        self.tick(0)
+        self.register(0)
+        self.deployed(0)
+        self.held = []
+        for checkpoint in (1, 2):
+            self.do(self.master.trigger_checkpoint(0)[1], 0)
+            for subtask in self.subtasks:
+                state = SubtaskState(subtask, [], {})
+                ack = Acknowledge(self.master.attempt, checkpoint, state, [], {}, Timings())
+                self.do(self.master.on_message("s0", ack, 0), 0)
+        assert [action.name for action in self.held] == ["manifest"]
+
+    @property
+    def aborted(self) -> list[int]:
+        notes = [action.event for action in self.other if isinstance(action, Note)]
+        return [event.checkpoint for event in notes if isinstance(event, Aborted)]
+
+    @property
+    def stops(self) -> list[Stop]:
+        return [action for action in self.other if isinstance(action, Stop)]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_a_store_that_does_not_answer_is_asked_again_after_a_while_and_not_for_ever(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def claim(log: EpochLog, owner: str) -> Any:
+        asked.append(owner)
+        raise StoreError("away")
+
+    monkeypatch.setattr(EpochLog, "claim", claim)
+    assert desk.tick(0) is desk.tick(49) is Phase.FENCING and len(asked) == 1
+    for now_ms in (50, 100, 150):
+        assert desk.tick(now_ms) is Phase.FENCING
+    assert desk.tick(200) is Phase.STOPPED and len(asked) == 5
+    (stop,) = desk.stops
+    assert stop.outcome is Outcome.FAILED and stop.reason == "the store can't be used: away"
+
+
+def test_the_time_to_deploy_begins_when_all_slots_are_there(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(50_000)
+    assert desk.master.phase is Phase.DEPLOYING
+    assert desk.tick(110_000) is Phase.DEPLOYING
+    assert desk.tick(110_001) is Phase.RESTARTING
+    assert desk.master.stats.last_failure is not None
+    assert desk.master.stats.last_failure.detail == "slots 0, 1 did not answer in 60 s"
+
+
+def test_a_failed_attempt_is_tried_again_in_time_and_nothing_runs_until_then(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+    assert desk.master.phase is Phase.RUNNING and desk.master.stats.running_since_ms == 7
+    desk.do(desk.master.on_slot_gone("s1", "gone", 100), 100)
+    assert desk.master.phase is Phase.RESTARTING and desk.master.stats.running_since_ms is None
+    assert desk.master.wakeup_ms() == 110
+    assert desk.tick(109) is Phase.RESTARTING and desk.tick(110) is Phase.WAITING
+
+
+def test_totals_of_an_attempt_that_is_over_are_not_shown_for_the_next_one(tmp_path: Path) -> None:
+    run = AnsweringRun(tmp_path)
+    run.run(until=lambda: run.master.stats.checkpoints_completed == 1)
+    run.beat()
+    assert run.master.totals
+    run.run(until=lambda: run.master.stats.restarts == 1 and run.master.phase is Phase.DEPLOYING)
+    assert run.master.totals == {}
+
+
+@pytest.mark.promise("D4")
+def test_a_checkpoint_that_waits_is_published_when_the_one_before_it_could_not_be(desk: Desk) -> None:
+    desk.two_completed()
+    assert desk.held is not None
+    desk.do(desk.held.pop().done(None, StoreError("disk full"), 1), 1)
+    assert desk.aborted == [1] and "manifest" in [action.name for action in desk.held]
+
+
+@pytest.mark.promise("D4")
+def test_a_failure_aborts_the_checkpoint_that_waits_and_not_the_one_that_is_being_published(desk: Desk) -> None:
+    desk.two_completed()
+    desk.do(desk.master.on_slot_gone("s1", "gone", 1), 1)
+    assert desk.aborted == [2]
+
+
+@pytest.mark.promise("D11")
+def test_a_job_that_is_cancelled_ends_the_publication_under_way_and_begins_no_other_checkpoint(tmp_path: Path) -> None:
+    run = AnsweringRun(tmp_path)
+    run.run(until=lambda: run.master._publisher.busy)
+    run.carry_out(run.master.cancel(run.now_ms()))
+    assert run.master.phase is Phase.RUNNING and run.ended is None
+    assert run.master.trigger_checkpoint(run.now_ms()) == (None, [])
+    with pytest.raises(AssertionError, match="cancelled"):
+        run.run()
+    assert run.epochs == 1
