@@ -18,8 +18,9 @@ from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Stop
 from engine.jobmaster.events import Aborted
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
+from engine.protocol.failures import Fault
 from engine.protocol.manifest import SubtaskState, Timings
-from engine.protocol.messages import Acknowledge, Deployed, Register
+from engine.protocol.messages import Acknowledge, Deployed, Register, TaskFailed
 from engine.snapshot.epoch_log import EpochLog
 from tests.observe.answering import AnsweringRun
 
@@ -69,6 +70,11 @@ class Desk:
         for slot in range(self.slots):
             self.do(self.master.on_message(f"s{slot}", Deployed(self.master.attempt), now_ms), now_ms)
 
+    def acknowledge(self, checkpoint: int, now_ms: float) -> None:
+        for subtask in self.subtasks:
+            ack = Acknowledge(self.master.attempt, checkpoint, SubtaskState(subtask, [], {}), [], {}, Timings())
+            self.do(self.master.on_message("s0", ack, now_ms), now_ms)
+
     def two_completed(self) -> None:
         """Two checkpoints are complete: the first is being published, the second waits. I/O is held back."""
         self.tick(0)
@@ -77,10 +83,7 @@ class Desk:
         self.held = []
         for checkpoint in (1, 2):
             self.do(self.master.trigger_checkpoint(0)[1], 0)
-            for subtask in self.subtasks:
-                state = SubtaskState(subtask, [], {})
-                ack = Acknowledge(self.master.attempt, checkpoint, state, [], {}, Timings())
-                self.do(self.master.on_message("s0", ack, 0), 0)
+            self.acknowledge(checkpoint, 0)
         assert [action.name for action in self.held] == ["manifest"]
 
     @property
@@ -171,3 +174,23 @@ def test_a_job_that_is_cancelled_ends_the_publication_under_way_and_begins_no_ot
     with pytest.raises(AssertionError, match="cancelled"):
         run.run()
     assert run.epochs == 1
+
+
+def test_an_epoch_between_two_errors_of_the_job_s_code_begins_their_count_again(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    now_ms = 0.0
+    for _ in range(2):
+        for _ in range(2):  # one less than ends the job
+            now_ms += 100
+            desk.deployed(now_ms)
+            failed = TaskFailed(desk.master.attempt, desk.subtasks[0], "pv", "boom", "", Fault.JOB)
+            desk.do(desk.master.on_message("s0", failed, now_ms), now_ms)
+            now_ms += 100
+            assert desk.tick(now_ms) is Phase.DEPLOYING, desk.stops
+        desk.deployed(now_ms)
+        checkpoint, actions = desk.master.trigger_checkpoint(now_ms)
+        desk.do(actions, now_ms)
+        assert checkpoint is not None
+        desk.acknowledge(checkpoint, now_ms)
+    assert desk.master.stats.checkpoints_completed == 2 and not desk.stops
