@@ -47,6 +47,8 @@ class Answering(Protocol):
 
     def ask(self, question: Callable[[], Any]) -> Any: ...
 
+    def decide(self, command: Callable[[], Any]) -> Any: ...
+
     def status(self) -> JobStatus: ...
 
     def vertex(self, vertex_id: str) -> VertexStatus | None: ...
@@ -94,7 +96,9 @@ def make_app(token: str, process: Answering) -> Starlette:
     for route, handler in by_route.items():
         method, path = route.split(" ")
         routes.append(Route(path.replace("vertices/{id}", "vertices/{id:path}"), handler, methods=[method]))
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _explain, NoAnswer: _no_answer})
+    app = Starlette(
+        routes=routes, exception_handlers={HTTPException: _explain, NoAnswer: _no_answer, Exception: _failed}
+    )
     app.add_middleware(BaseHTTPMiddleware, dispatch=_authorise(f"Bearer {token}"))
     return app
 
@@ -118,6 +122,10 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 async def _no_answer(request: Request, error: Exception) -> Response:
     return _error(503, str(error))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return _error(500, f"{request.method} {request.url.path} failed: {type(error).__name__}; run/master.log says more")
 
 
 def _error(code: int, what: str) -> Response:
@@ -150,16 +158,17 @@ class _Handlers:
         return _json({"total": len(known), "checkpoints": known[offset : offset + limit]})
 
     async def trigger(self, request: Request) -> Response:
-        checkpoint = await self._ask(self._process.trigger)
+        checkpoint = await run_in_threadpool(self._process.decide, self._process.trigger)
         if checkpoint is None:
             return _error(409, "the job is not running now, so it can't be checkpointed")
         return JSONResponse({"checkpoint": checkpoint}, status_code=202)
 
     async def checkpoint(self, request: Request) -> Response:
-        number = request.path_params["id"]
-        if not number.isdecimal():
-            raise HTTPException(400, f"a checkpoint is named by its number, not {number!r}")
-        found = await self._ask(lambda: self._process.timeline.checkpoint(int(number)))
+        text = request.path_params["id"]
+        number = _whole_number(text)
+        if number is None:
+            raise HTTPException(400, f"a checkpoint is named by its number, not {_short(text)!r}")
+        found = await self._ask(lambda: self._process.timeline.checkpoint(number))
         if found is None:
             raise HTTPException(404, f"checkpoint {number} is not remembered; GET /checkpoints lists those that are")
         return _json(found.with_parts())
@@ -177,7 +186,7 @@ class _Handlers:
         return PlainTextResponse(exposition(status), headers={"content-type": CONTENT_TYPE})
 
     async def cancel(self, request: Request) -> Response:
-        await self._ask(self._process.cancel)
+        await run_in_threadpool(self._process.decide, self._process.cancel)
         return JSONResponse({"cancelling": True}, status_code=202)
 
 
@@ -187,6 +196,16 @@ def _json(value: Any) -> Response:
 
 def _number(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name, str(default))
-    if not text.isdecimal():
-        raise HTTPException(400, f"{name}={text!r} is not a number from 0 up")
-    return int(text)
+    number = _whole_number(text)
+    if number is None:
+        raise HTTPException(400, f"{name}={_short(text)!r} is not a number from 0 up")
+    return number
+
+
+def _whole_number(text: str) -> int | None:
+    """Returns the number that is written in ASCII digits, up to 18 of them; None: the text is no such number."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}…"

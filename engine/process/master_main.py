@@ -21,6 +21,9 @@ from engine.spark.session import is_local, start_session
 
 logger = logging.getLogger("weir.master")
 
+CRASHED_EXIT_CODE = 70
+"""A JobMaster ends with it after an unexpected error: it leaves no `MasterExit`, so it is replaced."""
+
 _EXIT_CODES = {Outcome.FINISHED: 0, Outcome.CANCELLED: 0, Outcome.FENCED: FENCED_EXIT_CODE}
 
 
@@ -62,7 +65,14 @@ def run(launch: MasterLaunch) -> MasterExit:
         orphaned=lambda: os.getppid() != parent,
     )
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
-    return process.run()
+    try:
+        return process.run()
+    except WeirError:
+        raise
+    except Exception:
+        logger.exception("the JobMaster can't go on; its supervisor starts another")
+        sys.stdout.flush()
+        os._exit(CRASHED_EXIT_CODE)
 
 
 def _of_graph(launch: MasterLaunch) -> LaunchOptions:

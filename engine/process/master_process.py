@@ -12,6 +12,7 @@ import random
 import secrets
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -222,22 +223,42 @@ class MasterProcess:
         self._mailbox.put(fail)
 
     def ask(self, question: Callable[[], Any]) -> Any:
-        """Runs a question of HTTP on the deciding thread and waits for the answer."""
-        answer: list[Any] = []
-        done = threading.Event()
+        """Runs a question of HTTP on the deciding thread and waits for the answer.
 
-        def work() -> None:
+        An error is the asker's: a question changes nothing, so the deciding thread goes on.
+        """
+        return self._answer(question, lambda error: None)
+
+    def decide(self, command: Callable[[], Any]) -> Any:
+        """Runs a command of HTTP on the deciding thread and waits for the answer.
+
+        An error is the asker's too, and ends the deciding thread: the JobMaster may have decided half of something.
+        """
+
+        def give_up(error: Exception) -> None:
+            raise error
+
+        return self._answer(command, give_up)
+
+    def _answer(self, work: Callable[[], Any], on_error: Callable[[Exception], None]) -> Any:
+        answer: Future[Any] = Future()
+
+        def run() -> None:
             try:
-                answer.append(question())
-            finally:
-                done.set()
+                answer.set_result(work())
+            except Exception as error:
+                answer.set_exception(error)
+                on_error(error)
 
-        self._mailbox.put(work)
+        self._mailbox.put(run)
         for _ in range(100):
-            if done.wait(0.1) and answer:
-                return answer[0]
-            if self._end is not None:
-                raise NoAnswer(f"the job has ended: {self._end.reason}")
+            try:
+                return answer.result(0.1)
+            except TimeoutError:
+                if answer.done():
+                    raise  # the work itself raised it
+                if self._end is not None:
+                    raise NoAnswer(f"the job has ended: {self._end.reason}") from None
         raise NoAnswer("the JobMaster did not answer in 10 s")
 
     # --- questions of HTTP, on the deciding thread ---

@@ -24,6 +24,7 @@ TASK_RETRIES = 1000
 LOOPBACK = "127.0.0.1"
 
 _PINNED = {
+    "spark.ui.killEnabled": "false",  # Spark's UI asks for no token
     "spark.speculation": "false",
     "spark.dynamicAllocation.enabled": "false",
     "spark.excludeOnFailure.enabled": "false",

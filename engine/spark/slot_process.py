@@ -7,6 +7,7 @@ from a slot in a long step, and hears nothing from a stopped process.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import socket
@@ -35,6 +36,7 @@ from engine.runtime.slot import SlotRuntime
 from engine.store.directory import DirectoryStore
 
 HEARTBEAT_S = 0.25
+LAST_WORDS_S = 1.0
 IDLE_WAIT_S = 0.05
 MESSAGES_PER_STEP = 256
 
@@ -142,21 +144,27 @@ class _Slot:
     def _on_lost(self, why: str) -> None:
         """Ends the process: without its JobMaster nothing that this slot does can ever be published."""
         if not self._ended.wait(0.5):  # the task thread may not have handled a shutdown yet
-            _end_process(f"lost the JobMaster: {why}")
+            end_process(f"lost the JobMaster: {why}")
 
     def _beat(self) -> None:
-        while not self._ended.wait(HEARTBEAT_S):
-            if time.monotonic() - self._heard_s > self._lease_s:
-                _end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
-            self._control.send(Heartbeat(self._runtime.totals()))
-            self._check_memory()
+        """Keeps the lease. A slot without this thread would outlive its job, so it ends with the thread."""
+        try:
+            while not self._ended.wait(HEARTBEAT_S):
+                if time.monotonic() - self._heard_s > self._lease_s:
+                    end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
+                self._control.send(Heartbeat(self._runtime.totals()))
+                self._check_memory()
+        except BaseException as error:
+            if not self._ended.is_set():
+                end_process(f"its heartbeat thread failed: {error!r}")
+            raise
 
     def _check_memory(self) -> None:
         used, budget = resident_bytes(), self._memory_bytes
         if budget is not None and used > budget:
             self._control.send(OverBudget(used, budget))
             self._ended.wait(HEARTBEAT_S)  # leaves time to send the message
-            _end_process(f"holds {used / 1e6:.0f} MB and may hold {budget / 1e6:.0f}")
+            end_process(f"holds {used / 1e6:.0f} MB and may hold {budget / 1e6:.0f}")
 
 
 def resident_bytes() -> int:
@@ -175,7 +183,19 @@ def _address_towards(jobmaster_address: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _end_process(why: str) -> None:
-    """Ends the process at once, even if the task thread hangs or a stream can't be closed."""
-    print(f"weir slot {os.getpid()} ends itself: {why}", file=sys.stderr, flush=True)
-    os._exit(1)
+def end_process(why: str) -> None:
+    """Ends the process at once, even if the task thread hangs or a stream can't be closed.
+
+    Its last words get a thread and a moment: the reader of standard error may be dead, or may not read.
+    """
+    try:
+        words = threading.Thread(target=_say_last, args=(why,), daemon=True)
+        words.start()
+        words.join(LAST_WORDS_S)
+    finally:
+        os._exit(1)
+
+
+def _say_last(why: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(f"weir slot {os.getpid()} ends itself: {why}", file=sys.stderr, flush=True)

@@ -67,6 +67,8 @@ class AnsweringRun(LocalRun):
     def ask(self, question: Callable[[], Any]) -> Any:
         return question()
 
+    decide = ask
+
     def status(self) -> JobStatus:
         return describe(self.master, self.timeline.past, self.launch.path, "http://127.0.0.1:4040", self.wall_ms())
 

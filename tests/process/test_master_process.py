@@ -1,0 +1,67 @@
+"""Questions and commands of HTTP reach the deciding thread; only a command may end it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from engine.host.mailbox import Mailbox
+from engine.observe.http import NoAnswer
+from engine.process.master_process import MasterProcess
+
+
+class Deciding:
+    """A `MasterProcess` of which only the deciding thread is there."""
+
+    def __init__(self) -> None:
+        self.process = MasterProcess.__new__(MasterProcess)
+        self.process._mailbox = Mailbox()
+        self.process._end = None
+        self.raised: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                work: Any = self.process._mailbox.take(5.0)
+                if work is None:
+                    return
+                work()
+        except Exception as error:
+            self.raised = error
+
+
+def test_a_question_that_raises_hurts_the_asker_only() -> None:
+    deciding = Deciding()
+    with pytest.raises(ValueError, match="Exceeds the limit"):
+        deciding.process.ask(lambda: int("9" * 5000))
+    assert deciding.process.ask(lambda: 42) == 42 and deciding.raised is None
+
+
+def test_a_question_that_times_out_by_itself_is_not_asked_again() -> None:
+    deciding = Deciding()
+
+    def question() -> None:
+        raise TimeoutError("of its own")
+
+    with pytest.raises(TimeoutError, match="of its own"):
+        deciding.process.ask(question)
+
+
+def test_a_command_that_raises_ends_the_deciding_thread_so_that_it_is_replaced() -> None:
+    deciding = Deciding()
+    with pytest.raises(RuntimeError, match="half"):
+        deciding.process.decide(lambda: (_ for _ in ()).throw(RuntimeError("half")))
+    deciding.thread.join(5)
+    assert isinstance(deciding.raised, RuntimeError)
+
+
+def test_a_job_that_has_ended_answers_nothing() -> None:
+    process = MasterProcess.__new__(MasterProcess)
+    process._mailbox = Mailbox()
+    process._end = type("End", (), {"reason": "all done"})()
+    with pytest.raises(NoAnswer, match="the job has ended: all done"):
+        process.ask(lambda: 1)
