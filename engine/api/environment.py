@@ -21,6 +21,7 @@ from engine.connectors.dataframe import DataFrameLike, DataFrameSource
 from engine.connectors.elements import ElementsSource
 from engine.core.durations import Duration, to_ms
 from engine.core.errors import JobError, WeirError
+from engine.core.names import check_name
 from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph, OperatorSpec, SourceSpec
 from engine.graph.stream_graph import StreamGraph, StreamInput
@@ -166,6 +167,7 @@ class StreamEnvironment:
 
     def build(self, name: str, code: str = "") -> JobGraph:
         """Returns the graph of the job as written so far. `code` is a digest of the job's code, which slots compare."""
+        check_name("job", name)
         return self.graph.translate(name, self.checkpoints, self.restart, self.max_parallelism, code)
 
     def execute(self, name: str) -> None:

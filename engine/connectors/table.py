@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.core.errors import StoreError
+from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
@@ -46,6 +47,9 @@ class TableSink(Sink):
     def __init__(self, path: str) -> None:
         if any(part in ("", ".", "..") for part in path.removeprefix("/").split("/")):
             raise ValueError(f"{path!r} is not a valid table path: write one such as 'pv', 'daily/pv' or '/lake/pv'")
+        if not path.startswith("/"):
+            for part in path.split("/"):
+                check_name("table", part)
         self.path = path
 
     @property

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from engine.core.names import check_name
 from engine.host.launch import MasterLaunch
 from engine.jobmaster.actions import Outcome
 
@@ -58,7 +59,7 @@ class Desired(msgspec.Struct, frozen=True):
 
 class RunFolder:
     def __init__(self, store: str | Path, job: str) -> None:
-        self.folder = Path(store).absolute() / job / "run"
+        self.folder = Path(store).absolute() / check_name("job", job) / "run"
         self.log_file = self.folder / "master.log"
         """Holds what the JobMaster process and Spark print. `logs` holds what the job's own code prints."""
         self.logs = self.folder / "logs"

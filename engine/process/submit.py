@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from engine.core.errors import Fenced, StoreError, WeirError
+from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import LaunchOptions, MasterLaunch
@@ -87,6 +88,7 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
 
 def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     """Makes a job of another name that goes on from the newest intact epoch of this one."""
+    check_name("job", name)
     try:
         epoch = fork(_epoch_log(launch), name, _owner())
     except (NothingIntact, Fenced, StoreError) as error:

@@ -18,8 +18,16 @@ class DirectoryStore:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
 
-    def write(self, path: str, data: bytes) -> None:
+    def _inside(self, path: str) -> Path:
+        """Returns the place of a path, which must lie below the root, also when its links are followed."""
         target = self.root / path
+        root, real = os.path.realpath(self.root), os.path.realpath(target)
+        if path.startswith("/") or ".." in path.split("/") or os.path.commonpath([root, real]) != root:
+            raise StoreError(f"{path!r} leaves the store {self.root}: Weir uses nothing outside of it")
+        return target
+
+    def write(self, path: str, data: bytes) -> None:
+        target = self._inside(path)
         try:
             try:
                 target.write_bytes(data)
@@ -31,7 +39,7 @@ class DirectoryStore:
 
     def sync(self, paths: list[str]) -> None:
         for path in paths:
-            self._fsync(self.root / path)
+            self._fsync(self._inside(path))
         self._sync_directories({(self.root / path).parent for path in paths})
 
     def _sync_directories(self, lowest: set[Path]) -> None:
@@ -45,7 +53,7 @@ class DirectoryStore:
             self._fsync(directory)
 
     def create(self, path: str, data: bytes) -> Created:
-        target = self.root / path
+        target = self._inside(path)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         outcome = Created.CREATED
         try:
@@ -71,7 +79,7 @@ class DirectoryStore:
 
     def read(self, path: str) -> bytes:
         try:
-            return (self.root / path).read_bytes()
+            return self._inside(path).read_bytes()
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -82,7 +90,7 @@ class DirectoryStore:
             if not isinstance(error, FileNotFoundError):
                 raise StoreError(f"can't list {error.filename}: {error.strerror or error}") from error
 
-        base = self.root / prefix
+        base = self._inside(prefix)
         return sorted(
             str((Path(folder) / name).relative_to(self.root))
             for folder, _, names in os.walk(base, onerror=unreadable)
@@ -91,7 +99,7 @@ class DirectoryStore:
         )
 
     def delete(self, path: str) -> None:
-        target = self.root / path
+        target = self._inside(path)
         if target.is_dir():
             for folder, folders, names in os.walk(target, topdown=False):
                 for name in names:

@@ -192,3 +192,43 @@ def test_delete_removes_a_file_or_a_tree_and_does_not_mind_what_is_gone(store: D
 
 def test_the_uri_is_one_that_spark_reads(store: DirectoryStore) -> None:
     assert store.uri("a b/c") == f"file://{store.root}/a%20b/c"
+
+
+@pytest.mark.parametrize("path", ["../outside/file", "/etc/hostname", "a/../../outside/file", "link/file"])
+def test_nothing_outside_of_the_store_is_read_written_listed_or_deleted(tmp_path: Path, path: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"theirs")
+    store = DirectoryStore(tmp_path / "store")
+    store.write("a/file", b"ours")
+    (tmp_path / "store" / "link").symlink_to(outside)
+    for use in (
+        lambda: store.read(path),
+        lambda: store.write(path, b"x"),
+        lambda: store.create(path, b"x"),
+        lambda: store.list(path),
+        lambda: store.delete(path),
+        lambda: store.sync([path]),
+    ):
+        with pytest.raises(StoreError, match="leaves the store"):
+            use()
+    assert (outside / "file").read_bytes() == b"theirs"
+
+
+def test_a_folder_is_deleted_without_following_links_out_of_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"theirs")
+    store = DirectoryStore(tmp_path / "store")
+    store.write("job/gen/file", b"ours")
+    (tmp_path / "store" / "job" / "gen" / "link").symlink_to(outside)
+    store.delete("job/gen")
+    assert (outside / "file").read_bytes() == b"theirs" and not (tmp_path / "store" / "job" / "gen" / "file").exists()
+
+
+def test_the_store_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "store").symlink_to(tmp_path / "disk")
+    store = DirectoryStore(tmp_path / "store")
+    store.write("a/file", b"x")
+    assert store.read("a/file") == b"x" and store.list("") == ["a/file"]
