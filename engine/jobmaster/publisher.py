@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from engine.core.errors import Fenced, StoreError
@@ -137,14 +138,24 @@ class Publisher:
     def claim(self, owner: str, done: Done) -> RunOffLoop:
         """Appends a fence to the log. `done` gets `Claimed`, or None if the claim has to be tried again."""
 
+        retained: list[ManifestRef] = []
+
+        def work() -> Claimed | None:
+            claimed = self._epoch_log.claim(owner)
+            if claimed is not None:
+                newest_first = list(islice(self._epoch_log.epochs(), self._graph.checkpoints.retained))
+                retained[:] = reversed(newest_first)
+            return claimed
+
         def claimed(claimed: Claimed | None, error: BaseException | None, now_ms: float) -> list[Action]:
             if claimed is not None:
                 self._record = claimed.record
                 self.newest = claimed.record.newest
-                self._retained = [self.newest] if self.newest else []
+                # A fork begins with an epoch of another job, which its own log does not list.
+                self._retained = retained or ([self.newest] if self.newest else [])
             return done(claimed, error, now_ms)
 
-        return self._off_loop("claim", lambda: self._epoch_log.claim(owner), claimed)
+        return self._off_loop("claim", work, claimed)
 
     def recommit(self, attempt: AttemptId, done: Done) -> RunOffLoop:
         """Commits the newest epoch again, since it may have been published and not committed, and aborts output that no

@@ -6,14 +6,15 @@ the call.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from engine.core.errors import CorruptSnapshot, Fenced
+from engine.core.errors import CorruptSnapshot, Fenced, StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.protocol.epoch_records import Claimed, Created, LogRecord, epoch_after, fence_after
+from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.snapshot.statefile import checksum
 
@@ -28,6 +29,13 @@ class EpochLog:
         if not names:
             return None
         return msgspec.json.decode(self.store.read(names[-1]), type=LogRecord)
+
+    def epochs(self) -> Iterator[ManifestRef]:
+        """Returns the epochs of the log, newest first. The snapshots of older ones may be deleted."""
+        for path in reversed(self.store.list(self.paths.log_directory())):
+            record = msgspec.json.decode(self.store.read(path), type=LogRecord)
+            if record.kind is not RecordKind.FENCE and record.newest is not None:
+                yield record.newest
 
     def claim(self, owner: str) -> Claimed | None:
         """Appends a fence after the last record.
@@ -59,9 +67,12 @@ class EpochLog:
         data = msgspec.json.encode(record)
         path = self.paths.log_record(record.number)
         outcome = self.store.create(path, data)
-        if outcome is Created.EXISTS and self.store.read(path) == data:
-            return Created.CREATED
-        return outcome
+        if outcome is not Created.EXISTS:
+            return outcome
+        try:
+            return Created.CREATED if self.store.read(path) == data else Created.EXISTS
+        except (StoreError, FileNotFoundError):
+            return Created.UNKNOWN  # the record may be this process's own, of an earlier try
 
     def write_manifest(self, manifest: Manifest) -> ManifestRef:
         path = self.paths.manifest(manifest.attempt, manifest.checkpoint)

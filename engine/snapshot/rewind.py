@@ -7,15 +7,13 @@ job. Invariant: no epoch number is used twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
 from engine.core.errors import CorruptSnapshot, Fenced, StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created, LogRecord, RecordKind, rewind_after
-from engine.protocol.manifest import Manifest, ManifestRef
+from engine.protocol.manifest import Manifest
 from engine.snapshot.epoch_log import EpochLog, read_checked
 
 TABLE_RECORDS = 10
@@ -29,7 +27,7 @@ class NothingIntact(Exception):
 def newest_intact(epoch_log: EpochLog) -> Manifest:
     """Returns the newest epoch whose files all have the right checksum."""
     problems = []
-    for ref in _epochs(epoch_log):
+    for ref in epoch_log.epochs():
         try:
             manifest = epoch_log.read_manifest(ref)
             for state in manifest.subtasks:
@@ -40,14 +38,6 @@ def newest_intact(epoch_log: EpochLog) -> Manifest:
             continue
         return manifest
     raise NothingIntact("; ".join(problems) or "the job has no epoch yet")
-
-
-def _epochs(epoch_log: EpochLog) -> Iterator[ManifestRef]:
-    """Yields all epochs of the epoch log, newest first."""
-    for path in reversed(epoch_log.store.list(epoch_log.paths.log_directory())):
-        record = msgspec.json.decode(epoch_log.store.read(path), type=LogRecord)
-        if record.kind is not RecordKind.FENCE and record.newest is not None:
-            yield record.newest
 
 
 def go_back(epoch_log: EpochLog, owner: str, *, hide: bool) -> tuple[int, int]:

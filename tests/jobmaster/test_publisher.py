@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,14 +60,14 @@ class Recording(Committer):
 class Desk:
     """A publisher that has claimed its log, its outcomes, and the I/O it has asked for, run when the test says so."""
 
-    def __init__(self, folder: Any, committer: Recording | None = None) -> None:
+    def __init__(self, folder: Any, committer: Recording | None = None, graph: JobGraph = GRAPH) -> None:
         self.log = EpochLog(DirectoryStore(folder), JobPaths("job"))
         self.committer = committer or Recording()
         self.outcomes: list[PublicationOutcome] = []
         self.notes: list[Any] = []
         self.asked: list[RunOffLoop] = []
         self.publisher = Publisher(
-            GRAPH,
+            graph,
             self.log,
             {"out": self.committer},
             lambda: 5,
@@ -361,6 +362,15 @@ def test_a_new_jobmaster_sweeps_what_its_predecessors_left_and_keeps_the_epoch_i
     successor = Desk(tmp_path)
     _published(successor, 4, generation=2)
     assert _kept(successor) == ["job/gen-00010000002", "job/gen-00020000004"]
+
+
+@pytest.mark.promise("D3")
+def test_a_takeover_keeps_as_many_epochs_as_are_retained(tmp_path: Any) -> None:
+    three = replace(GRAPH, checkpoints=CheckpointConfig(retained=3))
+    _published(Desk(tmp_path, graph=three), 1, 2, 3)
+    successor = Desk(tmp_path, graph=three)
+    _published(successor, 4, generation=2)
+    assert _kept(successor) == ["job/gen-00010000002", "job/gen-00010000003", "job/gen-00020000004"]
 
 
 def _restore_from(desk: Desk, epoch: int, rewound_to: int | None = None) -> None:

@@ -1,5 +1,6 @@
 """The epoch log over a store: claiming a job, publishing, fencing, and answers that get lost."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,34 @@ def test_a_manifest_that_was_changed_or_lost_is_corrupt(log: EpochLog) -> None:
 def test_read_checked_gives_the_bytes_that_were_written(log: EpochLog) -> None:
     log.store.write("x", b"abc")
     assert read_checked(log.store, "x", checksum(b"abc")) == b"abc"
+
+
+@pytest.mark.promise("D11")
+def test_a_record_that_exists_and_can_t_be_read_may_be_our_own_so_the_outcome_is_unknown(
+    log: EpochLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = log.claim("me")
+    assert claimed is not None and log.publish(claimed.record, ref(1, 1)) is not None
+    for error in (StoreError("away"), FileNotFoundError("not listed yet")):
+        with monkeypatch.context() as patched:
+            patched.setattr(type(log.store), "read", _raising(error))
+            assert log.publish(claimed.record, ref(1, 1)) is None, "asked again: it was created by an earlier try"
+    record = log.publish(claimed.record, ref(1, 1))
+    assert record is not None and record.newest == ref(1, 1)
+
+
+def test_epochs_are_listed_newest_first_without_the_fences_between_them(log: EpochLog) -> None:
+    assert list(log.epochs()) == []
+    for epoch in (1, 2):
+        claimed = log.claim(f"owner {epoch}")
+        assert claimed is not None
+        log.publish(claimed.record, ref(epoch, epoch))
+    log.claim("last")
+    assert [found.epoch for found in log.epochs()] == [2, 1]
+
+
+def _raising(error: Exception) -> Callable[..., bytes]:
+    def read(*_: object) -> bytes:
+        raise error
+
+    return read
