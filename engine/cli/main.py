@@ -186,7 +186,7 @@ def graph(
         output.write_text(drawn)
     except OSError as error:
         raise WeirError(f"can't write {output}: {error.strerror}; choose another file with -o") from error
-    console.print(f"{output} is written", highlight=False)
+    console.print(f"{output} is written", highlight=False, soft_wrap=True)
 
 
 @app.command("package")
