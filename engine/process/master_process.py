@@ -12,7 +12,7 @@ import random
 import secrets
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -252,13 +252,11 @@ class MasterProcess:
 
         self._mailbox.put(run)
         for _ in range(100):
-            try:
-                return answer.result(0.1)
-            except TimeoutError:
-                if answer.done():
-                    raise  # the work itself raised it
-                if self._end is not None:
-                    raise NoAnswer(f"the job has ended: {self._end.reason}") from None
+            wait([answer], timeout=0.1)
+            if answer.done():
+                return answer.result()
+            if self._end is not None:
+                raise NoAnswer(f"the job has ended: {self._end.reason}")
         raise NoAnswer("the JobMaster did not answer in 10 s")
 
     # --- questions of HTTP, on the deciding thread ---

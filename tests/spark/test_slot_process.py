@@ -8,7 +8,12 @@ import sys
 
 import pytest
 
-PROGRAM = "from engine.spark.slot_process import end_process; end_process('the lease is over')"
+PROGRAM = """
+import threading, time
+from engine.spark.slot_process import end_process
+threading.Thread(target=end_process, args=("the lease is over",), daemon=True).start()  # as the heartbeat's thread does
+time.sleep(15)
+"""
 
 
 def test_the_last_words_are_said_where_somebody_reads_them() -> None:
