@@ -20,6 +20,7 @@ from engine.state.key_groups import range_of
 from engine.store.directory import DirectoryStore
 
 ATTEMPT = AttemptId(1, 1)
+JOB_ID = "1d"
 
 
 class FakeClock:
@@ -156,6 +157,7 @@ def context(
         128,
         range_of(subtask, parallelism, 128),
         attempt,
+        JOB_ID,
         clock or FakeClock(),
         offload or FakeOffload(),
         store or MemoryStore(),

@@ -246,7 +246,13 @@ def _reused_epoch() -> Patches:
 
     def unchecked(last: LogRecord, manifest: Any) -> LogRecord:
         return LogRecord(
-            last.number + 1, RecordKind.EPOCH, last.generation, last.owner, manifest, manifest.checkpoint + 1
+            last.number + 1,
+            RecordKind.EPOCH,
+            last.generation,
+            last.owner,
+            manifest,
+            manifest.checkpoint + 1,
+            last.job_id,
         )
 
     return [(Publisher, "_make_manifest", reused), (log_module, "epoch_after", unchecked)]
