@@ -474,7 +474,7 @@ BUGS = (
     PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
     PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),
     PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 7),
-    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 29),
+    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 90),
     PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 13),
     PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 13),
     PlantedBug("an abort drops committables", _abort_drops_committables, ("ledger",), 11),
