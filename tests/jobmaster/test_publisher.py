@@ -347,7 +347,7 @@ def _published(desk: Desk, *checkpoints: int, generation: int = 1) -> None:
 
 def _kept(desk: Desk) -> list[str]:
     return sorted(
-        {path.split("/chk-")[0] + path.split("/chk-")[1][:7] for path in desk.log.store.list("job/") if "chk-" in path}
+        {path.split("/chk-")[0] + path.split("/chk-")[1][:7] for path in desk.log.store.list("job") if "chk-" in path}
     )
 
 
