@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from engine.cli.shared import Store, console, errors
 from engine.core.errors import JobError, WeirError
-from engine.host.launch import SLOTS_TIMEOUT_S, LaunchOptions, MasterLaunch
+from engine.host.launch import HEARTBEAT_TIMEOUT_S, SLOTS_TIMEOUT_S, LaunchOptions, MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.settings import read_settings
@@ -29,6 +29,9 @@ _MaxSlots = Annotated[
     typer.Option(min=1, help="number of task slots that Spark gets (default: the number of cores, at least 4)"),
 ]
 _SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
+_HeartbeatTimeout = Annotated[
+    float, typer.Option(min=1, help="seconds without a sign of life after which a slot or a channel counts as lost")
+]
 _Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
 _Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
 _PyFiles = Annotated[
@@ -71,6 +74,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
         name: _Name = None,
         max_slots: _MaxSlots = None,
         slots_timeout: _SlotsTimeout = SLOTS_TIMEOUT_S,
+        heartbeat_timeout: _HeartbeatTimeout = HEARTBEAT_TIMEOUT_S,
         master: _Master = "",
         conf: _Conf = None,
         py_files: _PyFiles = None,
@@ -86,6 +90,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
             parallelism=parallelism,
             max_slots=max_slots,
             slots_timeout_s=slots_timeout,
+            heartbeat_timeout_s=heartbeat_timeout,
             spark_master=master,
             conf=_pairs("--conf", conf),
             py_files=py_files or [],

@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 
 SLOTS_TIMEOUT_S = 60.0
+HEARTBEAT_TIMEOUT_S = 10.0
 
 
 class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a start. An option that is None is taken from the configuration file, or else has a default.
 
     `path` is the job's import path, `conf` is Spark's configuration. An empty `spark_master` means a Spark on this
-    machine.
+    machine. A slot, or a channel between two, counts as lost after `heartbeat_timeout_s` without a sign of life.
     """
 
     path: str
@@ -26,7 +27,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int | None = None
     max_slots: int | None = None
     slots_timeout_s: float = SLOTS_TIMEOUT_S
-    heartbeat_timeout_s: float = 10.0
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     spark_master: str = ""
     conf: dict[str, str] = {}
     py_files: list[str] = []

@@ -122,7 +122,8 @@ class MasterProcess:
             nonce_path,
             self._control.address,
             token,
-            LEASE_S,
+            max(LEASE_S, 1.5 * self._launch.heartbeat_timeout_s),
+            self._launch.heartbeat_timeout_s,
             self._module_path,
             None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
         )

@@ -46,7 +46,8 @@ class SlotLaunch:
     """The values that the JobMaster gives every slot, inside Spark's task closure.
 
     `build` returns the graph: loaded by the job's import path, or one that was made in a notebook and travels along.
-    `module_path` is appended to the slot's module search path.
+    The slot ends itself after `lease_s` without its JobMaster. A channel whose peer is silent for `silence_s` is
+    broken. `module_path` is appended to the slot's module search path.
     """
 
     name: str
@@ -56,6 +57,7 @@ class SlotLaunch:
     jobmaster_address: str
     token: str
     lease_s: float
+    silence_s: float
     module_path: tuple[str, ...]
     memory_bytes: int | None = None
 
@@ -96,6 +98,7 @@ class _Slot:
             lambda *frame: put(lambda: self._runtime.on_frame(*frame)),
             lambda *grant: put(lambda: self._runtime.on_grant(*grant)),
             lambda *broken: put(lambda: self._runtime.on_channel_broken(*broken)),
+            launch.silence_s,
         )
         self._control = ControlClient(
             launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
