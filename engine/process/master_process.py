@@ -34,7 +34,7 @@ from engine.observe.history import History
 from engine.observe.http import NoAnswer, RestServer
 from engine.observe.logs import MASTER, LogHandler, LogWriter
 from engine.observe.timeline import Timeline
-from engine.protocol.messages import SlotMessage
+from engine.protocol.messages import EndProcess, SlotMessage
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.inputs import SparkInputs
 from engine.spark.session import LOOPBACK, is_local, spark_master_of
@@ -108,6 +108,9 @@ class MasterProcess:
         config = MasterConfig(
             slots_timeout_ms=self._launch.slots_timeout_s * 1000,
             heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
+            slow_step_ms=self._launch.slow_step_s * 1000,
+            step_timeout_ms=self._launch.step_timeout_s * 1000,
+            deploy_timeout_ms=self._launch.step_timeout_s * 1000,
         )
         owner = f"{os.getpid()}-{secrets.token_hex(8)}"
         self.master = JobMaster(
@@ -264,7 +267,9 @@ class MasterProcess:
 
     def status(self) -> JobStatus:
         past = self.timeline.past
-        return describe(self.master, past, self._launch.path, self._spark_ui, self._clock.wall_ms())
+        return describe(
+            self.master, past, self._launch.path, self._spark_ui, self._clock.wall_ms(), self._clock.now_ms()
+        )
 
     def vertex(self, vertex_id: str) -> VertexStatus | None:
         if all(vertex.id != vertex_id for vertex in self._graph.vertices):
@@ -295,15 +300,26 @@ class MasterProcess:
             match action:
                 case Send(session, message):
                     self._control.send(session, message)
-                case KillSlot(slot, why):
-                    logger.warning("killing the slot in process %d: %s", slot.pid, why)
-                    self._slot_job.kill(slot.task_attempt, why)
+                case KillSlot():
+                    self._kill(action)
                 case RunOffLoop(name, work, done):
                     self._offload.submit(_LANES.get(name, "publish"), work, self._bind(done))
                 case Note(event):
                     self._note(event)
                 case Stop():
                     self._end = self._end or action
+
+    def _kill(self, kill: KillSlot) -> None:
+        """Ends a slot from two sides: its own threads may still listen, and Spark can kill its task."""
+        slot, why = kill.slot, kill.why
+        logger.warning("killing the slot in process %d: %s", slot.pid, why)
+        self._control.send(slot.session, EndProcess(why))
+
+        def killed(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                logger.warning("Spark did not kill the task of the slot in process %d: %s", slot.pid, error)
+
+        self._offload.submit("kill", lambda: self._slot_job.kill(slot.task_attempt, why), killed)
 
     def _bind(self, done: Callable[[Any, BaseException | None, float], list[Action]]) -> Callable[..., None]:
         def finished(result: Any, error: BaseException | None) -> None:

@@ -64,8 +64,7 @@ class SimOffload:
                 self._schedule(lane)
 
         def finish(result: Any, error: BaseException | None) -> None:
-            done(result, error)
-            self._process.poke()
+            self._process.deliver(lambda: done(result, error))
 
         expected = (StoreError, CorruptSnapshot)
         world.off_loop(self._process, lane, lambda: attempt_work(self._process, lane, work, expected), ended)
@@ -140,8 +139,7 @@ class Network:
 
 def _told(end: SlotProcess, attempt: AttemptId, channel: ChannelId) -> Callable[[], None]:
     def tell() -> None:
-        end.runtime.on_channel_broken(attempt, channel, "simulated reset")
-        end.poke()
+        end.deliver(lambda: end.runtime.on_channel_broken(attempt, channel, "simulated reset"))
 
     return tell
 
@@ -203,14 +201,14 @@ class SimTransport:
                 if not connection.broken:
                     network.break_connection(attempt, channel, 0.0)
             elif not connection.broken:
-                world.after(0.0, receiver, f"frame {channel} {frame.sequence} of {attempt}", taken)
+                label = f"frame {channel} {frame.sequence} of {attempt}"
+                world.after(0.0, receiver, label, lambda: receiver.deliver(taken))
 
         def taken() -> None:
             refused = receiver.runtime.refused
             receiver.runtime.on_frame(attempt, channel, frame)
             if receiver.runtime.refused != refused:
                 world.hits.add("slot: refuses a frame of another attempt")
-            receiver.poke()
 
         arrival = max(connection.frames_until_ms, world.now_ms + world.delay(network.typical_ms))
         connection.frames_until_ms = arrival
@@ -233,8 +231,7 @@ class SimTransport:
 
         def taken() -> None:
             if not connection.broken:
-                sender.runtime.on_grant(attempt, channel, total)
-                sender.poke()
+                sender.deliver(lambda: sender.runtime.on_grant(attempt, channel, total))
 
         arrival = max(connection.grants_until_ms, world.now_ms + world.delay(self._network.typical_ms))
         connection.grants_until_ms = arrival
