@@ -74,7 +74,7 @@ class Answers:
         self.session = session
         attempt = AttemptId(1, 1)
         if isinstance(message, Register):
-            self.server.send(session, Deploy(attempt, 0, [message.address], None))
+            self.server.send(session, Deploy(attempt, 0, [message.address], None, "id"))
         elif isinstance(message, Deployed):
             self.server.send(session, Start(attempt))
         elif isinstance(message, Heartbeat):
