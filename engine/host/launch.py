@@ -19,6 +19,7 @@ STEP_TIMEOUT_S = 300.0
 class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a start. An option that is None is taken from the configuration file, or else has a default.
 
+    A JobMaster whose deciding thread, or whose Spark, does not answer for `jobmaster_timeout_s` is replaced.
     `path` is the job's import path, `conf` is Spark's configuration. An empty `spark_master` means a Spark on this
     machine. A slot, or a channel between two, counts as lost after `heartbeat_timeout_s` without a sign of life. A
     step of a slot (such as one call of a function) that takes `slow_step_s` is reported, and after `step_timeout_s` the
@@ -34,6 +35,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
     slow_step_s: float = SLOW_STEP_S
     step_timeout_s: float = STEP_TIMEOUT_S
+    jobmaster_timeout_s: float = 30.0
     spark_master: str = ""
     conf: dict[str, str] = {}
     py_files: list[str] = []

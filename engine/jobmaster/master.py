@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed, TargetTaken
+from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed, TargetTaken, fault_of
 from engine.core.sinks import Committer
 from engine.graph.compatibility import incompatibility
 from engine.graph.execution_graph import ExecutionGraph
@@ -72,7 +72,11 @@ from engine.protocol.messages import (
     Trigger,
     Welcome,
 )
+from engine.protocol.remedy import Remedy, Where, remedy
+from engine.protocol.restart import ExponentialDelay, RestartStrategy
 from engine.snapshot.epoch_log import EpochLog
+
+CLAIM_WAIT_MS = 10_000.0
 
 
 class Phase(Enum):
@@ -89,11 +93,10 @@ class Phase(Enum):
 class MasterConfig:
     """Time-outs and limits of a JobMaster. `SlotWatch` explains those of steps.
 
-    A job that has never run fails if its slots do not register within `slots_timeout_ms`; later it waits for them. A
-    broken channel is reported as the cause of a failure if no other cause shows up within `cause_grace_ms`.
-    The job fails after `same_error_limit` equal errors of its own code without an epoch in between, or after
-    `claim_error_limit` errors of the store while it is claimed. `retry_ms` is the wait before the JobMaster asks the
-    store again.
+    A broken channel is reported as the cause of a failure if no other cause shows up within `cause_grace_ms`.
+    The job fails after `same_error_limit` equal errors of its own code without an epoch in between. `retry_ms` is the
+    wait before the JobMaster asks the store again; while the job is claimed, it waits longer after each error. Every
+    `slots_timeout_ms` it notes that slots are missing.
     """
 
     slots_timeout_ms: float = 60_000
@@ -104,7 +107,6 @@ class MasterConfig:
     step_timeout_ms: float = 300_000
     cause_grace_ms: float = 2_000
     same_error_limit: int = 3
-    claim_error_limit: int = 5
     retry_ms: float = 50
 
 
@@ -151,10 +153,11 @@ class JobMaster:
         self._since_ms = 0.0
         self._restart_at_ms = 0.0
         self._claim_at_ms = 0.0
-        self._claim_errors = 0
+        self._claim_retries: RestartStrategy = ExponentialDelay(
+            self.config.retry_ms, max_ms=CLAIM_WAIT_MS, multiplier=2
+        )
+        self._slots_told_ms = 0.0
         self._heartbeat_at_ms: float | None = None
-        self._has_run = False
-        self._waits_noted_ms = 0.0
         self._cancelling = False
         self._claiming = False
 
@@ -347,17 +350,18 @@ class JobMaster:
     def _claimed(self, claimed: Claimed | None, error: BaseException | None, now_ms: float) -> list[Action]:
         self._claiming = False
         if error is not None:
-            self._claim_errors += 1
-            if not isinstance(error, StoreError) or self._claim_errors >= self.config.claim_error_limit:
-                return self._stop(Outcome.FAILED, f"the store can't be used: {error}")
-            self._claim_at_ms = now_ms + self.config.retry_ms
+            if remedy(Where.JOBMASTER, fault_of(error)) is Remedy.END:
+                return self._stop(Outcome.FAILED, str(error))
+            if not isinstance(error, StoreError):
+                raise error  # another JobMaster may do better
+            delay_ms, self._claim_retries = self._claim_retries.on_failure(now_ms, self._jitter())
+            self._claim_at_ms = now_ms + (delay_ms or 0.0)
             return [Note(events.ClaimFailed(str(error)))]
         if claimed is None:
             self._claim_at_ms = now_ms + self.config.retry_ms
             return [Note(events.ClaimLost())]
         self._next_checkpoint = claimed.record.next_checkpoint
         self.attempt = AttemptId(claimed.generation, 0)
-        self._has_run = self.newest is not None
         return [Note(events.Claimed()), *self._restore(now_ms)]
 
     def _restore(self, now_ms: float) -> list[Action]:
@@ -399,9 +403,8 @@ class JobMaster:
 
     def _deploy_if_ready(self, now_ms: float) -> list[Action]:
         if not self.slots.enough:
-            return self._wait_for_slots(now_ms)
+            return self._note_missing_slots(now_ms)
         self.phase = Phase.DEPLOYING
-        self._has_run = True
         self._since_ms = now_ms
         self.totals = {}
         self.rates.clear()
@@ -421,21 +424,13 @@ class JobMaster:
             ),
         ]
 
-    def _wait_for_slots(self, now_ms: float) -> list[Action]:
-        have, need, waited_ms = self.slots.free_count, self.slots.needed, now_ms - self._since_ms
-        timeout_ms = self.config.slots_timeout_ms
-        if waited_ms <= timeout_ms:
+    def _note_missing_slots(self, now_ms: float) -> list[Action]:
+        """Too few slots come from outside, so the job waits for them, and says so from time to time."""
+        since_ms = max(self._since_ms, self._slots_told_ms)
+        if now_ms - since_ms <= self.config.slots_timeout_ms:
             return []
-        if not self._has_run:
-            reason = (
-                f"too few slots: registered {have} of {need} after {waited_ms / 1000:.0f} s. Give Spark {need} task "
-                "slots that nothing else uses, and start the job again"
-            )
-            return self._stop(Outcome.FAILED, reason)
-        if now_ms - max(self._waits_noted_ms, self._since_ms) <= timeout_ms:
-            return []
-        self._waits_noted_ms = now_ms
-        return [Note(events.WaitsForSlots(have, need, waited_ms))]
+        self._slots_told_ms = now_ms
+        return [Note(events.SlotsMissing(self.slots.free_count, self.slots.needed, now_ms - self._since_ms))]
 
     def waited_ms(self, now_ms: float) -> float | None:
         """Returns how long the job has been waiting for slots; None if it is not."""
