@@ -23,7 +23,7 @@ from engine.process.loading import load
 from engine.process.settings import read_settings
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import fork, go_back
-from engine.spark.session import default_max_slots, is_local
+from engine.spark.session import check_slots, default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
 
@@ -44,12 +44,8 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
     parallelism = options.parallelism or settings.parallelism
     graph = load(msgspec.structs.replace(options, parallelism=parallelism))
     slots = options.max_slots or settings.max_slots or default_max_slots()
-    needed = ExecutionGraph(graph).slots
-    if is_local(options.spark_master) and needed > slots:
-        raise WeirError(
-            f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a "
-            "lower --parallelism"
-        )
+    if is_local(options.spark_master):
+        check_slots(ExecutionGraph(graph).slots, slots)
     _check_store(store)
     if JobClient(str(store), graph.name).alive():
         raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")

@@ -52,6 +52,15 @@ def default_max_slots() -> int:
     return max(4, os.cpu_count() or 1)
 
 
+def check_slots(needed: int, max_slots: int) -> None:
+    """Raises an error if a local Spark could never run all slots of a job."""
+    if needed > max_slots:
+        raise WeirError(
+            f"too few slots: the job needs {needed}, Spark is given {max_slots}; start it with --max-slots {needed} or "
+            "a lower --parallelism"
+        )
+
+
 def is_local(spark_master: str) -> bool:
     """Returns True if tasks run in children of this process, where they see its files and its modules."""
     return not spark_master or re.fullmatch(r"local(\[.*\])?", spark_master) is not None
@@ -79,7 +88,7 @@ def start_session(
         os.environ.setdefault(name, value)
     settings = {**_DEFAULTS, **_cluster(spark_master, slots, java), **_allowed(conf or {}), **_PINNED}
     if is_local(spark_master):
-        settings |= _local(job, max_slots, slots)
+        settings |= _local(max_slots, slots)
     if is_local(spark_master) or _on_this_machine(spark_master):
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
         settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
@@ -114,12 +123,8 @@ def _allowed(conf: Mapping[str, str]) -> Mapping[str, str]:
     return conf
 
 
-def _local(job: str, max_slots: int, slots: int) -> dict[str, str]:
-    if slots > max_slots:
-        raise WeirError(
-            f"{job} needs {slots} slots, but Spark was given {max_slots}: start it with --max-slots {slots} or a lower "
-            "--parallelism"
-        )
+def _local(max_slots: int, slots: int) -> dict[str, str]:
+    check_slots(slots, max_slots)
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = dict.fromkeys([os.getcwd(), *(p for p in sys.path if p), *(p for p in inherited if p)])
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
