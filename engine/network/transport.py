@@ -17,6 +17,7 @@ from pyarrow import flight
 
 from engine.core.ports import Frame
 from engine.network.auth import RequireToken, call_options
+from engine.network.places import address, location
 from engine.network.wire import ChannelStream, descriptor, parse_descriptor, read_frame, write_frame
 from engine.protocol.ids import AttemptId, ChannelId
 
@@ -26,10 +27,13 @@ OnBroken = Callable[[AttemptId, ChannelId, str], None]
 
 
 class FlightTransport:
-    """Connects one slot with the others. The callbacks run in any thread, so they only fill the slot's mailbox."""
+    """Connects one slot with the others. It listens at a host, or in a folder of sockets.
+
+    The callbacks run in any thread, so they only fill the slot's mailbox.
+    """
 
     def __init__(
-        self, job: str, host: str, token: str, on_frame: OnFrame, on_grant: OnGrant, on_broken: OnBroken
+        self, job: str, place: str, token: str, on_frame: OnFrame, on_grant: OnGrant, on_broken: OnBroken
     ) -> None:
         self._job = job
         self._token = token
@@ -42,8 +46,9 @@ class FlightTransport:
         self._incoming: dict[tuple[AttemptId, ChannelId], SimpleQueue[int | None]] = {}
         self._clients: dict[str, flight.FlightClient] = {}
         self._lock = threading.Lock()
-        self._server = _ChannelServer(self, host, token)
-        self.address = f"grpc://{host}:{self._server.port}"
+        listening = location(place)
+        self._server = _ChannelServer(self, listening, token)
+        self.address = address(listening, self._server)
 
     # --- the `Transport` port; called on the task thread ---
 
@@ -130,9 +135,9 @@ def _write_grants(grants: SimpleQueue[int | None], writer: flight.MetadataRecord
 
 
 class _ChannelServer(flight.FlightServerBase):
-    def __init__(self, transport: FlightTransport, host: str, token: str) -> None:
+    def __init__(self, transport: FlightTransport, listening: str, token: str) -> None:
         self._transport = transport
-        super().__init__(f"grpc://{host}:0", middleware={"token": RequireToken(token)})
+        super().__init__(listening, middleware={"token": RequireToken(token)})
 
     def do_exchange(
         self,

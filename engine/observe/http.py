@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from engine.jobmaster.status import JobStatus, VertexStatus
+from engine.observe.bounded import CONNECTIONS, BoundedProtocol
 from engine.observe.metrics import CONTENT_TYPE, exposition
 from engine.observe.timeline import Timeline
 
@@ -67,7 +68,16 @@ class RestServer:
         self._socket = socket.create_server((host, 0))
         self.url = f"http://{host}:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(
-            uvicorn.Config(make_app(token, process), log_level="warning", lifespan="off", access_log=False)
+            uvicorn.Config(
+                make_app(token, process),
+                http=BoundedProtocol,
+                ws="none",
+                loop="asyncio",
+                backlog=CONNECTIONS,  # also the number of connections that are accepted at once
+                log_level="error",
+                lifespan="off",
+                access_log=False,
+            )
         )
 
     def start(self) -> None:

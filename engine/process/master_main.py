@@ -8,15 +8,18 @@ import signal
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 from engine.core.errors import WeirError
 from engine.graph.execution_graph import ExecutionGraph
+from engine.host.descriptors import raise_descriptor_limit
 from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
 from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.loading import load
 from engine.process.master_process import MasterProcess
 from engine.spark.packaging import package
+from engine.spark.scratch import private_scratch
 from engine.spark.session import is_local, start_session
 
 logger = logging.getLogger("weir.master")
@@ -31,9 +34,11 @@ def main() -> None:
     launch = read_launch(sys.argv[1])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    raise_descriptor_limit()
     folder = RunFolder(launch.store, launch.name)
     try:
-        end = run(launch)
+        with private_scratch() as scratch:
+            end = run(launch, scratch)
     except (WeirError, ValueError, OSError) as error:
         logger.exception("the JobMaster can't start")
         end = MasterExit(Outcome.FAILED, str(error))
@@ -44,13 +49,14 @@ def main() -> None:
     os._exit(_EXIT_CODES.get(end.outcome, 1))
 
 
-def run(launch: MasterLaunch) -> MasterExit:
+def run(launch: MasterLaunch, scratch: Path) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
     graph = load(launch)
     session = start_session(
         launch.name,
         launch.max_slots,
         ExecutionGraph(graph).slots,
+        scratch=scratch,
         spark_master=launch.spark_master,
         conf=launch.conf,
         py_files=_shipped(launch),
