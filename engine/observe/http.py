@@ -117,7 +117,9 @@ def _authorise(expected: str) -> Callable[[Request, Callable[[Request], Awaitabl
     async def authorise(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
         if not hmac.compare_digest(request.headers.get("authorization", "").encode(), expected.encode()):
             return _error(401, "wrong or missing token; send the one in the job's run/token as a bearer token")
-        return await call(request)
+        answer = await call(request)
+        answer.headers["x-content-type-options"] = "nosniff"  # a browser must not take an answer for a page
+        return answer
 
     return authorise
 
