@@ -17,8 +17,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from engine.core.errors import JavaNotFound
 from engine.host.descriptors import ENOUGH, raise_descriptor_limit
-from engine.spark.java import JavaHome, JavaNotFound, find_java, prepare_environment
+from engine.spark.java import JavaHome, find_java, prepare_environment
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30

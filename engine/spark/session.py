@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from engine.core.errors import WeirError
+from engine.core.errors import SparkLost, WeirError
 from engine.network.places import holds_sockets
 from engine.spark.conf import redaction, resolved, write_properties
 from engine.spark.java import find_java, prepare_environment
@@ -44,6 +44,8 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",  # it asks for no token
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.port": "0",
+    # A JVM without memory half works; one that ends is noticed, and the JobMaster is replaced.
+    "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
 }
 
 _FOR_SLOTS = {
@@ -132,12 +134,24 @@ def start_session(
     builder = SparkSession.builder
     for name, value in in_arguments.items():
         builder = builder.config(name, value)
-    with _properties(scratch / "spark.properties", settings.in_file):
-        session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    for file in py_files:
-        session.sparkContext.addPyFile(file)
+    try:
+        with _properties(scratch / "spark.properties", settings.in_file):
+            session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        for file in py_files:
+            session.sparkContext.addPyFile(file)
+    except Exception as error:
+        raise SparkLost(f"Spark did not start: {type(error).__name__}: {error}") from error
     return session
+
+
+def kill_java() -> None:
+    """Kills the JVM that this process started, which may hang. Does nothing if there is none."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
 
 
 @contextmanager

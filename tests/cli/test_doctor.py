@@ -16,7 +16,8 @@ from engine.cli.doctor import (
     render,
     run_doctor,
 )
-from engine.spark.java import JavaHome, JavaNotFound
+from engine.core.errors import JavaNotFound
+from engine.spark.java import JavaHome
 
 
 def refuse(*_: object) -> None:

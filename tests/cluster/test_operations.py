@@ -107,6 +107,7 @@ def _look_for_the_secret(job: RunningJob) -> None:
     processes = [psutil.Process(int(line.split(" ", 1)[0])) for line in job.processes()]
     arguments = " ".join(argument for process in processes for argument in process.cmdline())
     assert "SparkSubmit" in arguments and "pyspark" in arguments, "the JVM and the slots"
+    assert "ExitOnOutOfMemoryError" in arguments, "options of the JVM are read from the same file"
     assert SECRET not in arguments and "spark.authenticate.secret" not in arguments
     folder = job.client.folder.folder.parent
     files = [path for path in folder.rglob("*") if path.is_file()]
