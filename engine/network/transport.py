@@ -39,7 +39,8 @@ _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 class FlightTransport:
     """Connects one slot with the others. It listens at a host, or in a folder of sockets.
 
-    The callbacks run in any thread, so they only fill the slot's mailbox. A channel whose peer says nothing for `silence_s` is broken.
+    The callbacks run in any thread, so they only fill the slot's mailbox. A channel whose peer says nothing for
+    `silence_s` is broken.
     """
 
     def __init__(
