@@ -31,4 +31,4 @@ def test_a_slot_reaches_its_jobmaster_and_listens_beside_it(kind: str) -> None:
 
 
 def test_a_folder_with_a_long_path_holds_no_sockets() -> None:
-    assert holds_sockets(Path("/tmp/weir-4194304-abcdefgh")) and not holds_sockets(Path("/" + "x" * 90))
+    assert holds_sockets(Path("/tmp/weir-scratch-abcdefgh")) and not holds_sockets(Path("/" + "x" * 90))

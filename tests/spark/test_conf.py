@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,11 +81,23 @@ def test_workers_of_a_local_spark_are_reached_through_a_folder_of_its_owner_only
 
 def test_scratch_is_private_and_left_behind_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    dead, alive, foreign = (tmp_path / name for name in ("weir-4194999-a", f"weir-{os.getpid()}-a", "weir-of-others"))
-    for folder in (dead, alive, foreign):
+    abandoned, unknown = tmp_path / "weir-scratch-a", tmp_path / "weir-scratch-b"
+    for folder in (abandoned, unknown):
         folder.mkdir()
-    (dead / "socket").touch()
-    with private_scratch() as scratch:
-        assert stat.S_IMODE(scratch.stat().st_mode) == 0o700 and scratch.parent == tmp_path
-        assert not dead.exists() and alive.exists() and foreign.exists()
-    assert not scratch.exists()
+    (abandoned / "lock").touch()
+    with private_scratch() as first, private_scratch() as second:
+        assert stat.S_IMODE(first.stat().st_mode) == 0o700 and first.parent == tmp_path
+        assert not abandoned.exists() and unknown.exists()
+        assert first.exists() and second != first, "a folder in use is left alone"
+    assert list(tmp_path.iterdir()) == [unknown]
+
+
+def test_the_scratch_of_a_killed_process_is_deleted_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import os; from engine.spark.scratch import *\nwith private_scratch(): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)})
+    (left,) = tmp_path.iterdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with private_scratch():
+        assert not left.exists()
