@@ -23,6 +23,7 @@ from engine.process.loading import load
 from engine.process.settings import read_settings
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import fork, go_back
+from engine.spark.conf import resolved
 from engine.spark.session import check_slots, default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
@@ -46,6 +47,7 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
     slots = options.max_slots or settings.max_slots or default_max_slots()
     if is_local(options.spark_master):
         check_slots(ExecutionGraph(graph).slots, slots)
+    resolved(options.conf, os.environ)
     _check_store(store)
     if JobClient(str(store), graph.name).alive():
         raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")
