@@ -86,7 +86,6 @@ class Settings:
 
 
 def settings_of(
-    job: str,
     max_slots: int,
     slots: int,
     *,
@@ -131,7 +130,7 @@ def start_session(
     for name, value in _FOR_SLOTS.items():
         os.environ.setdefault(name, value)
     settings = settings_of(
-        job, max_slots, slots, spark_master=spark_master, conf=conf, scratch=scratch, java_bundled=java.bundled
+        max_slots, slots, spark_master=spark_master, conf=conf, scratch=scratch, java_bundled=java.bundled
     )
     if is_local(spark_master):
         _share_modules()

@@ -45,7 +45,7 @@ def test_the_file_of_properties_is_its_owner_s_and_java_reads_it_back(tmp_path: 
 
 def test_what_a_user_configures_and_spark_s_own_secret_go_into_the_file_only(tmp_path: Path) -> None:
     conf = {SECRET: "hush", "spark.executor.memory": "2g"}
-    settings = settings_of("job", 2, 2, spark_master="", conf=conf, scratch=tmp_path)
+    settings = settings_of(2, 2, spark_master="", conf=conf, scratch=tmp_path)
     assert settings.in_file.items() >= conf.items() and "spark.authenticate.secret" in settings.in_file
     assert not settings.in_file.keys() & settings.in_arguments.keys()
     assert "hush" not in str(settings.in_arguments) and "secret" not in str(settings.in_arguments)
@@ -53,7 +53,7 @@ def test_what_a_user_configures_and_spark_s_own_secret_go_into_the_file_only(tmp
 
 def test_spark_s_ui_is_off_unless_asked_for_and_never_has_kill_links(tmp_path: Path) -> None:
     def of(conf: dict[str, str]) -> dict[str, str]:
-        settings = settings_of("job", 2, 2, spark_master="", conf=conf, scratch=tmp_path)
+        settings = settings_of(2, 2, spark_master="", conf=conf, scratch=tmp_path)
         return {**settings.in_file, **settings.in_arguments}
 
     assert of({})["spark.ui.enabled"] == "false"
@@ -65,17 +65,17 @@ def test_spark_s_ui_is_off_unless_asked_for_and_never_has_kill_links(tmp_path: P
 
 def test_spark_hides_the_values_that_came_from_variables_whatever_their_names(tmp_path: Path) -> None:
     conf = {"spark.my.code": "env:CODE", "spark.other": "1"}
-    settings = settings_of("job", 2, 2, spark_master="", conf=conf, environ={"CODE": "1234"}, scratch=tmp_path)
+    settings = settings_of(2, 2, spark_master="", conf=conf, environ={"CODE": "1234"}, scratch=tmp_path)
     assert settings.in_file["spark.my.code"] == "1234"
     assert settings.in_file["spark.redaction.regex"].endswith(r"|spark\.my\.code")
 
 
 def test_workers_of_a_local_spark_are_reached_through_a_folder_of_its_owner_only() -> None:
-    settings = settings_of("job", 2, 2, spark_master="", conf={}, scratch=Path("/tmp/s"))
+    settings = settings_of(2, 2, spark_master="", conf={}, scratch=Path("/tmp/s"))
     assert settings.in_arguments["spark.python.unix.domain.socket.enabled"] == "true"
     assert settings.in_arguments["spark.python.unix.domain.socket.dir"] == "/tmp/s"
     assert settings.in_arguments["spark.local.dir"] == "/tmp/s"
-    long = settings_of("job", 2, 2, spark_master="", conf={}, scratch=Path("/" + "s" * 100))
+    long = settings_of(2, 2, spark_master="", conf={}, scratch=Path("/" + "s" * 100))
     assert "spark.python.unix.domain.socket.dir" not in long.in_arguments, "a socket's path has room for 104 bytes"
 
 
