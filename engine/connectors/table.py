@@ -134,10 +134,26 @@ class TableCommitter(Committer):
             lines = self._all_lines(number) + lines
         self._create(self._record(number), "\n".join(["v1", *lines]).encode())
 
+    def begin(self, first_epoch: int) -> None:
+        """Makes the log one that Spark can read from `first_epoch` on: Spark asks for the records before it, too.
+
+        Spark reads from the last record that repeats everything, and takes the distance between the last two of these
+        as their interval. So both are written, if they are missing, with all that the table has published until now,
+        and empty records after them.
+        """
+        first = first_epoch - 1
+        lines = self._lines_until(first_epoch - 1)
+        last = first // COMPACT_EVERY * COMPACT_EVERY - 1
+        present = self._numbers()
+        for number in (last - COMPACT_EVERY, *range(last, first)):
+            if number >= 0 and number not in present:
+                repeated = lines if (number + 1) % COMPACT_EVERY == 0 else []
+                self._create(self._record(number), "\n".join(["v1", *repeated]).encode())
+
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
         """Writes a record that repeats all up to `to_epoch`; readers begin at it, so the epochs between are hidden."""
         assert permit.epoch % COMPACT_EVERY == 0 and permit.epoch > to_epoch
-        lines = self._all_lines(to_epoch)
+        lines = self._lines_until(to_epoch)
         self._create(self._record(permit.epoch - 1), "\n".join(["v1", *lines]).encode())
 
     def files(self, epoch: int) -> list[dict[str, Any]]:
@@ -169,6 +185,19 @@ class TableCommitter(Committer):
         owner = self._store.read(marker).decode()
         if owner != self._owner:
             raise StoreError(f"the table {place} belongs to job {owner!r}: choose another path")
+
+    def _lines_until(self, epoch: int) -> list[str]:
+        """Returns the entries of all epochs up to this one, of a table whose log may begin later or have a gap there.
+
+        A log has a gap if the job had no sink for this table for some epochs.
+        """
+        newest = max((number for number in self._numbers() if number < epoch), default=None)
+        return [] if newest is None else self._all_lines(newest + 1)
+
+    def _numbers(self) -> set[int]:
+        """Returns the numbers of the records that exist."""
+        names = [_name(path) for path in self._store.list(f"{self._table}/_spark_metadata")]
+        return {int(name.removesuffix(".compact")) for name in names if name[0].isdigit()}
 
     def _all_lines(self, before: int) -> list[str]:
         """Returns the entries of all records below `before`, read from the last record that repeats everything."""

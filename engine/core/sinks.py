@@ -74,6 +74,9 @@ class SinkWriter(ABC):
 class Committer(ABC):
     """Publishes the output of epochs. It runs in the JobMaster."""
 
+    def begin(self, first_epoch: int) -> None:  # noqa: B027 (few depend on the number)
+        """Prepares the target for a sink that comes into the job with this epoch. Idempotent; called before writing."""
+
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         """Publishes the output of an epoch. Idempotent: after a crash the same epoch may be committed again."""

@@ -17,7 +17,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a start. An option that is None is taken from the configuration file, or else has a default.
 
     `path` is the job's import path, `conf` is Spark's configuration. An empty `spark_master` means a Spark on this
-    machine.
+    machine. `allow_non_restored_state`: state that no operator of the job claims any more is dropped.
     """
 
     path: str
@@ -31,6 +31,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     conf: dict[str, str] = {}
     py_files: list[str] = []
     slot_memory_mb: int | None = None
+    allow_non_restored_state: bool = False
 
 
 class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):

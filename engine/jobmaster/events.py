@@ -52,6 +52,13 @@ class SlotRegistered(Event, frozen=True):
     registered: int
 
 
+class StateDropped(Event, frozen=True):
+    """The job goes on without this operator's state, positions or output, because the user allowed it."""
+
+    uid: str
+    what: str
+
+
 class Deploying(Event, frozen=True):
     """Slots build the subtasks of this attempt from the state of `epoch`, or without state if it is None."""
 
@@ -182,6 +189,7 @@ AnyEvent = (
     | ClaimFailed
     | ClaimLost
     | SlotRegistered
+    | StateDropped
     | Deploying
     | Running
     | TaskFailed

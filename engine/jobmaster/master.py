@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed
+from engine.core.errors import CorruptSnapshot, IncompatibleJob, StoreError, SyncFailed
 from engine.core.sinks import Committer
-from engine.graph.compatibility import incompatibility
+from engine.graph.compatibility import differences
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
@@ -89,7 +89,7 @@ class MasterConfig:
 
     The job fails after `same_error_limit` equal errors of its own code without an epoch in between, or after
     `claim_error_limit` errors of the store while it is claimed. `retry_ms` is the wait before the JobMaster asks the
-    store again.
+    store again. `allow_non_restored_state`: state that no operator claims any more is dropped.
     """
 
     slots_timeout_ms: float = 60_000
@@ -99,6 +99,7 @@ class MasterConfig:
     same_error_limit: int = 3
     claim_error_limit: int = 5
     retry_ms: float = 50
+    allow_non_restored_state: bool = False
 
 
 @dataclass
@@ -132,7 +133,14 @@ class JobMaster:
         self.rates = Rates()
         self._current: Attempt | None = None
         self._publisher = Publisher(
-            execution.graph, epoch_log, committers, wall_ms, self.config.retry_ms, self._off_loop, self._publication_is
+            execution.graph,
+            epoch_log,
+            committers,
+            wall_ms,
+            self.config.retry_ms,
+            self.config.allow_non_restored_state,
+            self._off_loop,
+            self._publication_is,
         )
         self._restarts = Restarts(execution.graph.restart, self.config.same_error_limit)
         self._owner = owner
@@ -334,15 +342,15 @@ class JobMaster:
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
             return self._stop(Outcome.FAILED, self._corrupt(str(error)))
+        if isinstance(error, IncompatibleJob):
+            return self._stop(Outcome.FAILED, str(error))
         if error is not None:
             return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
-        why_not = incompatibility(self.execution.graph, manifest) if manifest is not None else None
-        if why_not is not None:
-            return self._stop(Outcome.FAILED, why_not)
+        dropped = differences(self.execution.graph, manifest) if manifest is not None else []
         self._publisher.go_on_from(manifest)
         self.phase = Phase.WAITING
         self._since_ms = now_ms
-        return self._deploy_if_ready(now_ms)
+        return [*(Note(events.StateDropped(one.uid, one.what)) for one in dropped), *self._deploy_if_ready(now_ms)]
 
     def _corrupt(self, what: str) -> str:
         epoch = self.newest.epoch if self.newest else 0

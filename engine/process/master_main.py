@@ -10,14 +10,18 @@ import time
 from functools import partial
 
 from engine.core.errors import WeirError
+from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
 from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.loading import load
 from engine.process.master_process import MasterProcess
+from engine.process.upgrade import check_upgrade
+from engine.snapshot.epoch_log import EpochLog
 from engine.spark.packaging import package
 from engine.spark.session import is_local, start_session
+from engine.store.directory import DirectoryStore
 
 logger = logging.getLogger("weir.master")
 
@@ -47,6 +51,10 @@ def main() -> None:
 def run(launch: MasterLaunch) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
     graph = load(launch)
+    # Before Spark starts: a job that has changed since its supervisor was started is refused at once.
+    epoch_log = EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
+    if dropped := check_upgrade(graph, epoch_log, launch.allow_non_restored_state):
+        logger.info("%s", dropped)
     session = start_session(
         launch.name,
         launch.max_slots,

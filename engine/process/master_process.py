@@ -108,6 +108,7 @@ class MasterProcess:
         config = MasterConfig(
             slots_timeout_ms=self._launch.slots_timeout_s * 1000,
             heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
+            allow_non_restored_state=self._launch.allow_non_restored_state,
         )
         owner = f"{os.getpid()}-{secrets.token_hex(8)}"
         self.master = JobMaster(

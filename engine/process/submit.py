@@ -14,14 +14,16 @@ import msgspec
 from engine.core.errors import Fenced, StoreError, WeirError
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
+from engine.graph.compatibility import check
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
 from engine.process.loading import load
 from engine.process.settings import read_settings
+from engine.process.upgrade import check_upgrade
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.rewind import NothingIntact, fork, go_back
+from engine.snapshot.rewind import NothingIntact, as_forked, fork, go_back, newest_intact
 from engine.spark.session import default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
@@ -66,15 +68,19 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
 
 
 def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
-    """Makes the chosen state the one that the job goes on from. Returns what was done, empty if nothing."""
-    if choice is FromSnapshot.LAST:
-        return ""
-    hide = choice is FromSnapshot.REWIND
+    """Makes the chosen state the one that the job goes on from. Returns what was done, empty if nothing.
+
+    Raises IncompatibleJob if the job has changed so that it can't go on from there.
+    """
     graph = load(launch)
+    if choice is FromSnapshot.LAST:
+        return check_upgrade(graph, _epoch_log(launch), launch.allow_non_restored_state)
+    hide = choice is FromSnapshot.REWIND
     fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
     if hide and fixed:
         raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
     try:
+        check(graph, newest_intact(_epoch_log(launch)), launch.allow_non_restored_state)
         old, new = go_back(_epoch_log(launch), _owner(), hide=hide)
     except (NothingIntact, Fenced, StoreError) as error:
         raise WeirError(f"job {launch.name!r} can't go back to an older epoch: {error}") from error
@@ -90,6 +96,8 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     """Makes a job of another name that goes on from the newest intact epoch of this one."""
     check_name("job", name)
     try:
+        target = newest_intact(_epoch_log(launch))
+        check(load(launch), as_forked(target, name), launch.allow_non_restored_state)
         epoch = fork(_epoch_log(launch), name, _owner())
     except (NothingIntact, Fenced, StoreError) as error:
         raise WeirError(f"job {launch.name!r} can't be forked: {error}") from error
