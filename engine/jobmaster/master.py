@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, IncompatibleJob, StoreError, SyncFailed
+from engine.core.errors import CorruptSnapshot, IncompatibleJob, StoreError, SyncFailed, TargetTaken
 from engine.core.sinks import Committer
 from engine.graph.compatibility import differences
 from engine.graph.execution_graph import ExecutionGraph
@@ -342,7 +342,7 @@ class JobMaster:
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
             return self._stop(Outcome.FAILED, self._corrupt(str(error)))
-        if isinstance(error, IncompatibleJob):
+        if isinstance(error, IncompatibleJob | TargetTaken):
             return self._stop(Outcome.FAILED, str(error))
         if error is not None:
             return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
@@ -387,7 +387,7 @@ class JobMaster:
         return [
             Note(events.Deploying(str(self.attempt), self.newest.epoch if self.newest else None)),
             *(
-                Send(slot.session, Deploy(self.attempt, index, addresses, self.newest))
+                Send(slot.session, Deploy(self.attempt, index, addresses, self.newest, self._publisher.job_id))
                 for index, slot in enumerate(assigned)
             ),
         ]

@@ -129,6 +129,12 @@ class Publisher:
         return self._publication is not None
 
     @property
+    def job_id(self) -> str:
+        """The id of the job in its store; known once the job is claimed."""
+        assert self._record is not None
+        return self._record.job_id
+
+    @property
     def wakeup_ms(self) -> float | None:
         """The time at which `on_tick` asks the store again; None: there is nothing to repeat."""
         return self._publication.retry_at_ms if self._publication is not None else None
@@ -165,25 +171,27 @@ class Publisher:
         return self._off_loop("claim", work, claimed)
 
     def recommit(self, attempt: AttemptId, done: Done) -> RunOffLoop:
-        """Commits the newest epoch again, since it may have been published and not committed, and aborts output that no
-        epoch knows. `done` gets the epoch's manifest, or None if there is no epoch yet.
+        """Claims the sinks' targets, commits the newest epoch again and aborts output that no epoch knows.
 
-        A job that has changed is compared with the epoch first; `done` gets IncompatibleJob if it can't go on.
+        The newest epoch may have been published and not committed. `done` gets its manifest; None if there is no epoch.
+        A job that has changed is compared with the epoch first: `done` gets IncompatibleJob if it can't go on.
         """
         assert not self.busy, "nothing is restored while a publication is open"
-        newest = self.newest
+        newest, job_id = self.newest, self.job_id
 
         def work() -> Manifest | None:
             manifest = self._epoch_log.read_manifest(newest) if newest else None
-            permit = CommitPermit.issue(newest, attempt.generation) if newest else None
             if manifest is not None:
                 check(self._graph, manifest, self._allow_non_restored_state)
             gone = self._gone(manifest)
+            for committer in (*gone.values(), *self._committers.values()):
+                committer.claim(job_id)
+            permit = CommitPermit.issue(newest, attempt.generation) if newest else None
             if permit is not None and manifest is not None:
                 self._commit_all(permit, manifest, {**self._known(manifest), **gone})
-            new = new_sinks(self._graph, manifest)
-            for committer in (self._committers[uid] for uid in self._committers if uid in new):
-                committer.begin(newest.epoch + 1 if newest else 1)
+            for uid, committer in self._committers.items():
+                if uid in new_sinks(self._graph, manifest):
+                    committer.begin(newest.epoch + 1 if newest else 1)
             for committer in (*gone.values(), *self._committers.values()):
                 committer.abort_unknown(permit, attempt)
             return manifest
