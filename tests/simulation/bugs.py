@@ -185,7 +185,7 @@ def _commit_before_publish() -> Patches:
         ref, manifest = publication.ref, publication.manifest
 
         def work() -> Any:
-            self._commit_all(CommitPermit.issue(ref, record.generation), manifest)
+            self._commit_all(CommitPermit.issue(ref, record.generation), manifest, self._committers)
             return self._epoch_log.publish(record, ref)
 
         return RunOffLoop("publish", work, self._appended)
@@ -465,7 +465,7 @@ BUGS = (
     PlantedBug("no alignment", _no_alignment, ("ledger",), 20),
     PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 20),
     PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 1),
-    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 64),
+    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 157),
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
     PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),
