@@ -192,7 +192,7 @@ class TableCommitter(Committer):
             return
         lines = self._lines_until(first)
         last = first // COMPACT_EVERY * COMPACT_EVERY - 1
-        present = self.numbers()
+        present = _records(self._store, self._table)
         for number in (last - COMPACT_EVERY, *range(last, first)):
             if number >= 0 and number not in present:
                 repeated = lines if (number + 1) % COMPACT_EVERY == 0 else []
@@ -203,6 +203,20 @@ class TableCommitter(Committer):
         assert permit.epoch % COMPACT_EVERY == 0 and permit.epoch > to_epoch
         lines = self._lines_until(to_epoch)
         self._create(self._record(permit.epoch - 1), "\n".join(["v1", *lines]).encode())
+
+    def rewind_epoch(self, at_least: int) -> int:
+        """Returns the next epoch whose record repeats all before it: only such a record can leave files out."""
+        return -(-at_least // COMPACT_EVERY) * COMPACT_EVERY
+
+    def pass_over(self, permit: CommitPermit) -> None:
+        record = self._record(permit.epoch - 1)
+        try:
+            self._store.read(record)
+        except FileNotFoundError:
+            newest = _newest_record(self._store, self._table)
+            lines = self._all_lines(newest + 1) if record.endswith(".compact") and newest is not None else []
+            if self._store.create(record, "\n".join(["v1", *lines]).encode()) is Created.UNKNOWN:
+                raise StoreError(f"the store did not say whether {record} was created") from None
 
     def files(self, epoch: int) -> list[dict[str, Any]]:
         """Returns every file published up to this epoch."""
@@ -224,20 +238,18 @@ class TableCommitter(Committer):
 
         A log has a gap if the job had no sink for this table for some epochs.
         """
-        newest = max((number for number in self.numbers() if number < epoch), default=None)
+        newest = max((number for number in _records(self._store, self._table) if number < epoch), default=None)
         return [] if newest is None else self._all_lines(newest + 1)
-
-    def numbers(self) -> set[int]:
-        """Returns the numbers of the records that exist."""
-        names = [_name(path) for path in self._store.list(f"{self._table}/_spark_metadata")]
-        return {int(name.removesuffix(".compact")) for name in names if name[0].isdigit()}
 
     def _all_lines(self, before: int) -> list[str]:
         """Returns the entries of all records below `before`, read from the last record that repeats everything."""
         lines: list[str] = []
         first = max(0, before // COMPACT_EVERY * COMPACT_EVERY - 1)
         for number in range(first, before):
-            text = self._store.read(self._record(number)).decode()
+            try:
+                text = self._store.read(self._record(number)).decode()
+            except FileNotFoundError as error:
+                raise StoreError(f"{self._record(number)} is missing, and the records after it need it") from error
             lines += text.split("\n")[1:]
         return lines
 
@@ -272,13 +284,22 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
+def _records(store: Store, table: str) -> set[int]:
+    """Returns the numbers of the records that a table's log has."""
+    names = [_name(path) for path in store.list(f"{table}/_spark_metadata")]
+    return {int(name.removesuffix(".compact")) for name in names if name[0].isdigit()}
+
+
+def _newest_record(store: Store, table: str) -> int | None:
+    return max(_records(store, table), default=None)
+
+
 def published(store: Store, table: str) -> list[str] | None:
     """Returns the names of a table's published files; None if it has no epoch yet. `table`: its path in the store."""
-    committer = TableCommitter(store, table)
-    numbers = committer.numbers()
-    if not numbers:
+    newest = _newest_record(store, table)
+    if newest is None:
         return None
-    return [_name(file["path"]) for file in committer.files(max(numbers) + 1)]
+    return [_name(file["path"]) for file in TableCommitter(store, table).files(newest + 1)]
 
 
 def read_table(store: Store, table: str) -> pa.Table:

@@ -6,12 +6,13 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from enum import Enum
 from pathlib import Path
 
 import msgspec
 
-from engine.core.errors import Fenced, StoreError, WeirError
+from engine.core.errors import IncompatibleJob, WeirError
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.graph.compatibility import check
@@ -21,9 +22,9 @@ from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
 from engine.process.loading import load
 from engine.process.settings import read_settings
-from engine.process.upgrade import check_upgrade
+from engine.process.upgrade import check_upgrade, newest_committers
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.rewind import NothingIntact, as_forked, fork, go_back, newest_intact
+from engine.snapshot.rewind import as_forked, fork, go_back, newest_intact
 from engine.spark.session import default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
@@ -80,9 +81,12 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     if hide and fixed:
         raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
     try:
-        check(graph, newest_intact(_epoch_log(launch)), launch.allow_non_restored_state)
-        old, new = go_back(_epoch_log(launch), _owner(), hide=hide)
-    except (NothingIntact, Fenced, StoreError) as error:
+        log = _epoch_log(launch)
+        check(graph, newest_intact(log), launch.allow_non_restored_state)
+        old, new = go_back(log, newest_committers(graph, log), _owner(), _pause, hide=hide)
+    except IncompatibleJob:
+        raise
+    except WeirError as error:
         raise WeirError(f"job {launch.name!r} can't go back to an older epoch: {error}") from error
     what = (
         "tables hide what later epochs published"
@@ -96,10 +100,12 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     """Makes a job of another name that goes on from the newest intact epoch of this one."""
     check_name("job", name)
     try:
-        target = newest_intact(_epoch_log(launch))
-        check(load(launch), as_forked(target, name), launch.allow_non_restored_state)
-        epoch = fork(_epoch_log(launch), name, _owner())
-    except (NothingIntact, Fenced, StoreError) as error:
+        log = _epoch_log(launch)
+        check(load(launch), as_forked(newest_intact(log), name), launch.allow_non_restored_state)
+        epoch = fork(log, name, _owner(), _pause)
+    except IncompatibleJob:
+        raise
+    except WeirError as error:
         raise WeirError(f"job {launch.name!r} can't be forked: {error}") from error
     return msgspec.structs.replace(launch, name=name), f"{name} goes on from epoch {epoch} of {launch.name}"
 
@@ -125,6 +131,11 @@ def start_detached(launch: MasterLaunch, by: str) -> JobClient:
 
 def _epoch_log(launch: MasterLaunch) -> EpochLog:
     return EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
+
+
+def _pause() -> None:
+    """Waits before a store that gave no definite answer is asked again."""
+    time.sleep(0.2)
 
 
 def _owner() -> str:
