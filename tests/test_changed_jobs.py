@@ -281,3 +281,19 @@ class Many:
         numbers.sink_to(TableSink("raw"), uid="raw")
         if self.more:
             numbers.sink_to(TableSink("more"), uid="more")
+
+
+# --- state that a function asks for in open() is compared where the function runs ---
+
+
+@pytest.mark.promise("D8")
+def test_a_renamed_state_of_a_function_fails_the_job_instead_of_starting_empty() -> None:
+    with pytest.raises(JobFailed) as failed:
+        run(replace(BEFORE, state="counted"), after=after_one_epoch())
+    assert "the state 'seen' is in the snapshot, but open() does not ask for it" in str(failed.value)
+
+
+@pytest.mark.promise("D8")
+def test_a_state_of_another_type_fails_the_job() -> None:
+    with pytest.raises(JobFailed, match="state 'seen' was saved as int64, but the job now declares string"):
+        run(replace(BEFORE, state_type=pa.string()), after=after_one_epoch())

@@ -41,6 +41,10 @@ class IncompatibleJob(WeirError):
         self.rows = list(rows)
 
 
+class StateUnclaimed(WeirError):
+    """A function no longer asks for a state that the snapshot holds."""
+
+
 class UserFunctionError(WeirError):
     """A function of the job raised."""
 
