@@ -6,14 +6,17 @@ Checks: each table has the records of the epochs in which it had a sink, each on
 counts of each key have no gap.
 """
 
+from typing import Any
+
 import pytest
 
 from engine.connectors.table import TableCommitter
+from engine.jobmaster.publisher import Publisher
 from tests.simulation.upgrades import run_upgrades
 from tests.simulation.world import Violation
 
-SEEDS = 200
-CHUNK = 50
+SEEDS = 120
+CHUNK = 30
 
 
 @pytest.mark.promise("D7", "D8", "D11")
@@ -27,7 +30,7 @@ def test_a_job_that_changes_stays_exact(first: int) -> None:
 
 
 def test_tables_come_and_go_in_these_seeds() -> None:
-    runs = [run_upgrades(seed) for seed in range(15)]
+    runs = [run_upgrades(seed) for seed in range(30)]
     assert any(sink.first_epoch > 1 for run in runs for sink in run.manifests[-1].description.sinks)
     assert any(
         {sink.uid for sink in run.manifests[0].description.sinks} - {s.uid for s in run.manifests[-1].description.sinks}
@@ -35,10 +38,17 @@ def test_tables_come_and_go_in_these_seeds() -> None:
     )
 
 
-def test_a_planted_bug_is_noticed_when_a_new_table_does_not_get_what_spark_needs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(TableCommitter, "begin", lambda self, first_epoch: None)
+@pytest.mark.parametrize(
+    ("where", "name", "bug"),
+    [
+        (TableCommitter, "begin", lambda self, first_epoch: None),
+        (Publisher, "_gone", lambda self, manifest: {}),
+        (Publisher, "_known", lambda self, manifest: self._committers),
+    ],
+    ids=["a_new_table_lacks_what_Spark_needs", "a_gone_sink_is_forgotten", "a_new_sink_commits_the_epoch_before_it"],
+)
+def test_planted_bugs_are_noticed(where: Any, name: str, bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(where, name, bug)
     with pytest.raises(Violation):
-        for seed in range(100):
+        for seed in range(SEEDS):
             run_upgrades(seed)

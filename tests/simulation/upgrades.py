@@ -1,14 +1,15 @@
 """Simulated runs in which the job changes between incarnations: its parallelism, a stateless operator, its tables.
 
-At random moments all processes of the job die, and a supervisor starts the next version of the job, which may drop the
+After some epochs all processes of the job die, and a supervisor starts the next version of the job, which may drop the
 sinks that are gone. All other faults of the seed happen as well. `run_upgrades(seed)` raises a Violation.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from random import Random
 from unittest.mock import patch
@@ -28,14 +29,14 @@ from engine.protocol.manifest import Manifest
 from tests.simulation import cluster as clusters
 from tests.simulation import jobs
 from tests.simulation.cluster import Cluster
-from tests.simulation.faults import STORM_MS, Plan, Storm, draw_plan
+from tests.simulation.faults import Plan, Storm, draw_plan
 from tests.simulation.jobs import CountPerKey, JobSpec, Rows, Tag, numbers
 from tests.simulation.ports import Network
 from tests.simulation.simulation import LIMIT_EVENTS, LIMIT_MS
 from tests.simulation.store import SimStore
 from tests.simulation.world import Violation, World
 
-ROWS, SPLITS = 48, 2
+ROWS, SPLITS = 150, 2
 TABLES = ("raw", "more", "counts")
 CUTS = TABLES[:2]
 """The tables that hold each record as it is read. The other one counts per key."""
@@ -49,7 +50,7 @@ class Version:
     more: bool = False
 
     def changed(self, random: Random) -> Version:
-        match random.choice(("parallelism", "stateless", "raw", "more")):
+        match random.choice(("parallelism", "stateless", "raw", "raw", "more", "more")):
             case "parallelism":
                 return replace(self, parallelism=random.choice([p for p in (1, 2, 3) if p != self.parallelism]))
             case "stateless":
@@ -80,6 +81,7 @@ class Published:
     def __init__(self, store: SimStore) -> None:
         self.records: list[LogRecord] = []
         self.manifests: list[Manifest] = []
+        self.on_epoch: Callable[[int], None] = lambda epoch: None
         self._store = store
         store.on_created = self._created
         store.on_deleted = self._deleted
@@ -92,6 +94,7 @@ class Published:
         known = self.manifests[-1].epoch if self.manifests else 0
         if record.newest is not None and record.newest.epoch != known:
             self.manifests.append(msgspec.json.decode(self._store.durable[record.newest.path], type=Manifest))
+            self.on_epoch(record.newest.epoch)
 
     def _deleted(self, path: str) -> None:
         if any(c.payload["path"] == path for m in self.manifests for c in m.commits):
@@ -130,6 +133,8 @@ class Published:
             if path.startswith(folder) and path.removeprefix(folder)[0].isdigit()
         }
         compacts = sorted(number for number, path in records.items() if path.endswith(".compact"))
+        if not records:
+            raise Violation("commit", f"nothing of {name} was committed")
         newest, first = max(records), compacts[-1] if compacts else 0
         if len(compacts) > 1 and compacts[-1] - compacts[-2] != table.COMPACT_EVERY:
             raise Violation("commit", f"Spark would take {compacts[-2:]} of {name} for another interval")
@@ -180,15 +185,17 @@ class ChangingCluster(Cluster):
 
 
 def plan_of(seed: int) -> Plan:
+    """Returns the seed's plan for this job, with epochs so frequent that upgrades happen between them."""
     drawn = draw_plan(seed)
-    spec = JobSpec("process", 2, SPLITS, ROWS, drawn.spec.batch_rows)
-    checkpoints = replace_mode(drawn.checkpoints)
-    return replace(drawn, spec=spec, checkpoints=checkpoints, user_fault=None)
-
-
-def replace_mode(checkpoints: CheckpointConfig) -> CheckpointConfig:
-    interval_ms = checkpoints.interval_ms or 4
-    return msgspec.structs.replace(checkpoints, mode=CheckpointingMode.EXACTLY_ONCE, interval_ms=interval_ms)
+    return replace(
+        drawn,
+        spec=JobSpec("process", 2, SPLITS, ROWS, batch_rows=3),
+        checkpoints=msgspec.structs.replace(
+            drawn.checkpoints, mode=CheckpointingMode.EXACTLY_ONCE, interval_ms=2, min_pause_ms=0
+        ),
+        pace=replace(drawn.pace, step=1.0, offload=0.5),
+        user_fault=None,
+    )
 
 
 def run_upgrades(seed: int) -> Published:
@@ -204,9 +211,18 @@ def run_upgrades(seed: int) -> Published:
     version = Version(random.choice((1, 2, 3)), raw=True, more=random.random() < 0.3)
     cluster.become(version)
     Storm(world, cluster, plan)
-    for moment in sorted(random.random() * 1.5 * STORM_MS for _ in range(random.choice((1, 2, 3, 4)))):
-        version = version.changed(random)
-        world.at(moment, None, f"upgrade to {version}", lambda version=version: cluster.upgrade(version))
+    due = sorted(random.sample(range(1, 6), random.choice((1, 2, 3, 4))))
+
+    def on_epoch(epoch: int) -> None:
+        """Upgrades right after some epochs: before, during or after their commits."""
+        nonlocal version
+        if due and epoch >= due[0]:
+            due.pop(0)
+            version = version.changed(random)
+            delay_ms = random.choice((0.2, 1.0, 4.0, 10.0)) * random.random()
+            world.after(delay_ms, None, f"upgrade to {version}", partial(cluster.upgrade, version))
+
+    published.on_epoch = on_epoch
     config = replace(clusters.MASTER_CONFIG, allow_non_restored_state=True)
     try:
         with patch.object(clusters, "MASTER_CONFIG", config), patch.object(table, "COMPACT_EVERY", 3):
