@@ -19,6 +19,7 @@ from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
+from engine.host.descriptors import raise_descriptor_limit
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
@@ -47,6 +48,7 @@ class AttachedJob:
         epoch_log = EpochLog(DirectoryStore(self.client.store), JobPaths(graph.name))
         if dropped := check_upgrade(graph, epoch_log, allow_non_restored_state):
             print(dropped)
+        raise_descriptor_limit()
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
         launch = MasterLaunch(
