@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo ui drill test test-system lint bench simulate promises lock clean
+.PHONY: help demo ui drill test test-system lint bench simulate chaos promises lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -54,6 +54,9 @@ bench: $(STAMP) ## measure Weir beside its peers, fifteen minutes (QUICK=1: one 
 
 simulate: $(STAMP) ## run simulated jobs with faults, one per seed (SEEDS=2000 START=0)
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --start $(START)
+
+chaos: $(STAMP) ## break every process and the store of a real job at random, then judge every row (SEED=1 MINUTES=5)
+	@$(BIN)/python -m tests.chaos.run --seed $(or $(SEED),1) --minutes $(or $(MINUTES),5)
 
 promises: $(STAMP) ## print which tests show which promise of docs/promises.md
 	@$(BIN)/python -m tests.promises

@@ -71,6 +71,7 @@ def test_a_state_file_changed_by_one_bit_stops_the_job_until_it_is_rewound(tmp_p
     assert got_windows(spark_read(tmp_path / "windows" / "tables" / "sums", tmp_path)) == expected_windows(200_000)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 def test_a_full_store_fails_checkpoints_and_loses_nothing_once_there_is_room(tmp_path: Path) -> None:
     """Topology: the window job, its store on a tmpfs of 16 MiB. Fault: the tmpfs is filled up, and freed later."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "weir-test", str(tmp_path)], check=True)
