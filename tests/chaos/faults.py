@@ -26,8 +26,6 @@ class Fault:
     kind: str
     strike: Callable[[World, random.Random], Heal | None]
     lasts_s: float = 0.0
-    broken_until_healed: bool = False
-    """True if nothing can be published before the fault has ended. Recovery is then measured from its end."""
 
 
 def kill(role: Role) -> Fault:
@@ -67,7 +65,7 @@ def read_only(lasts_s: float) -> Fault:
         subprocess.run(["mount", "--bind", "-o", "ro", folder, folder], check=True)
         return lambda: subprocess.run(["umount", "-l", folder], check=True) and None
 
-    return Fault("store: read-only", strike, lasts_s, broken_until_healed=True)
+    return Fault(f"store: read-only for {lasts_s:.0f} s", strike, lasts_s)
 
 
 def full(lasts_s: float) -> Fault:
@@ -76,7 +74,7 @@ def full(lasts_s: float) -> Fault:
         _fill(ballast)
         return lambda: ballast.unlink(missing_ok=True)
 
-    return Fault("store: full", strike, lasts_s, broken_until_healed=True)
+    return Fault(f"store: full for {lasts_s:.0f} s", strike, lasts_s)
 
 
 def slow(lasts_s: float) -> Fault:

@@ -31,7 +31,7 @@ RATE = 2_000
 RUN_S = 30
 PATIENCE_S = 240.0
 NEW_EPOCHS = 2
-"""A job has recovered when this many epochs were published after the last fault: one may have been under way."""
+"""A job has recovered when this many epochs were published after the faults: one may have been under way."""
 SEVERAL = 0.3
 """The share of rounds in which the next fault strikes before the job has recovered from the last."""
 LEFT_PATIENCE_S = 30.0
@@ -40,11 +40,11 @@ Say = Callable[[str], None]
 
 
 class Strike(msgspec.Struct, frozen=True):
-    """One round: its faults, and the time until the job had recovered from them."""
+    """One round: its faults, and the longest time without a new epoch until the job had recovered from them."""
 
     seed: int
     kinds: list[str]
-    recovery_s: float
+    pause_s: float
 
 
 @dataclass
@@ -55,6 +55,20 @@ class Run:
     reads: int = 0
     epochs: int = 0
     took_s: float = 0.0
+
+
+class Pauses:
+    """Watches the newest epoch, and remembers the longest time in which there was no new one."""
+
+    def __init__(self, epoch: int, now_s: float) -> None:
+        self._epoch = epoch
+        self._since_s = now_s
+        self.longest_s = 0.0
+
+    def look(self, epoch: int, now_s: float) -> None:
+        self.longest_s = max(self.longest_s, now_s - self._since_s)
+        if epoch > self._epoch:
+            self._epoch, self._since_s = epoch, now_s
 
 
 class Chaos:
@@ -68,6 +82,7 @@ class Chaos:
         self._say = say
         self._world = World(folder, rows, RATE)
         self._heals: list[tuple[float, Heal]] = []
+        self._pauses = Pauses(0, time.monotonic())
 
     def go(self) -> Run:
         started = time.monotonic()
@@ -95,37 +110,32 @@ class Chaos:
 
     def _round(self) -> None:
         """Strikes once or several times, and waits until the job has recovered or finished."""
-        kinds = []
-        since_s = time.monotonic()
+        kinds: list[str] = []
         while True:
             self._wait(self._chance.uniform(0.0, 2.0))
             if self._finished():
                 break
             fault = self._chance.choice(self._faults)
             if not any(fault.kind.split(":")[0] == kind.split(":")[0] == "store" for kind in kinds):
-                since_s = self._strike(fault)
+                if not kinds:
+                    self._pauses = Pauses(self._world.epoch(), time.monotonic())
+                self._strike(fault)
                 kinds.append(fault.kind)
             if self._chance.random() >= SEVERAL:
                 break
         if not kinds:
             return
-        before = self._world.epoch()
-        self._await(
-            "recovery",
-            lambda: self._finished() or (not self._heals and self._world.epoch() >= before + NEW_EPOCHS),
-        )
-        took_s = time.monotonic() - since_s
+        self._await("the end of the faults", lambda: not self._heals or self._finished())
+        healed = self._world.epoch()
+        self._await("recovery", lambda: self._finished() or self._world.epoch() >= healed + NEW_EPOCHS)
         if not self._finished():
-            self._run.strikes.append(Strike(self._run.seed, kinds, round(took_s, 1)))
-        self._say(f"      {' + '.join(kinds)}: {took_s:.1f} s")
+            self._run.strikes.append(Strike(self._run.seed, kinds, round(self._pauses.longest_s, 1)))
+        self._say(f"      {' + '.join(kinds)}: {self._pauses.longest_s:.1f} s")
 
-    def _strike(self, fault: Fault) -> float:
-        """Returns the time from which the recovery is measured."""
-        now = time.monotonic()
+    def _strike(self, fault: Fault) -> None:
         heal = fault.strike(self._world, self._chance)
         if heal is not None:
-            self._heals.append((now + fault.lasts_s, heal))
-        return now + (fault.lasts_s if fault.broken_until_healed else 0.0)
+            self._heals.append((time.monotonic() + fault.lasts_s, heal))
 
     def _heal(self, everything: bool = False) -> None:
         for due in [due for due in self._heals if everything or due[0] <= time.monotonic()]:
@@ -151,15 +161,16 @@ class Chaos:
     def _look_after(self) -> None:
         self._heal()
         self._world.keep_started()
+        self._pauses.look(self._world.epoch(), time.monotonic())
         time.sleep(0.1)
 
 
 def table_of(strikes: Sequence[Strike]) -> str:
-    """Returns the recovery times by kind of fault, as a table of Markdown."""
+    """Returns the longest time without a new epoch by kind of fault, as a table of Markdown."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     for strike in strikes:
-        by_kind[strike.kinds[0] if len(strike.kinds) == 1 else "several before recovery"].append(strike.recovery_s)
-    lines = ["| fault | strikes | recovery: median | longest |", "|---|---|---|---|"]
+        by_kind[strike.kinds[0] if len(strike.kinds) == 1 else "several before recovery"].append(strike.pause_s)
+    lines = ["| fault | strikes | time without an epoch: median | longest |", "|---|---|---|---|"]
     for kind, times in sorted(by_kind.items()):
         lines.append(f"| {kind} | {len(times)} | {statistics.median(times):.1f} s | {max(times):.1f} s |")
     return "\n".join(lines)
