@@ -46,7 +46,7 @@ class Table:
         log = self._folder / "_spark_metadata"
         if not log.is_dir():
             return None
-        found = {file.name.split(".")[0]: file for file in log.iterdir() if not file.name.startswith(".")}
+        found = {file.name.split(".")[0]: file for file in log.iterdir() if file.name[0].isdigit()}
         if not found:
             return None
         newest = max(map(int, found))
