@@ -103,7 +103,8 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def test_a_store_that_does_not_answer_is_asked_again_after_a_while_and_not_for_ever(
+@pytest.mark.promise("H8")
+def test_a_store_that_does_not_answer_is_asked_for_ever_and_ever_later(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -114,11 +115,34 @@ def test_a_store_that_does_not_answer_is_asked_again_after_a_while_and_not_for_e
 
     monkeypatch.setattr(EpochLog, "claim", claim)
     assert desk.tick(0) is desk.tick(49) is Phase.FENCING and len(asked) == 1
-    for now_ms in (50, 100, 150):
+    assert desk.tick(50) is desk.tick(149) is Phase.FENCING and len(asked) == 2
+    for now_ms in range(150, 600_000, 50):
         assert desk.tick(now_ms) is Phase.FENCING
-    assert desk.tick(200) is Phase.STOPPED and len(asked) == 5
-    (stop,) = desk.stops
-    assert stop.outcome is Outcome.FAILED and stop.reason == "the store can't be used: away"
+    assert 60 < len(asked) < 80 and desk.stops == [], "every ten seconds in the end"
+
+
+def test_a_claim_that_fails_for_a_reason_that_nobody_expects_ends_the_process(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EpochLog, "claim", lambda *_: {}["missing"])
+    with pytest.raises(KeyError):
+        desk.tick(0)
+
+
+@pytest.mark.promise("H8")
+def test_missing_slots_are_waited_for_for_ever_and_said_to_be_missing(desk: Desk) -> None:
+    for now_s in range(0, 250, 5):
+        assert desk.tick(1000 * now_s) is Phase.WAITING
+    missing = [
+        action.event for action in desk.other if isinstance(action, Note) and action.event.kind == "slots_missing"
+    ]
+    assert [(event.registered, event.needed, event.waited_ms) for event in missing] == [
+        (0, 2, 65_000.0),
+        (0, 2, 130_000.0),
+        (0, 2, 195_000.0),
+    ]
+    desk.register(300_000)
+    assert desk.master.phase is Phase.DEPLOYING and desk.stops == []
 
 
 def test_the_time_to_deploy_begins_when_all_slots_are_there(desk: Desk) -> None:
