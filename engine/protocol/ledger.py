@@ -50,6 +50,11 @@ def late_rows(uid: str) -> str:
     return f"late:{uid}"
 
 
+def untimed_rows(uid: str) -> str:
+    """Names the counter of records without an event time: they are in no window."""
+    return f"untimed:{uid}"
+
+
 def add(totals: Counters, more: Mapping[str, int]) -> None:
     for name, value in more.items():
         result = totals.get(name, 0) + value

@@ -33,11 +33,11 @@ from engine.protocol.coordinator import CheckpointCoordinator, DiscardLateAck
 from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
 from engine.protocol.failures import AckOutcome
 from engine.protocol.redistribution import Distribution
-from engine.protocol.signals import MIN_WATERMARK, Barrier
+from engine.protocol.signals import Barrier
 from engine.runtime.deployment import Deployer
 from engine.runtime.exchange.channels import InputChannel
 from engine.runtime.exchange.partitioners import RebalancePartitioner
-from engine.runtime.operators.base import OperatorSnapshot, RestoredState, StatePart
+from engine.runtime.operators.base import WATERMARKS, OperatorSnapshot, RestoredState, StatePart
 from engine.runtime.operators.sink import SinkOperator
 from engine.runtime.operators.window import WindowMerge
 from engine.runtime.slot import SlotRuntime
@@ -155,7 +155,7 @@ def _snapshot_not_copied() -> Patches:
             )
 
         part = StatePart("panes", panes, tuple(self._plan.keys))
-        return OperatorSnapshot(inline={"watermark": self._watermark}, parts=(part,))
+        return OperatorSnapshot(inline={WATERMARKS: self._clock.snapshot()}, parts=(part,))
 
     return [(WindowMerge, "snapshot", snapshot)]
 
@@ -323,7 +323,7 @@ def _watermark_not_restored() -> Patches:
 
     def forgetful(self: WindowMerge, context: Any, restored: RestoredState | None) -> None:
         opened(self, context, restored)
-        self._watermark = MIN_WATERMARK
+        self._clock = context.group_clock(None)
 
     return [(WindowMerge, "open", forgetful)]
 
@@ -354,7 +354,7 @@ def _read_files_forgotten() -> Patches:
     snapshot = SourceHead.snapshot
 
     def forgetful(self: SourceHead) -> OperatorSnapshot:
-        return OperatorSnapshot(inline={"splits": snapshot(self).inline["splits"]})
+        return OperatorSnapshot(inline={**snapshot(self).inline, "finished": {}})
 
     return [(SourceHead, "snapshot", forgetful)]
 

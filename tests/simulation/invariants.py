@@ -6,6 +6,7 @@ epochs     epoch numbers have no gaps; checkpoint numbers increase
 durable    every file of a published epoch is synced and has its checksum; no process deletes it while it is needed
 commit     readers see exactly the files of the published epochs 1..n
 ledger     the equations of every published manifest hold; the checker computes them again
+watermarks the watermark of no key group falls from one epoch to the next, nor does the latest event time of a source
 no_loss, no_duplicate, no_phantom, keys, state, operator_state, broadcast_state, no_reopened_window, exact_result
            the oracle (jobs.py) checks these at every epoch
 """
@@ -45,6 +46,9 @@ class Checker:
         self._published_files: set[str] = set()
         self._owners: set[str] = set()
         self._committed: dict[str, int] = dict.fromkeys(spec.tables, 0)
+        self._watermarks: dict[tuple[str, int], int] = {}  # by operator and key group
+        self._latest: dict[str, int] = {}  # by split: the latest event time
+        self.uneven_ms: list[float] = []  # when epochs were published in which key groups of one operator differ
         store.on_created = self._created
         store.on_deleted = self._deleted
 
@@ -118,6 +122,7 @@ class Checker:
                     self._seen.held += [tuple(record.values()) for record in records]
         self._publish_rows(manifest)
         self._check_ledger(manifest)
+        self._check_watermarks(manifest)
         self.epochs.append(manifest)
         self._oracle.check_cut(self._seen)
 
@@ -183,6 +188,26 @@ class Checker:
                 raise Violation(
                     "ledger", f"epoch {manifest.epoch}: the rows in {table} do not have the digest of the ledger"
                 )
+
+    # --- event time ---
+
+    def _check_watermarks(self, manifest: Manifest) -> None:
+        now: dict[tuple[str, int], int] = {}
+        latest: dict[str, int] = {}
+        for state in manifest.subtasks:
+            for uid, inline in state.inline.items():
+                for start, end, watermark in inline.get("watermarks", ()):
+                    now |= dict.fromkeys(((uid, group) for group in range(start, end)), watermark)
+                ended = inline.get("finished", {})
+                seen = {split: held["seen_ms"] for split, held in inline.get("splits", {}).items()} | ended
+                latest |= {f"{uid}/{split}": time for split, time in seen.items() if time is not None}
+        for what, before, after in (("key group", self._watermarks, now), ("split", self._latest, latest)):
+            for of, time in before.items():
+                if after.get(of, time - 1) < time:
+                    raise Violation("watermarks", f"epoch {manifest.epoch}: {what} {of}: {after.get(of)} after {time}")
+        self._watermarks, self._latest = now, latest
+        if any(len({mark for (uid, _), mark in now.items() if uid == of}) > 1 for of in {uid for uid, _ in now}):
+            self.uneven_ms.append(self._store.world.now_ms)
 
     # --- the tables, as a reader sees them ---
 
@@ -250,7 +275,9 @@ class Checker:
             for uid, inline in state.inline.items():
                 if uid == "source" and self._spec.folder:  # it is random which files are closed already
                     continue
-                result.setdefault(uid, []).append(json.dumps(inline, sort_keys=True))
+                # How far a source's watermark has come depends on the order in which its splits were read.
+                kept = {name: value for name, value in inline.items() if name != "watermark"}
+                result.setdefault(uid, []).append(json.dumps(kept, sort_keys=True))
         return {name: sorted(rows, key=repr) for name, rows in result.items()}
 
     def final_rows(self) -> dict[str, Rows]:
