@@ -17,9 +17,11 @@ from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.runtime.operators.base import OperatorContext
 from engine.state.key_groups import range_of
+from engine.store import memory
 from engine.store.directory import DirectoryStore
 
 ATTEMPT = AttemptId(1, 1)
+JOB_ID = "1d"
 
 
 class FakeClock:
@@ -74,11 +76,11 @@ class FakeOffload:
                 done(result, None)
 
 
-class MemoryStore:
+class MemoryStore(memory.MemoryStore):
     """A store in a dict. `fail_writes`: how many next writes fail. `answers`: the answers of the next creates."""
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
+        super().__init__()
         self.synced: list[str] = []
         self.fail_writes = 0
         self.answers: list[tuple[Created, bool]] = []  # (the answer, whether the file is created)
@@ -87,9 +89,10 @@ class MemoryStore:
         if self.fail_writes:
             self.fail_writes -= 1
             raise StoreError(f"can't write {path}: no space left")
-        self.files[path] = data
+        super().write(path, data)
 
     def sync(self, paths: list[str]) -> None:
+        super().sync(paths)
         self.synced += paths
 
     def create(self, path: str, data: bytes) -> Created:
@@ -98,24 +101,7 @@ class MemoryStore:
             if made:
                 self.files.setdefault(path, data)
             return answer
-        if path in self.files:
-            return Created.EXISTS
-        self.files[path] = data
-        return Created.CREATED
-
-    def read(self, path: str) -> bytes:
-        if path not in self.files:
-            raise FileNotFoundError(path)
-        return self.files[path]
-
-    def list(self, prefix: str) -> list[str]:
-        return sorted(path for path in self.files if path.startswith(prefix + "/"))
-
-    def delete(self, path: str) -> None:
-        self.files = {p: data for p, data in self.files.items() if p != path and not p.startswith(path + "/")}
-
-    def uri(self, path: str) -> str:
-        return f"memory:///{path}"
+        return super().create(path, data)
 
 
 class Collected:
@@ -156,6 +142,7 @@ def context(
         128,
         range_of(subtask, parallelism, 128),
         attempt,
+        JOB_ID,
         clock or FakeClock(),
         offload or FakeOffload(),
         store or MemoryStore(),

@@ -45,5 +45,7 @@ class _NothingToCommit(Committer):
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         pass
 
+    def claim(self, job_id: str) -> None: ...
+
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
         pass

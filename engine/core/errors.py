@@ -37,6 +37,10 @@ class RecordTooLarge(WeirError):
     """One record is larger than a channel accepts."""
 
 
+class TargetTaken(WeirError):
+    """A sink's target belongs to another job, or holds what Weir did not write."""
+
+
 # --- outside: machines, networks, stores, other processes ---
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.core.errors import StoreError
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.redistribution import Distribution
 
@@ -76,6 +77,12 @@ class JobPaths:
         if len(parts) < 3 or not parts[1].startswith("gen-") or not parts[2].startswith("chk-"):
             return None
         return int(parts[1][4:]), int(parts[2][4:])
+
+
+def check_store_path(path: str) -> None:
+    """Raises a StoreError unless a path is relative and made of plain names."""
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise StoreError(f"{path!r} is not a path in a store: write names with one slash between them, as in 'job/log'")
 
 
 def _safe(name: str) -> str:

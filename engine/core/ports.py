@@ -51,42 +51,65 @@ class Transport(Protocol):
 
 
 class Offload(Protocol):
+    """Runs work that blocks, away from the task thread.
+
+    The works of a lane run one at a time, in the order of submission, and their results come back in that order.
+    A lane does not wait for another one while there are threads. Every work runs and comes back, whatever its
+    submitter has left meanwhile: who gets a result has to look whether it still wants it.
+    """
+
     def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
-        """Runs `work` off the task thread, then calls `done` on the task thread. The works of a lane run in order."""
+        """Runs `work` in the caller's context, then calls `done` on the task thread with its result or its exception.
+
+        `done` is never called before `submit` has returned.
+        """
 
 
 class Control(Protocol):
+    """The slot's end of its control stream.
+
+    Messages arrive in the order in which they were sent, each way. If the stream breaks, both ends hear of it; messages
+    sent shortly before may be lost, and nothing that is sent later arrives. Streams of two slots never mix.
+    """
+
     def send(self, message: SlotMessage) -> None:
-        """Sends a message to the JobMaster; never blocks."""
+        """Sends a message to the JobMaster. It never blocks and never raises, also if the stream is broken."""
 
 
 class Store(Protocol):
     """Keeps snapshots, the epoch log and tables.
 
-    A file is durable only after `sync`. `create` is the one atomic step: it creates a durable file that did not exist,
-    or says that the file exists, or that the outcome is unknown.
+    A path is relative and made of plain names; any other one raises a StoreError. A file is durable only after `sync`
+    or `create`; a crash of the host forgets the others. A new name in a directory is durable only with the next `sync`
+    or `create` there. Whatever else fails raises a StoreError.
     """
 
     def write(self, path: str, data: bytes) -> None:
-        """Creates or replaces a file. The file is not durable before `sync`."""
+        """Creates or replaces a file, and makes its directories. The file is not durable before `sync`."""
 
     def sync(self, paths: list[str]) -> None:
-        """Makes these files and their names durable."""
+        """Makes these files and their names durable. Raises a StoreError if one does not exist."""
 
     def create(self, path: str, data: bytes) -> Created:
-        """Creates a durable file with these bytes if there is no file of this name.
+        """Creates a durable file with these bytes if there is no file of this name. This is the one atomic step.
 
-        Raises a StoreError only if it failed before anything became visible to other processes.
+        Returns EXISTS for any file of this name, even one with the same bytes: it may be the caller's own, and its name
+        is durable. Returns UNKNOWN if it can't tell; then the file may exist, or appear later. Raises a StoreError only
+        if it failed before anything became visible to other processes.
         """
 
     def read(self, path: str) -> bytes:
-        """Returns the content of a file; raises FileNotFoundError if it does not exist."""
+        """Returns the content of a file; raises FileNotFoundError if there is no file of this name."""
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the sorted paths of all files below a directory; empty if there is no such directory."""
+        """Returns the sorted paths of all files below a directory; the empty prefix is the whole store.
+
+        The list is empty if there is no such directory. Files whose names begin with a dot are left out. Files that
+        were made a moment ago may be missing: who must know whether a file exists reads or creates it.
+        """
 
     def delete(self, path: str) -> None:
-        """Deletes a file, or a directory with all its content. Does nothing if there is none."""
+        """Deletes a file, or a directory with all its content, dot files included. Does nothing if there is none."""
 
     def uri(self, path: str) -> str:
         """Returns the URI by which Spark reads this file."""

@@ -1,7 +1,7 @@
 """The interface of sinks: a two-phase commit.
 
 Invariant: nothing is committed without a `CommitPermit`. `begin`, `write` and `pre_commit` run in the sink's subtasks;
-`commit`, `rewind` and `abort_unknown` run in the JobMaster.
+`claim`, `commit`, `rewind` and `abort_unknown` run in the JobMaster.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class WriterContext:
     store: Store
     paths: JobPaths
     schema: pa.Schema
+    job_id: str
+    """The id of the job in this store (`LogRecord.job_id`): no other job has it."""
 
 
 class SinkWriter(ABC):
@@ -73,6 +75,13 @@ class SinkWriter(ABC):
 
 class Committer(ABC):
     """Publishes the output of epochs. It runs in the JobMaster."""
+
+    @abstractmethod
+    def claim(self, job_id: str) -> None:
+        """Makes the target this job's own before anything is written to it. Idempotent.
+
+        The JobMaster calls it first on every restore. Raises TargetTaken if the target is not this job's.
+        """
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed
+from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed, TargetTaken
 from engine.core.sinks import Committer
 from engine.graph.compatibility import incompatibility
 from engine.graph.execution_graph import ExecutionGraph
@@ -334,6 +334,8 @@ class JobMaster:
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
             return self._stop(Outcome.FAILED, self._corrupt(str(error)))
+        if isinstance(error, TargetTaken):
+            return self._stop(Outcome.FAILED, str(error))
         if error is not None:
             return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
         why_not = incompatibility(self.execution.graph, manifest) if manifest is not None else None
@@ -379,7 +381,7 @@ class JobMaster:
         return [
             Note(events.Deploying(str(self.attempt), self.newest.epoch if self.newest else None)),
             *(
-                Send(slot.session, Deploy(self.attempt, index, addresses, self.newest))
+                Send(slot.session, Deploy(self.attempt, index, addresses, self.newest, self._publisher.job_id))
                 for index, slot in enumerate(assigned)
             ),
         ]

@@ -122,6 +122,12 @@ class Publisher:
         return self._publication is not None
 
     @property
+    def job_id(self) -> str:
+        """The id of the job in its store; known once the job is claimed."""
+        assert self._record is not None
+        return self._record.job_id
+
+    @property
     def wakeup_ms(self) -> float | None:
         """The time at which `on_tick` asks the store again; None: there is nothing to repeat."""
         return self._publication.retry_at_ms if self._publication is not None else None
@@ -158,13 +164,16 @@ class Publisher:
         return self._off_loop("claim", work, claimed)
 
     def recommit(self, attempt: AttemptId, done: Done) -> RunOffLoop:
-        """Commits the newest epoch again, since it may have been published and not committed, and aborts output that no
-        epoch knows. `done` gets the epoch's manifest, or None if there is no epoch yet.
+        """Claims the sinks' targets, commits the newest epoch again and aborts output that no epoch knows.
+
+        The newest epoch may have been published and not committed. `done` gets its manifest; None if there is no epoch.
         """
         assert not self.busy, "nothing is restored while a publication is open"
-        newest = self.newest
+        newest, job_id = self.newest, self.job_id
 
         def work() -> Manifest | None:
+            for committer in self._committers.values():
+                committer.claim(job_id)
             manifest = self._epoch_log.read_manifest(newest) if newest else None
             permit = CommitPermit.issue(newest, attempt.generation) if newest else None
             if permit is not None and manifest is not None:

@@ -12,7 +12,7 @@ import msgspec
 from engine.core.errors import CorruptSnapshot, Fenced, StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.protocol.epoch_records import Created, LogRecord, RecordKind, rewind_after
+from engine.protocol.epoch_records import Created, LogRecord, RecordKind, job_id_from, rewind_after
 from engine.protocol.manifest import Manifest
 from engine.snapshot.epoch_log import EpochLog, read_checked
 
@@ -87,7 +87,7 @@ def fork(epoch_log: EpochLog, name: str, owner: str) -> int:
     _copy_inputs(epoch_log.store, epoch_log.paths, other.paths)
     manifest = msgspec.structs.replace(target, job=name, epoch=0, commits=[], carried=[], final=False, rewound_to=None)
     ref = other.write_manifest(_copied(epoch_log.store, other.paths, manifest))
-    record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1)
+    record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1, job_id_from(owner))
     outcome = Created.UNKNOWN
     while outcome is Created.UNKNOWN:
         outcome = other.append(record)

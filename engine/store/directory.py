@@ -11,6 +11,7 @@ import secrets
 from pathlib import Path
 
 from engine.core.errors import StoreError, SyncFailed
+from engine.core.paths import check_store_path
 from engine.protocol.epoch_records import Created
 
 
@@ -20,9 +21,10 @@ class DirectoryStore:
 
     def _inside(self, path: str) -> Path:
         """Returns the place of a path, which must lie below the root, also when its links are followed."""
+        check_store_path(path)
         target = self.root / path
         root, real = os.path.realpath(self.root), os.path.realpath(target)
-        if path.startswith("/") or ".." in path.split("/") or os.path.commonpath([root, real]) != root:
+        if os.path.commonpath([root, real]) != root:
             raise StoreError(f"{path!r} leaves the store {self.root}: Weir uses nothing outside of it")
         return target
 
@@ -80,17 +82,17 @@ class DirectoryStore:
     def read(self, path: str) -> bytes:
         try:
             return self._inside(path).read_bytes()
-        except FileNotFoundError:
-            raise
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise FileNotFoundError(f"{self.root / path} does not exist") from error
         except OSError as error:
             raise StoreError(f"can't read {self.root / path}: {error.strerror or error}") from error
 
     def list(self, prefix: str) -> list[str]:
         def unreadable(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise StoreError(f"can't list {error.filename}: {error.strerror or error}") from error
 
-        base = self._inside(prefix)
+        base = self._inside(prefix) if prefix else self.root
         return sorted(
             str((Path(folder) / name).relative_to(self.root))
             for folder, _, names in os.walk(base, onerror=unreadable)
@@ -100,17 +102,30 @@ class DirectoryStore:
 
     def delete(self, path: str) -> None:
         target = self._inside(path)
-        if target.is_dir():
-            for folder, folders, names in os.walk(target, topdown=False):
-                for name in names:
-                    (Path(folder) / name).unlink(missing_ok=True)
-                for name in folders:
-                    with contextlib.suppress(OSError):  # an old attempt may still write there; retention tries again
-                        (Path(folder) / name).rmdir()
-            with contextlib.suppress(OSError):
-                target.rmdir()
-        else:
-            target.unlink(missing_ok=True)
+        try:
+            if target.is_dir() and not target.is_symlink():
+                self._delete_tree(target)
+            else:
+                target.unlink(missing_ok=True)
+        except NotADirectoryError:
+            pass  # a part of the path is a file, so there is nothing of this name
+        except OSError as error:
+            raise StoreError(f"can't delete {error.filename or target}: {error.strerror or error}") from error
+
+    @staticmethod
+    def _delete_tree(target: Path) -> None:
+        for folder, folders, names in os.walk(target, topdown=False):
+            for name in names:
+                (Path(folder) / name).unlink(missing_ok=True)
+            for name in folders:
+                entry = Path(folder) / name
+                if entry.is_symlink():
+                    entry.unlink(missing_ok=True)
+                    continue
+                with contextlib.suppress(OSError):  # an old attempt may still write there; retention tries again
+                    entry.rmdir()
+        with contextlib.suppress(OSError):
+            target.rmdir()
 
     def uri(self, path: str) -> str:
         return (self.root / path).as_uri()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from engine.core.errors import StoreError
+from engine.core.paths import check_store_path
 from engine.protocol.epoch_records import Created
 
 
@@ -9,30 +13,45 @@ class MemoryStore:
     """Keeps files in a dict; they are lost when the process ends."""
 
     def __init__(self) -> None:
-        self._files: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
 
     def write(self, path: str, data: bytes) -> None:
-        self._files[path] = data
+        check_store_path(path)
+        self.files[path] = data
 
-    def sync(self, paths: list[str]) -> None: ...
+    def sync(self, paths: list[str]) -> None:
+        for path in paths:
+            if path not in self.files:
+                raise StoreError(f"can't sync {path}: it does not exist")
 
     def create(self, path: str, data: bytes) -> Created:
-        if path in self._files:
+        check_store_path(path)
+        if path in self.files:
             return Created.EXISTS
-        self._files[path] = data
+        self.files[path] = data
         return Created.CREATED
 
     def read(self, path: str) -> bytes:
+        check_store_path(path)
         try:
-            return self._files[path]
+            return self.files[path]
         except KeyError:
-            raise FileNotFoundError(path) from None
+            raise FileNotFoundError(f"{path} does not exist") from None
 
     def list(self, prefix: str) -> list[str]:
-        return sorted(path for path in self._files if path.startswith(prefix + "/"))
+        return listed(self.files, prefix)
 
     def delete(self, path: str) -> None:
-        self._files = {p: d for p, d in self._files.items() if p != path and not p.startswith(path + "/")}
+        check_store_path(path)
+        self.files = {p: d for p, d in self.files.items() if p != path and not p.startswith(path + "/")}
 
     def uri(self, path: str) -> str:
         return f"memory:/{path}"
+
+
+def listed(paths: Iterable[str], prefix: str) -> list[str]:
+    """Returns what `Store.list` has to return if these are the paths of all files."""
+    if prefix:
+        check_store_path(prefix)
+    start = f"{prefix}/" if prefix else ""
+    return sorted(p for p in paths if p.startswith(start) and not p.rsplit("/", 1)[-1].startswith("."))

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.connectors.table import TableCommitter
 from engine.core.errors import StoreError
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Stop
@@ -22,6 +23,7 @@ from engine.protocol.failures import Fault
 from engine.protocol.manifest import SubtaskState, Timings
 from engine.protocol.messages import Acknowledge, Deployed, Register, TaskFailed
 from engine.snapshot.epoch_log import EpochLog
+from engine.store.memory import MemoryStore
 from tests.observe.answering import AnsweringRun
 
 
@@ -194,3 +196,15 @@ def test_an_epoch_between_two_errors_of_the_job_s_code_begins_their_count_again(
         assert checkpoint is not None
         desk.acknowledge(checkpoint, now_ms)
     assert desk.master.stats.checkpoints_completed == 2 and not desk.stops
+
+
+def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trying again would change nothing."""
+    theirs = TableCommitter(MemoryStore(), "job/tables/t")
+    theirs.claim("2d")
+    monkeypatch.setattr(desk.master._publisher, "_committers", {"out": theirs})
+    assert desk.tick(0) is Phase.STOPPED
+    (stop,) = desk.stops
+    assert stop.outcome is Outcome.FAILED and "belongs to job" in stop.reason

@@ -246,7 +246,13 @@ def _reused_epoch() -> Patches:
 
     def unchecked(last: LogRecord, manifest: Any) -> LogRecord:
         return LogRecord(
-            last.number + 1, RecordKind.EPOCH, last.generation, last.owner, manifest, manifest.checkpoint + 1
+            last.number + 1,
+            RecordKind.EPOCH,
+            last.generation,
+            last.owner,
+            manifest,
+            manifest.checkpoint + 1,
+            last.job_id,
         )
 
     return [(Publisher, "_make_manifest", reused), (log_module, "epoch_after", unchecked)]
@@ -459,7 +465,7 @@ BUGS = (
     PlantedBug("no alignment", _no_alignment, ("ledger",), 20),
     PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 20),
     PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 1),
-    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 40),
+    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 64),
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
     PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),
@@ -468,7 +474,7 @@ BUGS = (
     PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
     PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),
     PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 7),
-    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 29),
+    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 90),
     PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 13),
     PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 13),
     PlantedBug("an abort drops committables", _abort_drops_committables, ("ledger",), 11),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -42,8 +44,10 @@ class SimOffload:
         self._process = process
         self._typical_ms = typical_ms
         self._lanes: dict[str, deque[tuple[Callable[[], Any], Done]]] = {}
+        self._results_until_ms: dict[str, float] = {}  # results of a lane come back in order
 
     def submit(self, lane: str, work: Callable[[], Any], done: Done) -> None:
+        work = partial(contextvars.copy_context().run, work)
         queue = self._lanes.setdefault(lane, deque())
         queue.append((work, done))
         if len(queue) == 1:
@@ -58,7 +62,9 @@ class SimOffload:
         work, done = queue[0]
 
         def ended(outcome: tuple[Any, Any]) -> None:
-            world.after(world.delay(self._typical_ms), self._process, f"done {lane}", lambda: finish(*outcome))
+            arrival = max(self._results_until_ms.get(lane, 0.0), world.now_ms + world.delay(self._typical_ms))
+            self._results_until_ms[lane] = arrival
+            world.at(arrival, self._process, f"done {lane}", lambda: finish(*outcome))
             queue.popleft()
             if queue:
                 self._schedule(lane)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.core.errors import StoreError, SyncFailed
+from engine.core.paths import check_store_path
 from engine.protocol.epoch_records import Created
+from engine.store.memory import listed
 from tests.simulation.world import Process, World
 
 
@@ -35,9 +37,11 @@ class SimStore:
         cached = self.cached.get(path)
         return cached[0] if cached is not None else self.durable.get(path)
 
-    def below(self, prefix: str) -> list[str]:
-        start = prefix.rstrip("/") + "/"
-        return sorted({p for p in (*self.durable, *self.cached) if p.startswith(start)})
+    def all(self) -> set[str]:
+        return {*self.durable, *self.cached}
+
+    def below(self, path: str) -> list[str]:
+        return sorted(found for found in self.all() if found.startswith(path + "/"))
 
     def make(self, path: str, data: bytes) -> Created:
         if self.content(path) is not None:
@@ -46,6 +50,11 @@ class SimStore:
         self.world.log(f"  created {path} {zlib.crc32(data):08x}")
         self.on_created(path, data)
         return Created.CREATED
+
+    def host_crashed(self) -> None:
+        """Called when every process has died with its host."""
+        for writer in {id(writer): writer for _, writer in self.cached.values()}.values():
+            self.forget(writer)
 
     def forget(self, process: Process) -> None:
         """Called when a process has died: each file that it had not synced survives, is lost, or is torn."""
@@ -67,6 +76,8 @@ class StoreView:
         self._process = process
 
     def _begin(self, what: str, path: str) -> None:
+        if path or what != "list":
+            check_store_path(path)
         self._store.world.breathe()
         self._process.touch(what)
         if self._store.world.chance(self._store.faults.error):
@@ -118,7 +129,7 @@ class StoreView:
 
     def list(self, prefix: str) -> list[str]:
         self._begin("list", prefix)
-        return self._store.below(prefix)
+        return listed(self._store.all(), prefix)
 
     def delete(self, path: str) -> None:
         self._begin("delete", path)

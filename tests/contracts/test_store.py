@@ -1,0 +1,239 @@
+"""The contract of `Store` in `engine/core/ports.py`, sentence by sentence, for every store that the engine runs on.
+
+Topology: a directory on a real file system, the store in memory, the fake of the unit tests, the simulator's store.
+Faults: a crash of the host. For the directory it is played by what was synced: a file survives if its content was
+fsynced and every name on its path was in a directory when that directory was fsynced.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from engine.core.errors import StoreError
+from engine.core.ports import Store
+from engine.protocol.epoch_records import Created
+from engine.store.directory import DirectoryStore
+from engine.store.memory import MemoryStore
+from tests import fakes
+from tests.simulation.store import SimStore, StoreFaults, StoreView
+from tests.simulation.world import Process, World
+
+
+class SyncedDisk:
+    """Remembers what was fsynced below a directory, and forgets the rest when the host crashes."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._root = root
+        self._files: set[int] = set()
+        self._names: dict[Path, set[str]] = {}
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._synced)
+
+    def _synced(self, descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if path.is_dir():
+            self._names[path] = set(os.listdir(path))
+        else:
+            self._files.add(os.fstat(descriptor).st_ino)
+        self._fsync(descriptor)
+
+    def crash(self) -> None:
+        for path in [path for path in self._root.rglob("*") if path.is_file()]:
+            parts = [path, *path.parents][: len(path.relative_to(self._root).parts)]
+            named = all(part.name in self._names.get(part.parent, ()) for part in parts)
+            if not named or path.stat().st_ino not in self._files:
+                path.unlink()
+
+
+@dataclass
+class Tried:
+    store: Store
+    crash: Callable[[], None] | None = None
+    """Crashes the host; None: the store does not outlive its process."""
+
+
+@pytest.fixture(params=["directory", "memory", "fake", "simulated"])
+def tried(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
+    match request.param:
+        case "directory":
+            root = tmp_path / "store"
+            disk = SyncedDisk(root, monkeypatch)
+            yield Tried(DirectoryStore(root), disk.crash)
+        case "memory":
+            yield Tried(MemoryStore())
+        case "fake":
+            yield Tried(fakes.MemoryStore())
+        case _:
+            world = World(0)
+            simulated = SimStore(world, StoreFaults())
+            yield Tried(StoreView(simulated, Process(world, "writer")), simulated.host_crashed)
+
+
+@pytest.fixture
+def store(tried: Tried) -> Store:
+    return tried.store
+
+
+def test_write_creates_and_replaces_a_file_and_makes_its_directories(store: Store) -> None:
+    store.write("a/b/c", b"one")
+    store.write("a/b/c", b"two")
+    assert store.read("a/b/c") == b"two"
+
+
+def test_create_makes_a_file_only_if_there_is_none(store: Store) -> None:
+    assert store.create("log/1", b"mine") is Created.CREATED
+    assert store.create("log/1", b"yours") is Created.EXISTS
+    assert store.read("log/1") == b"mine"
+
+
+def test_create_answers_exists_to_the_same_bytes_too(store: Store) -> None:
+    assert store.create("log/1", b"mine") is Created.CREATED
+    assert store.create("log/1", b"mine") is Created.EXISTS
+
+
+def test_create_does_not_replace_a_file_that_was_written(store: Store) -> None:
+    store.write("log/1", b"written")
+    assert store.create("log/1", b"created") is Created.EXISTS
+    assert store.read("log/1") == b"written"
+
+
+def test_a_created_file_is_the_only_one_that_is_listed(store: Store) -> None:
+    store.create("log/1", b"x")
+    assert store.list("log") == ["log/1"]
+
+
+@pytest.mark.parametrize("path", ["a", "a/b", "dir", "file/below"])
+def test_read_says_that_there_is_no_file_of_this_name(store: Store, path: str) -> None:
+    store.write("dir/x", b"")
+    store.write("file", b"")
+    with pytest.raises(FileNotFoundError):
+        store.read(path)
+
+
+def test_list_is_sorted_and_holds_all_files_below_a_directory(store: Store) -> None:
+    for path in ("j/b/2", "j/a/1", "j/c", "jj/d", "other/e"):
+        store.write(path, b"")
+    assert store.list("j") == ["j/a/1", "j/b/2", "j/c"]
+    assert store.list("j/a") == ["j/a/1"]
+
+
+def test_the_empty_prefix_lists_the_whole_store(store: Store) -> None:
+    store.write("a/1", b"")
+    store.write("b", b"")
+    assert store.list("") == ["a/1", "b"]
+
+
+@pytest.mark.parametrize("prefix", ["nothing", "j/nothing", "j/file", "j/file/below", "j/fi", ""])
+def test_list_is_empty_where_there_is_no_such_directory(store: Store, prefix: str) -> None:
+    if prefix:
+        store.write("j/file", b"")
+    assert store.list(prefix) == []
+
+
+def test_list_leaves_out_files_whose_names_begin_with_a_dot(store: Store) -> None:
+    store.write("j/.hidden", b"")
+    store.write("j/a/.also", b"")
+    store.write("j/.folder/shown", b"")
+    assert store.list("j") == ["j/.folder/shown"]
+    assert store.read("j/.hidden") == b""
+
+
+def test_delete_removes_a_file(store: Store) -> None:
+    store.write("j/a", b"")
+    store.write("j/ab", b"")
+    store.delete("j/a")
+    assert store.list("j") == ["j/ab"]
+
+
+def test_delete_removes_a_directory_with_its_dot_files(store: Store) -> None:
+    for path in ("j/a/1", "j/a/b/2", "j/a/.hidden", "j/c"):
+        store.write(path, b"")
+    store.delete("j/a")
+    assert store.list("") == ["j/c"]
+    for path in ("j/a/1", "j/a/b/2", "j/a/.hidden"):
+        with pytest.raises(FileNotFoundError):
+            store.read(path)
+
+
+@pytest.mark.parametrize("path", ["nothing", "nothing/at/all", "file/below"])
+def test_delete_does_nothing_if_there_is_nothing(store: Store, path: str) -> None:
+    store.write("file", b"x")
+    store.delete(path)
+    assert store.list("") == ["file"]
+
+
+def test_a_deleted_file_can_be_created_again(store: Store) -> None:
+    store.create("log/1", b"old")
+    store.delete("log/1")
+    assert store.create("log/1", b"new") is Created.CREATED
+    assert store.read("log/1") == b"new"
+
+
+def test_sync_of_an_absent_file_is_an_error_of_the_store(store: Store) -> None:
+    store.write("a/there", b"")
+    with pytest.raises(StoreError):
+        store.sync(["a/there", "a/absent"])
+
+
+@pytest.mark.parametrize("path", ["/absolute", "..", "a/../b", "../a", ".", "a/./b", "a//b", "a/", "/"])
+def test_a_path_that_is_not_made_of_plain_names_is_refused(store: Store, path: str) -> None:
+    uses: list[Callable[[], object]] = [
+        lambda: store.write(path, b"x"),
+        lambda: store.create(path, b"x"),
+        lambda: store.read(path),
+        lambda: store.list(path),
+        lambda: store.delete(path),
+        lambda: store.sync([path]),
+    ]
+    for use in uses:
+        with pytest.raises(StoreError):
+            use()
+
+
+def test_every_file_has_a_uri_of_its_own(store: Store) -> None:
+    assert store.uri("t/a b") != store.uri("t/a_b")
+    assert ":" in store.uri("t/a b")
+
+
+# --- what a crash of the host leaves ---
+
+
+def _crash(tried: Tried) -> Store:
+    if tried.crash is None:
+        pytest.skip("this store does not outlive its process")
+    tried.crash()
+    return tried.store
+
+
+def _absent(store: Store, path: str) -> bool:
+    try:
+        store.read(path)
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def test_synced_files_survive_a_crash_of_the_host(tried: Tried) -> None:
+    tried.store.write("job/gen/chk/a", b"1")
+    tried.store.write("job/gen/b", b"2")
+    tried.store.sync(["job/gen/chk/a", "job/gen/b"])
+    store = _crash(tried)
+    assert (store.read("job/gen/chk/a"), store.read("job/gen/b")) == (b"1", b"2")
+
+
+def test_a_created_file_survives_a_crash_of_the_host(tried: Tried) -> None:
+    assert tried.store.create("job/log/1", b"x") is Created.CREATED
+    assert _crash(tried).read("job/log/1") == b"x"
+
+
+def test_a_file_that_was_only_written_may_be_gone_after_a_crash_of_the_host(tried: Tried) -> None:
+    """Shows that these tests can fail. Ten files: each may survive."""
+    for number in range(10):
+        tried.store.write(f"job/{number}", b"x")
+    store = _crash(tried)
+    assert any(_absent(store, f"job/{number}") for number in range(10))
