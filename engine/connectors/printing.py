@@ -47,5 +47,7 @@ class _NothingToCommit(Committer):
 
     def claim(self, job_id: str) -> None: ...
 
+    def pass_over(self, permit: CommitPermit) -> None: ...
+
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
         pass

@@ -186,6 +186,20 @@ class TableCommitter(Committer):
         lines = self._all_lines(to_epoch)
         self._create(self._record(permit.epoch - 1), "\n".join(["v1", *lines]).encode())
 
+    def rewind_epoch(self, at_least: int) -> int:
+        """Returns the next epoch whose record repeats all before it: only such a record can leave files out."""
+        return -(-at_least // COMPACT_EVERY) * COMPACT_EVERY
+
+    def pass_over(self, permit: CommitPermit) -> None:
+        record = self._record(permit.epoch - 1)
+        try:
+            self._store.read(record)
+        except FileNotFoundError:
+            newest = _newest_record(self._store, self._table)
+            lines = self._all_lines(newest + 1) if record.endswith(".compact") and newest is not None else []
+            if self._store.create(record, "\n".join(["v1", *lines]).encode()) is Created.UNKNOWN:
+                raise StoreError(f"the store did not say whether {record} was created") from None
+
     def files(self, epoch: int) -> list[dict[str, Any]]:
         """Returns every file published up to this epoch."""
         return [json.loads(line) for line in self._all_lines(epoch)]
@@ -206,7 +220,10 @@ class TableCommitter(Committer):
         lines: list[str] = []
         first = max(0, before // COMPACT_EVERY * COMPACT_EVERY - 1)
         for number in range(first, before):
-            text = self._store.read(self._record(number)).decode()
+            try:
+                text = self._store.read(self._record(number)).decode()
+            except FileNotFoundError as error:
+                raise StoreError(f"{self._record(number)} is missing, and the records after it need it") from error
             lines += text.split("\n")[1:]
         return lines
 
@@ -241,13 +258,16 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
+def _newest_record(store: Store, table: str) -> int | None:
+    names = [_name(path) for path in store.list(f"{table}/_spark_metadata")]
+    return max((int(name.removesuffix(".compact")) for name in names if name[0].isdigit()), default=None)
+
+
 def published(store: Store, table: str) -> list[str] | None:
     """Returns the names of a table's published files; None if it has no epoch yet. `table`: its path in the store."""
-    names = [_name(path) for path in store.list(f"{table}/_spark_metadata")]
-    numbers = [name for name in names if name[0].isdigit()]
-    if not numbers:
+    newest = _newest_record(store, table)
+    if newest is None:
         return None
-    newest = max(int(number.removesuffix(".compact")) for number in numbers)
     return [_name(file["path"]) for file in TableCommitter(store, table).files(newest + 1)]
 
 

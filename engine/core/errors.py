@@ -60,6 +60,12 @@ class CorruptSnapshot(WeirError):
     fault = Fault.OUTSIDE
 
 
+class NothingIntact(WeirError):
+    """No epoch in the store can be read completely."""
+
+    fault = Fault.OUTSIDE
+
+
 class Fenced(WeirError):
     """Another JobMaster has taken over; this process may neither publish nor commit."""
 

@@ -1,7 +1,7 @@
 """The interface of sinks: a two-phase commit.
 
 Invariant: nothing is committed without a `CommitPermit`. `begin`, `write` and `pre_commit` run in the sink's subtasks;
-`claim`, `commit`, `rewind` and `abort_unknown` run in the JobMaster.
+the methods of a `Committer` run in the JobMaster.
 """
 
 from __future__ import annotations
@@ -90,6 +90,14 @@ class Committer(ABC):
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
         """Hides the output of all epochs after `to_epoch`. Idempotent; only called if the sink says `can_rewind`."""
         raise TypeError(f"{type(self).__name__} can't hide output that it has published")
+
+    def rewind_epoch(self, at_least: int) -> int:
+        """Returns the first epoch number from `at_least` on that a rewind may have."""
+        return at_least
+
+    @abstractmethod
+    def pass_over(self, permit: CommitPermit) -> None:
+        """Publishes nothing for an epoch whose manifest is lost; leaves it as it is if it is committed. Idempotent."""
 
     @abstractmethod
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:

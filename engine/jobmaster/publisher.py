@@ -26,6 +26,7 @@ from engine.protocol.epoch_records import Claimed, LogRecord
 from engine.protocol.failures import CheckpointFailure
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
+from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.retention import disposable, keep
 
@@ -157,8 +158,7 @@ class Publisher:
             if claimed is not None:
                 self._record = claimed.record
                 self.newest = claimed.record.newest
-                # A fork begins with an epoch of another job, which its own log does not list.
-                self._retained = retained or ([self.newest] if self.newest else [])
+                self._retained = retained
             return done(claimed, error, now_ms)
 
         return self._off_loop("claim", work, claimed)
@@ -177,7 +177,7 @@ class Publisher:
             manifest = self._epoch_log.read_manifest(newest) if newest else None
             permit = CommitPermit.issue(newest, attempt.generation) if newest else None
             if permit is not None and manifest is not None:
-                self._commit_all(permit, manifest)
+                commit_epoch(self._committers, permit, manifest)
             for committer in self._committers.values():
                 committer.abort_unknown(permit, attempt)
             return manifest
@@ -283,18 +283,8 @@ class Publisher:
         permit = CommitPermit.issue(self.newest, record.generation)
         return [
             *self._tell(Published(manifest), now_ms),
-            self._off_loop("commit", lambda: self._commit_all(permit, manifest), self._committed),
+            self._off_loop("commit", lambda: commit_epoch(self._committers, permit, manifest), self._committed),
         ]
-
-    def _commit_all(self, permit: CommitPermit, manifest: Manifest) -> None:
-        assert permit.epoch == manifest.epoch
-        if manifest.epoch == 0:
-            return  # a fork begins with another job's state, and has published nothing itself
-        for uid, committer in self._committers.items():
-            if manifest.rewound_to is not None:
-                committer.rewind(permit, manifest.rewound_to)
-                continue
-            committer.commit(permit, [c for c in manifest.commits if c.uid == uid])
 
     def _committed(self, _: None, error: BaseException | None, now_ms: float) -> list[Action]:
         publication = self._open

@@ -60,6 +60,8 @@ class Recording(Committer):
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
         self.rewound.append((permit.epoch, to_epoch))
 
+    def pass_over(self, permit: CommitPermit) -> None: ...
+
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
         self.aborted.append(permit.epoch if permit else None)
 

@@ -43,6 +43,7 @@ from engine.runtime.operators.window import WindowMerge
 from engine.runtime.slot import SlotRuntime
 from engine.runtime.source_head import SourceHead
 from engine.runtime.subtask import Subtask
+from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
 from engine.state.keyed.heap import HeapBackend
 from engine.state.operator import OperatorBackend
@@ -185,7 +186,7 @@ def _commit_before_publish() -> Patches:
         ref, manifest = publication.ref, publication.manifest
 
         def work() -> Any:
-            self._commit_all(CommitPermit.issue(ref, record.generation), manifest)
+            commit_epoch(self._committers, CommitPermit.issue(ref, record.generation), manifest)
             return self._epoch_log.publish(record, ref)
 
         return RunOffLoop("publish", work, self._appended)
