@@ -64,9 +64,6 @@ class JobPaths:
     def static_tables(self, uid: str) -> str:
         return f"{self.inputs()[1]}/{_safe(uid)}"
 
-    def static_table(self, uid: str, version: int) -> str:
-        return f"{self.static_tables(uid)}/{version}"
-
     def history(self, name: str) -> str:
         return f"{self.job}/history/{name}"
 

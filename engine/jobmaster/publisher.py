@@ -175,7 +175,7 @@ class Publisher:
             for committer in self._committers.values():
                 committer.claim(job_id)
             manifest = self._epoch_log.read_manifest(newest) if newest else None
-            permit = CommitPermit.issue(newest, attempt.generation) if newest else None
+            permit = CommitPermit.issue(newest) if newest else None
             if permit is not None and manifest is not None:
                 commit_epoch(self._committers, permit, manifest)
             for committer in self._committers.values():
@@ -280,7 +280,7 @@ class Publisher:
         assert self.newest is not None and self.newest.epoch == manifest.epoch
         self._carried = manifest.carried
         self.ledger = dict(manifest.ledger)
-        permit = CommitPermit.issue(self.newest, record.generation)
+        permit = CommitPermit.issue(self.newest)
         return [
             *self._tell(Published(manifest), now_ms),
             self._off_loop("commit", lambda: commit_epoch(self._committers, permit, manifest), self._committed),

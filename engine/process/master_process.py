@@ -19,6 +19,7 @@ import msgspec
 
 from engine.core.errors import SyncFailed
 from engine.core.paths import JobPaths
+from engine.core.syncing import EndsOnFailedSync
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import MasterLaunch
 from engine.host.mailbox import Mailbox
@@ -84,7 +85,7 @@ class MasterProcess:
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._offload = LaneOffload(self._mailbox.put, threads=4)
+        self._offload = EndsOnFailedSync(LaneOffload(self._mailbox.put, threads=4), _end_process)
         self._history = History(launch.store, launch.name)
         self._execution = ExecutionGraph(graph)
         self._store = DirectoryStore(launch.store)
@@ -306,9 +307,6 @@ class MasterProcess:
 
     def _bind(self, done: Callable[[Any, BaseException | None, float], list[Action]]) -> Callable[..., None]:
         def finished(result: Any, error: BaseException | None) -> None:
-            if isinstance(error, SyncFailed):
-                logger.critical("%s; it is unknown now what is durable, so this process ends", error)
-                os._exit(70)
             self._carry_out(done(result, error, self._clock.now_ms()))
 
         return finished
@@ -323,6 +321,11 @@ class MasterProcess:
         self._offload.submit("history", lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
             self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation))
+
+
+def _end_process(error: SyncFailed) -> None:
+    logger.critical("%s; it is unknown now what is durable, so this process ends", error)
+    os._exit(70)
 
 
 def _short(event: AnyEvent) -> dict[str, Any]:

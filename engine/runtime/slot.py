@@ -14,6 +14,7 @@ from typing import Any
 from engine.core.errors import ChannelBroken, CorruptSnapshot, StoreError, SyncFailed, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Control, Frame, Offload, Store, Transport
+from engine.core.syncing import EndsOnFailedSync, raised
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
@@ -78,7 +79,7 @@ class SlotRuntime:
         self._plan = plan
         self._clock = clock
         self._transport = transport
-        self._offload = offload
+        self._offload = EndsOnFailedSync(offload, raised)
         self._store = store
         self._paths = paths
         self._control = control
@@ -87,7 +88,7 @@ class SlotRuntime:
             paths,
             clock,
             transport,
-            offload,
+            self._offload,
             store,
             self._upload,
             control.send,
@@ -328,8 +329,6 @@ class SlotRuntime:
         def done(uploaded: Uploaded | None, error: BaseException | None) -> None:
             if attempt != self._attempt:
                 return
-            if isinstance(error, SyncFailed):
-                raise error
             if uploaded is None:
                 self._control.send(Decline(attempt, taken.checkpoint, subtask.id, True, str(error)))
                 return

@@ -9,7 +9,7 @@ import pytest
 
 from engine.api import MapFunction, RuntimeContext, StreamEnvironment
 from engine.connectors.table import TableSink
-from engine.core.errors import StoreError
+from engine.core.errors import StoreError, SyncFailed
 from engine.core.paths import JobPaths
 from engine.core.ports import Frame
 from engine.graph.execution_graph import ExecutionGraph
@@ -292,3 +292,28 @@ def test_state_that_is_read_when_its_attempt_is_over_builds_nothing() -> None:
     slot.runtime.on_control(Rollback(AttemptId(1, 2)))
     slot.offload.run()
     assert slot.messages == [] and slot.calls == []
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize("abandoned", [False, True])
+def test_a_failed_sync_ends_the_process_also_when_its_attempt_is_over(abandoned: bool) -> None:
+    """It is unknown then which writes are durable, so this process must not take part in the next attempt either."""
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    slot.steps(2)
+
+    def failing(paths: list[str]) -> None:
+        raise SyncFailed("fsync failed")
+
+    slot.store.sync = failing  # type: ignore[method-assign]
+    slot.runtime.on_control(Trigger(ATTEMPT, 1, 0))
+    for _ in range(10):  # takes the snapshots; nothing is written yet
+        slot.runtime.step()
+        frames, slot.frames = slot.frames, []
+        for frame in frames:
+            slot.runtime.on_frame(*frame)
+    if abandoned:
+        slot.runtime.on_control(Rollback(ATTEMPT))
+    with pytest.raises(SyncFailed):
+        slot.offload.run()

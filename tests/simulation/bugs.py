@@ -186,7 +186,7 @@ def _commit_before_publish() -> Patches:
         ref, manifest = publication.ref, publication.manifest
 
         def work() -> Any:
-            commit_epoch(self._committers, CommitPermit.issue(ref, record.generation), manifest)
+            commit_epoch(self._committers, CommitPermit.issue(ref), manifest)
             return self._epoch_log.publish(record, ref)
 
         return RunOffLoop("publish", work, self._appended)

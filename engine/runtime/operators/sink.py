@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.core.errors import SyncFailed
 from engine.core.sinks import Piece, Sink, WriterContext
 from engine.protocol import ledger
 from engine.protocol.manifest import Committable
@@ -83,8 +82,6 @@ class SinkOperator(Operator):
 
         A blocked sink gets no rows and so has no next write; it tries again here.
         """
-        if isinstance(error, SyncFailed):
-            raise error
         if error is not None and self.blocked and not self._closed:
             self._write_ahead()
 
