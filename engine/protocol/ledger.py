@@ -35,6 +35,11 @@ def malformed_rows(uid: str) -> str:
     return f"malformed:{uid}"
 
 
+def source_digest(uid: str) -> str:
+    """Names the digest of the rows that a source has read; only sources that are asked for it have one."""
+    return f"digest:source:{uid}"
+
+
 SINK = "sink:"
 
 

@@ -20,6 +20,7 @@ from engine.protocol import ledger
 from engine.protocol.signals import MIN_WATERMARK
 from engine.runtime.operators.base import OperatorContext, OperatorSnapshot, RestoredState
 from engine.runtime.running import RUNNING
+from engine.state.digests import digest, digested
 
 
 class _Split:
@@ -33,8 +34,13 @@ class _Split:
 
 
 class SourceHead:
-    def __init__(self, source: Source, schema: pa.Schema, strategy: EventTimeStrategy | None) -> None:
+    """`digests`: also adds a digest of the rows to the ledger."""
+
+    def __init__(
+        self, source: Source, schema: pa.Schema, strategy: EventTimeStrategy | None, digests: bool = False
+    ) -> None:
         self._source = source
+        self._digested = digested(schema) if digests else []
         self._schema = schema
         self._strategy = strategy
         self._splits: list[_Split] = []
@@ -139,6 +145,9 @@ class SourceHead:
                 f"but the job declares ({described(self._schema)}): make the two agree"
             )
         self._context.count(ledger.source_rows(self._context.uid), batch.num_rows)
+        if self._digested:
+            added = digest([batch.column(name) for name in self._digested])
+            ledger.add(self._context.counters, {ledger.source_digest(self._context.uid): added})
         if self._strategy is None:
             return batch
         times = event_times(batch, self._strategy.column)

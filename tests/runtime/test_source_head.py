@@ -15,6 +15,7 @@ from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.columnar import AssignTimestamps
 from engine.runtime.source_head import SourceHead
+from engine.state.digests import digest
 from tests.fakes import Collected, context
 
 SCHEMA = pa.schema([("ts", pa.int64())])
@@ -185,6 +186,20 @@ def test_rows_are_counted_and_readers_closed() -> None:
     assert made._context.counters == {"source:src": 3}
     made.close()
     assert source.closed == ["0", "1"]
+
+
+def test_a_digest_of_the_rows_is_kept_if_asked_for_whatever_their_batches() -> None:
+    def counters(batches: list[list[int] | None]) -> dict[str, int]:
+        made = SourceHead(Script({"0": batches}), SCHEMA, None, digests=True)
+        made.open(context("src"), None)
+        for _ in batches:
+            made.poll(100)
+        return made._context.counters
+
+    whole = counters([[1, 2, 3]])
+    assert whole == {"source:src": 3, "digest:source:src": digest([pa.array([1, 2, 3])])}
+    assert counters([[3], [1, 2]]) == whole
+    assert counters([[1, 2, 2]]) != whole
 
 
 def test_an_idle_source_says_when_its_earliest_split_is_worth_a_look() -> None:

@@ -27,7 +27,7 @@ from engine.protocol.manifest import Manifest
 from engine.snapshot.statefile import checksum
 from engine.state.key_hash import hash_columns
 from tests.simulation.folder import file_of
-from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen, all_positions
+from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen, all_positions, digest_of, numbers
 from tests.simulation.store import SimStore
 from tests.simulation.world import Violation
 
@@ -178,6 +178,10 @@ class Checker:
             raise Violation(
                 "ledger", f"epoch {manifest.epoch}: {ledger.get('source:source', 0)} rows read, positions {read}"
             )
+        if ledger.get("digest:source:source", 0) != digest_of(
+            self._spec, numbers(self._spec.splits, self._seen.positions)
+        ):
+            raise Violation("ledger", f"epoch {manifest.epoch}: other records were read than the positions say")
         for table, rows in self._seen.tables.items():
             if ledger.get(f"sink:{table}", 0) != len(rows):
                 raise Violation(

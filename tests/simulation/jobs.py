@@ -42,6 +42,7 @@ from engine.connectors.table import TableSink
 from engine.core.functions import Row
 from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph
+from engine.state.key_hash import hash_columns
 from tests.simulation.folder import Folder
 from tests.simulation.world import Violation
 
@@ -110,6 +111,14 @@ def _columns(spec: JobSpec, n: np.ndarray) -> dict[str, Any]:
         stamps = np.where(n % 5 == 4, stamps - LATE_MS, stamps)
     keys = np.array([f"k{i}" for i in range(spec.keys)])[n * 7 % spec.keys]
     return {"n": n, "key": pa.array(keys.tolist(), pa.string()), "v": n % 10 + 1, "ts": stamps * 1000}
+
+
+def digest_of(spec: JobSpec, of: Sequence[int]) -> int:
+    """Returns the digest of these records at the source."""
+    if not of:
+        return 0
+    hashes = hash_columns([pa.array(column) for column in _columns(spec, np.array(of)).values()])
+    return int(np.add.reduce(hashes))
 
 
 def key_of(spec: JobSpec, n: int) -> str:
@@ -246,7 +255,7 @@ def _define(spec: JobSpec, env: StreamEnvironment) -> None:
         return _columns(spec, n)
 
     source = _source(spec, make)
-    stream = env.from_source(source, schema="n long, key string, v long, ts timestamp", uid="source")
+    stream = env.from_source(source, schema="n long, key string, v long, ts timestamp", uid="source", digest=True)
     if spec.kind in ("process", "reduce", "copy", *OPERATOR_STATE):
         tagged = _placed(spec, _exchanged(spec, stream).map(Tag(), schema="n long, key string, v long"))
     if spec.kind == "process":

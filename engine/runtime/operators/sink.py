@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from engine.core.sinks import Piece, Sink, WriterContext
 from engine.protocol import ledger
 from engine.protocol.manifest import Committable
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from engine.state.key_hash import hash_columns
+from engine.state.digests import digest, digested
 
 ROLL_BYTES = 32 << 20
 """A transaction of this size is written before its barrier, so that memory does not grow with the interval."""
@@ -31,7 +30,7 @@ class SinkOperator(Operator):
     def __init__(self, sink: Sink, schema: pa.Schema) -> None:
         self._sink = sink
         self._schema = pa.schema([field for field in schema if field.name != EVENT_TIME])
-        self._hashed = [field.name for field in self._schema if not pa.types.is_nested(field.type)]
+        self._hashed = digested(self._schema)
         self._queue: deque[Piece | int] = deque()  # pieces to persist; an int is the barrier of that checkpoint
         self._unborn: list[dict[str, Any]] = []  # payloads that are persisted and wait for the next barrier
         self._pending: dict[int, list[Committable]] = {}  # by the checkpoint whose barrier made them
@@ -67,8 +66,7 @@ class SinkOperator(Operator):
         rows, self._undigested, self._undigested_rows = self._undigested, [], 0
         if rows and self._hashed:
             whole = [_concatenated([batch.column(name) for batch in rows]) for name in self._hashed]
-            digest = int(np.add.reduce(hash_columns(whole)))
-            ledger.add(self.context.counters, {ledger.sink_digest(self.context.uid): digest})
+            ledger.add(self.context.counters, {ledger.sink_digest(self.context.uid): digest(whole)})
 
     @property
     def blocked(self) -> bool:
