@@ -17,6 +17,14 @@ class WeirError(Exception):
 # --- the job's own ---
 
 
+class CorruptSnapshot(WeirError):
+    """A file of the snapshot was truncated, changed or deleted after it was written. Only a person can choose."""
+
+
+class NothingIntact(WeirError):
+    """No epoch in the store can be read completely."""
+
+
 class JobError(WeirError):
     """The job can't be built. The error is raised before anything runs."""
 
@@ -54,18 +62,6 @@ class SyncFailed(StoreError):
     """An fsync failed. The kernel may have dropped the data, so the process must end and be replaced."""
 
 
-class CorruptSnapshot(WeirError):
-    """A file of the snapshot was truncated, changed or deleted after it was written."""
-
-    fault = Fault.OUTSIDE
-
-
-class NothingIntact(WeirError):
-    """No epoch in the store can be read completely."""
-
-    fault = Fault.OUTSIDE
-
-
 class Fenced(WeirError):
     """Another JobMaster has taken over; this process may neither publish nor commit."""
 
@@ -74,6 +70,18 @@ class Fenced(WeirError):
 
 class ChannelBroken(WeirError):
     """The connection of a channel broke."""
+
+    fault = Fault.OUTSIDE
+
+
+class SparkLost(WeirError):
+    """Spark did not start, ended, or does not answer."""
+
+    fault = Fault.OUTSIDE
+
+
+class JavaNotFound(WeirError):
+    """There is no Java that Spark can run on; the message says what to do."""
 
     fault = Fault.OUTSIDE
 
@@ -88,6 +96,12 @@ class Ending(NotRunning):
     """The JobMaster answers that it is about to end; it then writes its `MasterExit`."""
 
 
+class NoAnswer(WeirError):
+    """The JobMaster process exists, but can't answer now."""
+
+    fault = Fault.OUTSIDE
+
+
 # --- Weir's own ---
 
 
@@ -95,3 +109,10 @@ class ChannelError(WeirError):
     """A channel lost, repeated or reordered a frame."""
 
     fault = Fault.WEIR
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Says whose fault any error is that reached Weir. An error of the operating system comes from outside."""
+    if isinstance(error, WeirError):
+        return error.fault
+    return Fault.OUTSIDE if isinstance(error, OSError | MemoryError) else Fault.WEIR

@@ -30,5 +30,5 @@ class EndsOnFailedSync:
 
 
 def raised(error: SyncFailed) -> None:
-    """Ends the process by an exception that nothing on the task thread catches."""
+    """Ends the process by an exception that nothing on the deciding thread catches."""
     raise error

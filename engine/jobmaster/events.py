@@ -29,9 +29,11 @@ class Event(msgspec.Struct, frozen=True, tag_field="kind", tag=_kind, kw_only=Tr
 
 
 class Claimed(Event, frozen=True):
-    """A JobMaster owns the job now. `last_seen_ms` is the time of the previous JobMaster's last heartbeat."""
+    """A JobMaster owns the job now. `last_seen_ms` is the time of the previous JobMaster's last heartbeat, `death` the
+    reason of its death as its supervisor saw it."""
 
     last_seen_ms: int | None = None
+    death: str = ""
 
 
 class ClaimFailed(Event, frozen=True):
@@ -45,6 +47,14 @@ class ClaimLost(Event, frozen=True):
 
 
 # --- an attempt begins and ends ---
+
+
+class SlotsMissing(Event, frozen=True):
+    """Too few slots have registered after a time. The JobMaster goes on waiting."""
+
+    registered: int
+    needed: int
+    waited_ms: float
 
 
 class SlotRegistered(Event, frozen=True):
@@ -61,6 +71,24 @@ class Deploying(Event, frozen=True):
 
 class Running(Event, frozen=True):
     attempt: str
+
+
+class SlowStep(Event, frozen=True):
+    """The task thread of a slot has been in one step for long. `stack` says where; the slot is not killed yet."""
+
+    slot: int | None
+    pid: int
+    uid: str
+    subtask: str
+    for_ms: float
+    stack: str
+
+
+class SlotKilled(Event, frozen=True):
+    """The JobMaster killed a slot that took part in no attempt. One that did fails its attempt, which says why."""
+
+    pid: int
+    why: str
 
 
 class TaskFailed(Event, frozen=True):
@@ -181,9 +209,12 @@ AnyEvent = (
     Claimed
     | ClaimFailed
     | ClaimLost
+    | SlotsMissing
     | SlotRegistered
     | Deploying
     | Running
+    | SlowStep
+    | SlotKilled
     | TaskFailed
     | AttemptFailed
     | Stopped

@@ -12,7 +12,7 @@ class Fault(Enum):
     """Says whose fault an error is. It decides whether another attempt may help."""
 
     JOB = "job"
-    """The job's fault: its code, its schema, or how it was started."""
+    """The job's fault: its code, its schema, its state, or how it was started."""
 
     OUTSIDE = "outside"
     """The fault of something outside: machines, networks, stores, other processes."""
@@ -52,6 +52,7 @@ class AttemptFailure(Enum):
 
     SLOT_LOST = ("slot_lost", "a slot's process ended or its connection broke")
     SLOT_SILENT = ("slot_silent", "a slot sent no heartbeat in time")
+    SLOT_HUNG = ("slot_hung", "a slot's task thread hung")
     SLOT_MEMORY = ("slot_memory", "a slot used more memory than its budget")
     USER_CODE = ("user_code", "a function of the job raised")
     RUNTIME = ("runtime", "a subtask failed")

@@ -16,21 +16,23 @@ import pytest
 from engine.connectors.table import TableCommitter
 from engine.core.errors import StoreError
 from engine.graph.execution_graph import ExecutionGraph
-from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Stop
+from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.events import Aborted
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.protocol.failures import Fault
 from engine.protocol.manifest import SubtaskState, Timings
-from engine.protocol.messages import Acknowledge, Deployed, Register, TaskFailed
+from engine.protocol.messages import Acknowledge, Deployed, Left, Register, Rollback, TaskFailed
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.memory import MemoryStore
 from tests.observe.answering import AnsweringRun
 
 
 class Desk:
-    """A JobMaster whose slots are only messages."""
+    """A JobMaster whose slots are only messages. They leave an attempt at once, unless `answers` is False."""
 
-    def __init__(self, folder: Path) -> None:
+    answers = True
+
+    def __init__(self, folder: Path, config: MasterConfig | None = None) -> None:
         run = AnsweringRun(folder)
         graph = run.execution.graph
         checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1)
@@ -40,12 +42,14 @@ class Desk:
         self.subtasks = run.execution.subtasks
         self.other: list[Action] = []
         self.held: list[RunOffLoop] | None = None
-        config = MasterConfig(heartbeat_timeout_ms=1e9)
+        config = config or MasterConfig(heartbeat_timeout_ms=1e9)
         log = EpochLog(run.store, run.paths)
         self.master = JobMaster(execution, log, {}, "me", "nonce", lambda: 7, lambda: 0.5, config)
 
     def do(self, actions: Sequence[Action], now_ms: float) -> None:
         for action in actions:
+            if self.answers and isinstance(action, Send) and isinstance(action.message, Rollback):
+                self.master.on_message(action.session, Left(action.message.attempt), now_ms)
             if not isinstance(action, RunOffLoop):
                 self.other.append(action)
                 continue
@@ -103,7 +107,8 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def test_a_store_that_does_not_answer_is_asked_again_after_a_while_and_not_for_ever(
+@pytest.mark.promise("H8")
+def test_a_store_that_does_not_answer_is_asked_for_ever_and_ever_later(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -114,21 +119,44 @@ def test_a_store_that_does_not_answer_is_asked_again_after_a_while_and_not_for_e
 
     monkeypatch.setattr(EpochLog, "claim", claim)
     assert desk.tick(0) is desk.tick(49) is Phase.FENCING and len(asked) == 1
-    for now_ms in (50, 100, 150):
+    assert desk.tick(50) is desk.tick(149) is Phase.FENCING and len(asked) == 2
+    for now_ms in range(150, 600_000, 50):
         assert desk.tick(now_ms) is Phase.FENCING
-    assert desk.tick(200) is Phase.STOPPED and len(asked) == 5
-    (stop,) = desk.stops
-    assert stop.outcome is Outcome.FAILED and stop.reason == "the store can't be used: away"
+    assert 60 < len(asked) < 80 and desk.stops == [], "every ten seconds in the end"
+
+
+def test_a_claim_that_fails_for_a_reason_that_nobody_expects_ends_the_process(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EpochLog, "claim", lambda *_: {}["missing"])
+    with pytest.raises(KeyError):
+        desk.tick(0)
+
+
+@pytest.mark.promise("H8")
+def test_missing_slots_are_waited_for_for_ever_and_said_to_be_missing(desk: Desk) -> None:
+    for now_s in range(0, 250, 5):
+        assert desk.tick(1000 * now_s) is Phase.WAITING
+    missing = [
+        action.event for action in desk.other if isinstance(action, Note) and action.event.kind == "slots_missing"
+    ]
+    assert [(event.registered, event.needed, event.waited_ms) for event in missing] == [
+        (0, 2, 65_000.0),
+        (0, 2, 130_000.0),
+        (0, 2, 195_000.0),
+    ]
+    desk.register(300_000)
+    assert desk.master.phase is Phase.DEPLOYING and desk.stops == []
 
 
 def test_the_time_to_deploy_begins_when_all_slots_are_there(desk: Desk) -> None:
     desk.tick(0)
     desk.register(50_000)
     assert desk.master.phase is Phase.DEPLOYING
-    assert desk.tick(110_000) is Phase.DEPLOYING
-    assert desk.tick(110_001) is Phase.RESTARTING
+    assert desk.tick(350_000) is Phase.DEPLOYING
+    assert desk.tick(350_001) is Phase.RESTARTING
     assert desk.master.stats.last_failure is not None
-    assert desk.master.stats.last_failure.detail == "slots 0, 1 did not answer in 60 s"
+    assert desk.master.stats.last_failure.detail == "slots 0, 1 did not answer in 300 s"
 
 
 def test_a_failed_attempt_is_tried_again_in_time_and_nothing_runs_until_then(desk: Desk) -> None:
