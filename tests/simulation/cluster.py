@@ -414,7 +414,7 @@ class Cluster:
         self._checkpoints = checkpoints
         self._graphs = 0
 
-    def execution(self, incarnation: int) -> ExecutionGraph:
+    def execution(self, incarnation: int = 1) -> ExecutionGraph:
         self._graphs += 1
         spec = self.spec
         if incarnation > 1 and spec.rescaled is not None:

@@ -110,6 +110,7 @@ class BackChecker(Checker):
 
     def _went_back(self, record: LogRecord) -> None:
         manifest, before = self._read(record), len(self.epochs)
+        self._watermarks, self._latest = {}, {}  # event time goes back with the state
         if self.visible < before:
             raise Violation("commit", f"epoch {manifest.epoch} is published before epoch {before} is committed")
         target = self.target_of(manifest)
