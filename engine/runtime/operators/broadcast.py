@@ -25,8 +25,7 @@ class BroadcastProcess(RowOperator):
         self._function = function
         self._descriptors = descriptors
 
-    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        super().open(context, restored)
+    def _open_states(self) -> None:
         states = BroadcastStates(self._operator_state, self._descriptors)
         self._reading = ReadingContext(states)
         self._writing = WritingContext(states, self._backend())

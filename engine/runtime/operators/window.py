@@ -81,7 +81,7 @@ class WindowMerge(Operator):
         super().open(context, restored)
         self._clock = context.group_clock(restored)
         for _, table in restored.tables if restored else []:
-            self._add(table.cast(self._plan.partial_schema))
+            self._add(table.select(self._plan.partial_schema.names).cast(self._plan.partial_schema))
         assert ledger.late_rows(context.uid) not in context.counters, (
             "a snapshot holds no row of a window that has fired"
         )
