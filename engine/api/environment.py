@@ -126,8 +126,8 @@ class StreamEnvironment:
         """Returns the stream of a source's records, which have the given schema.
 
         By its `uid` a restarted job finds the positions in the source again. A source that knows the number of its
-        splits has at most that parallelism. `digest` adds a digest of the records to the ledger, which drills compare
-        with that of the table that the records are written to. It costs about as much as a simple columnar job.
+        splits has at most that parallelism. `digest` adds a digest of the records to the ledger, for
+        drills. It costs about as much as a simple columnar job.
         """
         parsed = parse_schema(schema)
         try:
