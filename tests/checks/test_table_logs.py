@@ -43,7 +43,7 @@ class Table:
         piece = writer.pre_commit()
         assert piece is not None
         committable = Committable("out", 0, attempt, epoch, 1, piece.persist())
-        permit = CommitPermit.issue(ManifestRef("m", "00", epoch, epoch), 1)
+        permit = CommitPermit.issue(ManifestRef("m", "00", epoch, epoch))
         self._sink.committer(self._store, PATHS).commit(permit, [committable])
 
 
