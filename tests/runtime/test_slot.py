@@ -24,6 +24,7 @@ from engine.protocol.messages import (
     Deployed,
     NotifyComplete,
     Rollback,
+    Shutdown,
     SlotMessage,
     Start,
     SubtaskFinished,
@@ -85,7 +86,7 @@ class Slot:
             stream = stream.map(Probe(name, self.calls, (fails or {}).get(name, "")))
         stream.key_by("k").sum("x", uid="sum").sink_to(TableSink("t"), uid="out")
         graph = env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")
-        transport = LoopBack()
+        self.transport = transport = LoopBack()
         self.runtime = SlotRuntime(
             ExecutionGraph(graph).plan,
             JobPaths("job"),
@@ -178,6 +179,40 @@ def test_messages_and_frames_of_another_attempt_are_refused_and_counted() -> Non
     assert slot.runtime.refused == 3
     slot.deploy(AttemptId(1, 0))
     assert slot.of_type(Deployed) == [Deployed(ATTEMPT)]
+
+
+def test_an_attempt_that_is_left_has_its_channels_closed_whatever_ends_it() -> None:
+    """A slot that kept them open would go on sending and receiving for an attempt that is over."""
+    rolled_back, failed, replaced, told_to_end = Slot(), Slot(), Slot(), Slot()
+    for slot in (rolled_back, failed, replaced, told_to_end):
+        slot.deploy()
+        slot.start()
+    rolled_back.runtime.on_control(Rollback(ATTEMPT))
+    failed.runtime.on_channel_broken(ATTEMPT, ChannelId("rows->sum", 0, 0), "connection reset")
+    replaced.deploy(AttemptId(1, 2))
+    told_to_end.runtime.on_control(Shutdown("the job is cancelled"))
+    for slot in (rolled_back, failed, replaced, told_to_end):
+        assert slot.transport.closed == [ATTEMPT]
+
+
+def test_a_repeated_deploy_of_an_attempt_that_failed_here_deploys_nothing() -> None:
+    """The copy of the message came late. The attempt is over: a second life of it would share its paths."""
+    slot = Slot(fails={"first": "map 0"})
+    slot.deploy()
+    slot.start()
+    slot.steps(5)
+    assert len(slot.of_type(TaskFailed)) == 1
+    before = slot.runtime.refused
+    slot.deploy()
+    assert slot.of_type(Deployed) == [Deployed(ATTEMPT)] and slot.runtime.refused == before + 1
+    assert slot.calls == ["open first", "open second", "close first", "close second"]
+
+
+def test_a_deploy_that_comes_after_the_rollback_of_its_attempt_deploys_nothing() -> None:
+    slot = Slot()
+    slot.runtime.on_control(Rollback(ATTEMPT))
+    slot.deploy()
+    assert slot.messages == [] and slot.calls == []
 
 
 @pytest.mark.promise("A5")
