@@ -109,7 +109,7 @@ class _Slot:
 
     def receive(self, at_ms: float, message: MasterMessage) -> None:
         match message:
-            case Deploy(attempt, index, _, restore):
+            case Deploy(attempt, index, _, restore, _):
                 self._index = index
                 self._subtasks = [SubtaskId(vertex, index) for vertex in (SOURCE, WINDOWS)]
                 read_ms = self._plane.manifest_read_ms(attempt) if restore else 0.0

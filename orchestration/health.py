@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from engine.host.run_folder import Desired, LastHeartbeat, MasterExit, RunFolder
+from engine.host.run_folder import Deaths, Desired, LastHeartbeat, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 
 
@@ -46,8 +46,12 @@ def judge(
     heartbeat: LastHeartbeat | None,
     now_ms: int,
     silent_after_s: float,
+    deaths: Deaths | None = None,
 ) -> Health:
-    """Judges a job. A failed job is not started again: restarts have not helped, so a person must look."""
+    """Judges a job. A failed job is not started again: restarts have not helped, so a person must look.
+
+    Nor is one whose supervisor is replacing its JobMaster: the supervisor tries for ever, and says why it has to.
+    """
     if desired is None:
         return Health(State.UNKNOWN, "the job was never started in this store")
     if not desired.running:
@@ -58,6 +62,10 @@ def judge(
         if ended.outcome is Outcome.FAILED:
             return Health(State.FAILED, ended.reason)
         return Health(State.GONE, f"the job should run, but was {ended.outcome}: {ended.reason}", start_again=True)
+    if deaths is not None and deaths.in_a_row and now_ms < deaths.again_at_ms + 1000 * silent_after_s:
+        age_s = max(0.0, (now_ms - heartbeat.at_ms) / 1000) if heartbeat else None
+        if heartbeat is None or heartbeat.phase != "running" or heartbeat.at_ms < deaths.at_ms:
+            return Health(State.RECOVERING, deaths.in_words(now_ms), age_s)
     last_ms = max(desired.at_ms, heartbeat.at_ms if heartbeat else 0)
     age_s = max(0.0, (now_ms - last_ms) / 1000)
     if age_s > silent_after_s:
@@ -70,4 +78,5 @@ def judge(
 
 
 def look(folder: RunFolder, now_ms: int, silent_after_s: float) -> Health:
-    return judge(folder.read_desired(), folder.read_exit(), folder.read_heartbeat(), now_ms, silent_after_s)
+    deaths = folder.read_deaths()
+    return judge(folder.read_desired(), folder.read_exit(), folder.read_heartbeat(), now_ms, silent_after_s, deaths)

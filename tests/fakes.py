@@ -21,6 +21,7 @@ from engine.store import memory
 from engine.store.directory import DirectoryStore
 
 ATTEMPT = AttemptId(1, 1)
+JOB_ID = "1d"
 
 
 class FakeClock:
@@ -143,6 +144,7 @@ def context(
         128,
         range_of(subtask, parallelism, 128),
         attempt,
+        JOB_ID,
         clock or FakeClock(),
         offload or FakeOffload(),
         store or MemoryStore(),

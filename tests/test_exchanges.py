@@ -43,7 +43,7 @@ def by_subtask(result: LocalRun) -> dict[int, list[int]]:
     got: dict[int, list[int]] = {}
     for path in result.store.list(result.paths.table("t")):
         if path.endswith(".parquet"):
-            _, _, subtask, _ = path.rsplit("/", 1)[1].split("-")
+            _, _, _, subtask, _ = path.rsplit("/", 1)[1].split("-")
             numbers = pq.read_table(pa.BufferReader(result.store.read(path))).column("n").to_pylist()
             got.setdefault(int(subtask), []).extend(numbers)
     return got

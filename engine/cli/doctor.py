@@ -17,7 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from engine.spark.java import JavaHome, JavaNotFound, find_java, prepare_environment
+from engine.core.errors import JavaNotFound
+from engine.spark.java import JavaHome, find_java, prepare_environment
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30

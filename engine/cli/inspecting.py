@@ -18,6 +18,7 @@ from rich.table import Table
 from engine.cli.liveview import count, instant, render, shares, size, span
 from engine.cli.shared import JobName, Store, console, errors, examples, job_name
 from engine.core.errors import NotRunning, WeirError
+from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import OperatorFigures, SubtaskFigures
 from engine.jobmaster.figures import TIMES
 from engine.observe.client import JobClient, known_jobs
@@ -49,7 +50,7 @@ def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
     if not found:
         console.print(f"no jobs in {Path(store).absolute()}; start one with: weir run assets.pageviews.job:job")
         return
-    table = _table("job", "state", "uptime", "restarts", "epoch", "last checkpoint", "guarantee")
+    table = _table("job", "state", "uptime", "restarts", "epoch", "last checkpoint", "guarantee", "trouble")
     for job in found:
         ago = time.time() * 1000 - job.last_checkpoint_at_ms if job.last_checkpoint_at_ms else None
         table.add_row(
@@ -60,17 +61,20 @@ def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
             str(job.epoch or "–"),
             f"{span(ago)} ago" if ago is not None else "–",
             job.guarantee,
+            escape(job.trouble),
         )
     console.print(table)
 
 
 class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of a store. `state` is its phase while it runs, or how it ended."""
+    """One job of a store. `state` is its phase while it runs, or how it ended; `trouble` says why it does not run."""
 
     job: str
     state: str
     uptime_ms: int | None = None
     guarantee: str = ""
+    trouble: str = ""
+    jobmaster_deaths: int = 0
     restarts: int
     epoch: int | None
     started_at_ms: int | None
@@ -81,9 +85,12 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
 def _listed(client: JobClient) -> ListedJob:
     timeline = client.timeline()
     last = timeline.last_completed
+    deaths = client.folder.read_deaths()
     known = ListedJob(
         job=client.name,
         state="",
+        trouble=deaths.in_words(time.time_ns() // 1_000_000) if deaths is not None and deaths.in_a_row else "",
+        jobmaster_deaths=deaths.total if deaths is not None else 0,
         restarts=timeline.restarts_since_start,
         epoch=last.epoch if last else None,
         started_at_ms=timeline.started_at_ms,
@@ -94,8 +101,11 @@ def _listed(client: JobClient) -> ListedJob:
         now = client.status()
     except WeirError as error:
         ended = client.ended()
+        if ended is None and client.being_replaced():
+            return msgspec.structs.replace(known, state="replacing its JobMaster")
         state = ended.outcome if ended else "not running" if isinstance(error, NotRunning) else "not answering"
-        return msgspec.structs.replace(known, state=state)
+        trouble = ended.reason if ended and ended.outcome is Outcome.FAILED else ""
+        return msgspec.structs.replace(known, state=state, trouble=trouble)
     return msgspec.structs.replace(
         known,
         state=now.phase.value,

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.core.errors import StoreError
+from engine.core.errors import StoreError, TargetTaken
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
@@ -32,10 +33,18 @@ from engine.store.directory import DirectoryStore
 COMPACT_EVERY = 10
 """Every tenth record repeats all before it (Spark's default); readers begin at the last such record."""
 
-_BEGUN = ".weir"
-"""A file that makes `_spark_metadata` exist before the first record; without it Spark would read unpublished files."""
+_MARKER = "_spark_metadata/weir.json"
+"""Names the table's owner. It exists before the first data file: without `_spark_metadata` Spark would read that."""
 
-_FILE_NAME = re.compile(r"(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+\.parquet")
+_FILE_NAME = re.compile(r"(?P<job_id>[0-9a-f]+)-(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+\.parquet")
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    """The content of the marker. `job` and `store` are for messages: a store that was moved keeps its tables."""
+
+    job_id: str
+    job: str
+    store: str
 
 
 class TableSink(Sink):
@@ -60,7 +69,7 @@ class TableSink(Sink):
         return _TableWriter(context, *self._place(context.store, context.paths))
 
     def committer(self, store: Store, paths: JobPaths) -> Committer:
-        return TableCommitter(*self._place(store, paths), owner=paths.job if self.path.startswith("/") else None)
+        return TableCommitter(*self._place(store, paths), job=paths.job, home=store.uri(""))
 
     def _place(self, store: Store, paths: JobPaths) -> tuple[Store, str]:
         if not self.path.startswith("/"):
@@ -93,7 +102,8 @@ class _TableWriter(SinkWriter):
             return None
         self._files += 1
         attempt = self._context.attempt
-        name = f"{attempt.generation:04d}-{attempt.attempt:04d}-{self._context.subtask:04d}-{self._files:06d}.parquet"
+        born = f"{self._context.job_id}-{attempt.generation:04d}-{attempt.attempt:04d}"
+        name = f"{born}-{self._context.subtask:04d}-{self._files:06d}.parquet"
         assert _FILE_NAME.fullmatch(name)
         rows = pa.Table.from_batches(self._batches, self._context.schema)
         return _ParquetFile(self._store, f"{self._table}/{name}", rows, self._bytes)
@@ -120,12 +130,48 @@ class _ParquetFile(Piece):
 
 
 class TableCommitter(Committer):
-    """Publishes epochs of one table. `owner`: the only job that may write to a table with an absolute path."""
+    """Publishes epochs of one table, which belongs to one job. `home`: the store of that job, for messages."""
 
-    def __init__(self, store: Store, table: str, owner: str | None = None) -> None:
+    def __init__(self, store: Store, table: str, job: str = "", home: str = "") -> None:
         self._store = store
         self._table = table
-        self._owner = owner
+        self._job = job
+        self._home = home
+        self._job_id: str | None = None
+
+    def claim(self, job_id: str) -> None:
+        """Looks first and then creates the marker; a folder with anything else in it is left as it is."""
+        strange = self._strange_files()
+        owner = self._owner()
+        if owner is None:
+            if strange:
+                raise TargetTaken(
+                    f"{self._store.uri(self._table)} holds files that Weir did not write, such as {strange[0]}: choose "
+                    "another path for this table, or move them away"
+                )
+            mine = _Owner(job_id, self._job, self._home)
+            self._store.create(f"{self._table}/{_MARKER}", msgspec.json.encode(mine))
+            owner = self._owner()  # the marker says who was first, whatever the answer was
+        if owner is None:
+            raise StoreError(f"the store did not say whether {self._table}/{_MARKER} was created")
+        if owner.job_id != job_id:
+            raise TargetTaken(
+                f"the table {self._store.uri(self._table)} belongs to job {owner.job!r} of the store {owner.store} "
+                f"(id {owner.job_id}, this job has {job_id}): choose another path for this table"
+            )
+        self._job_id = job_id
+
+    def _owner(self) -> _Owner | None:
+        try:
+            return msgspec.json.decode(self._store.read(f"{self._table}/{_MARKER}"), type=_Owner)
+        except FileNotFoundError:
+            return None
+
+    def _strange_files(self) -> list[str]:
+        """Returns the files of the folder that no table below this one contains."""
+        files = self._store.list(self._table)
+        below = tuple(file.removesuffix(_MARKER) for file in files if file.endswith(f"/{_MARKER}"))
+        return [file for file in files if not file.startswith(below)]
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         number = permit.epoch - 1  # Spark counts from 0
@@ -140,42 +186,44 @@ class TableCommitter(Committer):
         lines = self._all_lines(to_epoch)
         self._create(self._record(permit.epoch - 1), "\n".join(["v1", *lines]).encode())
 
+    def rewind_epoch(self, at_least: int) -> int:
+        """Returns the next epoch whose record repeats all before it: only such a record can leave files out."""
+        return -(-at_least // COMPACT_EVERY) * COMPACT_EVERY
+
+    def pass_over(self, permit: CommitPermit) -> None:
+        record = self._record(permit.epoch - 1)
+        try:
+            self._store.read(record)
+        except FileNotFoundError:
+            newest = _newest_record(self._store, self._table)
+            lines = self._all_lines(newest + 1) if record.endswith(".compact") and newest is not None else []
+            if self._store.create(record, "\n".join(["v1", *lines]).encode()) is Created.UNKNOWN:
+                raise StoreError(f"the store did not say whether {record} was created") from None
+
     def files(self, epoch: int) -> list[dict[str, Any]]:
         """Returns every file published up to this epoch."""
         return [json.loads(line) for line in self._all_lines(epoch)]
 
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
-        self._claim(begins=permit is None)
+        assert self._job_id is not None, "a table is claimed before anything is deleted in it"
         # Compared by name, which is unique within a table: the address of a file changes when its store is moved.
         known = {_name(file["path"]) for file in self.files(permit.epoch)} if permit else set()
         for path in self._store.list(self._table):
             written = _FILE_NAME.fullmatch(path.removeprefix(f"{self._table}/"))  # skips tables in subfolders
-            if written is None or _name(path) in known:
+            if written is None or written["job_id"] != self._job_id or _name(path) in known:
                 continue
             if AttemptId(int(written["generation"]), int(written["attempt"])) < attempt:
                 self._store.delete(path)
-
-    def _claim(self, begins: bool) -> None:
-        marker = f"{self._table}/_spark_metadata/{_BEGUN}"
-        if self._owner is None:
-            if begins:
-                self._store.write(marker, b"")
-            return
-        made = self._store.create(marker, self._owner.encode())
-        place = self._store.uri(self._table)
-        if made is Created.CREATED and self._store.list(self._table):
-            self._store.delete(f"{self._table}/_spark_metadata")
-            raise StoreError(f"{place} holds files that this job did not write: choose another path")
-        owner = self._store.read(marker).decode()
-        if owner != self._owner:
-            raise StoreError(f"the table {place} belongs to job {owner!r}: choose another path")
 
     def _all_lines(self, before: int) -> list[str]:
         """Returns the entries of all records below `before`, read from the last record that repeats everything."""
         lines: list[str] = []
         first = max(0, before // COMPACT_EVERY * COMPACT_EVERY - 1)
         for number in range(first, before):
-            text = self._store.read(self._record(number)).decode()
+            try:
+                text = self._store.read(self._record(number)).decode()
+            except FileNotFoundError as error:
+                raise StoreError(f"{self._record(number)} is missing, and the records after it need it") from error
             lines += text.split("\n")[1:]
         return lines
 
@@ -210,12 +258,16 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
+def _newest_record(store: Store, table: str) -> int | None:
+    names = [_name(path) for path in store.list(f"{table}/_spark_metadata")]
+    return max((int(name.removesuffix(".compact")) for name in names if name[0].isdigit()), default=None)
+
+
 def published(store: Store, table: str) -> list[str] | None:
     """Returns the names of a table's published files; None if it has no epoch yet. `table`: its path in the store."""
-    numbers = [name for path in store.list(f"{table}/_spark_metadata") if (name := _name(path)) != _BEGUN]
-    if not numbers:
+    newest = _newest_record(store, table)
+    if newest is None:
         return None
-    newest = max(int(number.removesuffix(".compact")) for number in numbers)
     return [_name(file["path"]) for file in TableCommitter(store, table).files(newest + 1)]
 
 

@@ -17,6 +17,14 @@ class WeirError(Exception):
 # --- the job's own ---
 
 
+class CorruptSnapshot(WeirError):
+    """A file of the snapshot was truncated, changed or deleted after it was written. Only a person can choose."""
+
+
+class NothingIntact(WeirError):
+    """No epoch in the store can be read completely."""
+
+
 class JobError(WeirError):
     """The job can't be built. The error is raised before anything runs."""
 
@@ -37,6 +45,10 @@ class RecordTooLarge(WeirError):
     """One record is larger than a channel accepts."""
 
 
+class TargetTaken(WeirError):
+    """A sink's target belongs to another job, or holds what Weir did not write."""
+
+
 # --- outside: machines, networks, stores, other processes ---
 
 
@@ -48,12 +60,6 @@ class StoreError(WeirError):
 
 class SyncFailed(StoreError):
     """An fsync failed. The kernel may have dropped the data, so the process must end and be replaced."""
-
-
-class CorruptSnapshot(WeirError):
-    """A file of the snapshot was truncated, changed or deleted after it was written."""
-
-    fault = Fault.OUTSIDE
 
 
 class Fenced(WeirError):
@@ -68,6 +74,18 @@ class ChannelBroken(WeirError):
     fault = Fault.OUTSIDE
 
 
+class SparkLost(WeirError):
+    """Spark did not start, ended, or does not answer."""
+
+    fault = Fault.OUTSIDE
+
+
+class JavaNotFound(WeirError):
+    """There is no Java that Spark can run on; the message says what to do."""
+
+    fault = Fault.OUTSIDE
+
+
 class NotRunning(WeirError):
     """No JobMaster answers for this job."""
 
@@ -78,6 +96,12 @@ class Ending(NotRunning):
     """The JobMaster answers that it is about to end; it then writes its `MasterExit`."""
 
 
+class NoAnswer(WeirError):
+    """The JobMaster process exists, but can't answer now."""
+
+    fault = Fault.OUTSIDE
+
+
 # --- Weir's own ---
 
 
@@ -85,3 +109,10 @@ class ChannelError(WeirError):
     """A channel lost, repeated or reordered a frame."""
 
     fault = Fault.WEIR
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Says whose fault any error is that reached Weir. An error of the operating system comes from outside."""
+    if isinstance(error, WeirError):
+        return error.fault
+    return Fault.OUTSIDE if isinstance(error, OSError | MemoryError) else Fault.WEIR

@@ -35,6 +35,10 @@ class JobPaths:
     def attempt(self, attempt: AttemptId, checkpoint: int) -> str:
         return f"{self.checkpoint(attempt.generation, checkpoint)}/{attempt.attempt}"
 
+    def copy(self, generation: int, checkpoint: int, owner: str) -> str:
+        """Returns the folder of a snapshot that was copied from an older epoch, or from another job."""
+        return f"{self.checkpoint(generation, checkpoint)}/copy-{_safe(owner)}"
+
     def state_file(
         self,
         attempt: AttemptId,

@@ -1,7 +1,7 @@
 """The interface of sinks: a two-phase commit.
 
 Invariant: nothing is committed without a `CommitPermit`. `begin`, `write` and `pre_commit` run in the sink's subtasks;
-`commit`, `rewind` and `abort_unknown` run in the JobMaster.
+the methods of a `Committer` run in the JobMaster.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class WriterContext:
     store: Store
     paths: JobPaths
     schema: pa.Schema
+    job_id: str
+    """The id of the job in this store (`LogRecord.job_id`): no other job has it."""
 
 
 class SinkWriter(ABC):
@@ -75,12 +77,27 @@ class Committer(ABC):
     """Publishes the output of epochs. It runs in the JobMaster."""
 
     @abstractmethod
+    def claim(self, job_id: str) -> None:
+        """Makes the target this job's own before anything is written to it. Idempotent.
+
+        The JobMaster calls it first on every restore. Raises TargetTaken if the target is not this job's.
+        """
+
+    @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         """Publishes the output of an epoch. Idempotent: after a crash the same epoch may be committed again."""
 
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
         """Hides the output of all epochs after `to_epoch`. Idempotent; only called if the sink says `can_rewind`."""
         raise TypeError(f"{type(self).__name__} can't hide output that it has published")
+
+    def rewind_epoch(self, at_least: int) -> int:
+        """Returns the first epoch number from `at_least` on that a rewind may have."""
+        return at_least
+
+    @abstractmethod
+    def pass_over(self, permit: CommitPermit) -> None:
+        """Publishes nothing for an epoch whose manifest is lost; leaves it as it is if it is committed. Idempotent."""
 
     @abstractmethod
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:

@@ -16,6 +16,7 @@ SLOTS_TIMEOUT_S = 60.0
 class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a start. An option that is None is taken from the configuration file, or else has a default.
 
+    A JobMaster whose deciding thread, or whose Spark, does not answer for `jobmaster_timeout_s` is replaced.
     `path` is the job's import path, `conf` is Spark's configuration. An empty `spark_master` means a Spark on this
     machine.
     """
@@ -27,6 +28,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_slots: int | None = None
     slots_timeout_s: float = SLOTS_TIMEOUT_S
     heartbeat_timeout_s: float = 10.0
+    jobmaster_timeout_s: float = 30.0
     spark_master: str = ""
     conf: dict[str, str] = {}
     py_files: list[str] = []

@@ -18,10 +18,11 @@ import msgspec
 from engine.core.names import check_name
 from engine.host.launch import MasterLaunch
 from engine.jobmaster.actions import Outcome
+from engine.protocol.failures import Fault
 
 T = TypeVar("T")
 
-FENCED_EXIT_CODE = 3
+FENCED_EXIT_CODE = 71
 """The exit code of a fenced JobMaster. It writes no file: the run folder belongs to its successor by then."""
 
 
@@ -48,6 +49,28 @@ class LastHeartbeat(msgspec.Struct, frozen=True):
     phase: str
 
 
+class Deaths(msgspec.Struct, frozen=True):
+    """The JobMasters that died since the job was started. Its supervisor writes it.
+
+    `in_a_row` died without an epoch in between; `reason` and `at_ms` are those of the last death. The next JobMaster is
+    started at `again_at_ms`.
+    """
+
+    total: int
+    in_a_row: int
+    fault: Fault
+    reason: str
+    at_ms: int
+    again_at_ms: int
+
+    def in_words(self, now_ms: int) -> str:
+        times = f"{self.in_a_row} times without an epoch in between" if self.in_a_row > 1 else "once"
+        whose = " (a defect of Weir; please report it)" if self.fault is Fault.WEIR else ""
+        wait_s = max(0, self.again_at_ms - now_ms) / 1000
+        then = f"; the next one starts in {wait_s:.0f} s" if wait_s >= 1 else ""
+        return f"the JobMaster died {times}, last by: {self.reason}{whose}{then}"
+
+
 class Desired(msgspec.Struct, frozen=True):
     """Says whether the job should be running. If it should and does not, it may be started again with `launch`."""
 
@@ -68,6 +91,7 @@ class RunFolder:
         self._targets = self.folder / "targets.json"
         self._exit = self.folder / "exit.json"
         self._heartbeat = self.folder / "heartbeat.json"
+        self._deaths = self.folder / "deaths.json"
         self._token = self.folder / "token"
         self._desired = self.folder.parent / "desired.json"
 
@@ -99,7 +123,7 @@ class RunFolder:
         if end.outcome is Outcome.FENCED or not self.belongs_to(launch):
             return
         _write(self._exit, msgspec.json.encode(end))
-        self._forget_address()
+        self.forget_address()
 
     def read_exit(self) -> MasterExit | None:
         return _read(self._exit, MasterExit)
@@ -110,12 +134,23 @@ class RunFolder:
     def read_heartbeat(self) -> LastHeartbeat | None:
         return _read(self._heartbeat, LastHeartbeat)
 
+    def write_deaths(self, deaths: Deaths) -> None:
+        _write(self._deaths, msgspec.json.encode(deaths))
+
+    def read_deaths(self) -> Deaths | None:
+        return _read(self._deaths, Deaths)
+
+    def forget_deaths(self) -> None:
+        self._deaths.unlink(missing_ok=True)
+
     def clear(self) -> None:
         """Prepares the folder for a start. The last heartbeat stays: its age says how long no JobMaster has run."""
         self._exit.unlink(missing_ok=True)
-        self._forget_address()
+        self.forget_address()
+        for nonce in self.folder.glob("nonce-*"):  # of a JobMaster that died
+            nonce.unlink(missing_ok=True)
 
-    def _forget_address(self) -> None:
+    def forget_address(self) -> None:
         self._address.unlink(missing_ok=True)
         self._targets.unlink(missing_ok=True)
 

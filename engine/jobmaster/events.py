@@ -29,9 +29,11 @@ class Event(msgspec.Struct, frozen=True, tag_field="kind", tag=_kind, kw_only=Tr
 
 
 class Claimed(Event, frozen=True):
-    """A JobMaster owns the job now. `last_seen_ms` is the time of the previous JobMaster's last heartbeat."""
+    """A JobMaster owns the job now. `last_seen_ms` is the time of the previous JobMaster's last heartbeat, `death` the
+    reason of its death as its supervisor saw it."""
 
     last_seen_ms: int | None = None
+    death: str = ""
 
 
 class ClaimFailed(Event, frozen=True):
@@ -45,6 +47,14 @@ class ClaimLost(Event, frozen=True):
 
 
 # --- an attempt begins and ends ---
+
+
+class SlotsMissing(Event, frozen=True):
+    """Too few slots have registered after a time. The JobMaster goes on waiting."""
+
+    registered: int
+    needed: int
+    waited_ms: float
 
 
 class SlotRegistered(Event, frozen=True):
@@ -181,6 +191,7 @@ AnyEvent = (
     Claimed
     | ClaimFailed
     | ClaimLost
+    | SlotsMissing
     | SlotRegistered
     | Deploying
     | Running

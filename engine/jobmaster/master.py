@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed
+from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed, TargetTaken, fault_of
 from engine.core.sinks import Committer
 from engine.graph.compatibility import incompatibility
 from engine.graph.execution_graph import ExecutionGraph
@@ -70,7 +70,11 @@ from engine.protocol.messages import (
     Trigger,
     Welcome,
 )
+from engine.protocol.remedy import Remedy, Where, remedy
+from engine.protocol.restart import ExponentialDelay, RestartStrategy
 from engine.snapshot.epoch_log import EpochLog
+
+CLAIM_WAIT_MS = 10_000.0
 
 
 class Phase(Enum):
@@ -87,9 +91,9 @@ class Phase(Enum):
 class MasterConfig:
     """Time-outs and limits of a JobMaster.
 
-    The job fails after `same_error_limit` equal errors of its own code without an epoch in between, or after
-    `claim_error_limit` errors of the store while it is claimed. `retry_ms` is the wait before the JobMaster asks the
-    store again.
+    The job fails after `same_error_limit` equal errors of its own code without an epoch in between. `retry_ms` is the
+    wait before the JobMaster asks the store again; while the job is claimed, it waits longer after each error. Every
+    `slots_timeout_ms` it notes that slots are missing.
     """
 
     slots_timeout_ms: float = 60_000
@@ -97,7 +101,6 @@ class MasterConfig:
     heartbeat_ms: float = 500
     heartbeat_timeout_ms: float = 10_000
     same_error_limit: int = 3
-    claim_error_limit: int = 5
     retry_ms: float = 50
 
 
@@ -143,7 +146,10 @@ class JobMaster:
         self._since_ms = 0.0
         self._restart_at_ms = 0.0
         self._claim_at_ms = 0.0
-        self._claim_errors = 0
+        self._claim_retries: RestartStrategy = ExponentialDelay(
+            self.config.retry_ms, max_ms=CLAIM_WAIT_MS, multiplier=2
+        )
+        self._slots_told_ms = 0.0
         self._heartbeat_at_ms = 0.0
         self._cancelling = False
         self._claiming = False
@@ -306,10 +312,12 @@ class JobMaster:
     def _claimed(self, claimed: Claimed | None, error: BaseException | None, now_ms: float) -> list[Action]:
         self._claiming = False
         if error is not None:
-            self._claim_errors += 1
-            if not isinstance(error, StoreError) or self._claim_errors >= self.config.claim_error_limit:
-                return self._stop(Outcome.FAILED, f"the store can't be used: {error}")
-            self._claim_at_ms = now_ms + self.config.retry_ms
+            if remedy(Where.JOBMASTER, fault_of(error)) is Remedy.END:
+                return self._stop(Outcome.FAILED, str(error))
+            if not isinstance(error, StoreError):
+                raise error  # another JobMaster may do better
+            delay_ms, self._claim_retries = self._claim_retries.on_failure(now_ms, self._jitter())
+            self._claim_at_ms = now_ms + (delay_ms or 0.0)
             return [Note(events.ClaimFailed(str(error)))]
         if claimed is None:
             self._claim_at_ms = now_ms + self.config.retry_ms
@@ -334,6 +342,8 @@ class JobMaster:
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
             return self._stop(Outcome.FAILED, self._corrupt(str(error)))
+        if isinstance(error, TargetTaken):
+            return self._stop(Outcome.FAILED, str(error))
         if error is not None:
             return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
         why_not = incompatibility(self.execution.graph, manifest) if manifest is not None else None
@@ -355,15 +365,7 @@ class JobMaster:
 
     def _deploy_if_ready(self, now_ms: float) -> list[Action]:
         if not self.slots.enough:
-            waited = now_ms - self._since_ms
-            if waited > self.config.slots_timeout_ms:
-                have, need = len(self.slots), self.slots.needed
-                return self._stop(
-                    Outcome.FAILED,
-                    f"too few slots: registered {have} of {need} after {waited / 1000:.0f} s. Give Spark at least "
-                    f"{need} task slots that nothing else uses, or start the job with a lower --parallelism",
-                )
-            return []
+            return self._note_missing_slots(now_ms)
         self.phase = Phase.DEPLOYING
         self._since_ms = now_ms
         self.totals = {}
@@ -379,10 +381,18 @@ class JobMaster:
         return [
             Note(events.Deploying(str(self.attempt), self.newest.epoch if self.newest else None)),
             *(
-                Send(slot.session, Deploy(self.attempt, index, addresses, self.newest))
+                Send(slot.session, Deploy(self.attempt, index, addresses, self.newest, self._publisher.job_id))
                 for index, slot in enumerate(assigned)
             ),
         ]
+
+    def _note_missing_slots(self, now_ms: float) -> list[Action]:
+        """Too few slots come from outside, so the job waits for them, and says so from time to time."""
+        since_ms = max(self._since_ms, self._slots_told_ms)
+        if now_ms - since_ms <= self.config.slots_timeout_ms:
+            return []
+        self._slots_told_ms = now_ms
+        return [Note(events.SlotsMissing(len(self.slots), self.slots.needed, now_ms - self._since_ms))]
 
     def _start_if_deployed(self, current: Attempt) -> list[Action]:
         if self.phase is not Phase.DEPLOYING or current.undeployed:

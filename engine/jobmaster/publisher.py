@@ -26,6 +26,7 @@ from engine.protocol.epoch_records import Claimed, LogRecord
 from engine.protocol.failures import CheckpointFailure
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
+from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.retention import disposable
 
@@ -122,6 +123,12 @@ class Publisher:
         return self._publication is not None
 
     @property
+    def job_id(self) -> str:
+        """The id of the job in its store; known once the job is claimed."""
+        assert self._record is not None
+        return self._record.job_id
+
+    @property
     def wakeup_ms(self) -> float | None:
         """The time at which `on_tick` asks the store again; None: there is nothing to repeat."""
         return self._publication.retry_at_ms if self._publication is not None else None
@@ -151,24 +158,26 @@ class Publisher:
             if claimed is not None:
                 self._record = claimed.record
                 self.newest = claimed.record.newest
-                # A fork begins with an epoch of another job, which its own log does not list.
-                self._retained = retained or ([self.newest] if self.newest else [])
+                self._retained = retained
             return done(claimed, error, now_ms)
 
         return self._off_loop("claim", work, claimed)
 
     def recommit(self, attempt: AttemptId, done: Done) -> RunOffLoop:
-        """Commits the newest epoch again, since it may have been published and not committed, and aborts output that no
-        epoch knows. `done` gets the epoch's manifest, or None if there is no epoch yet.
+        """Claims the sinks' targets, commits the newest epoch again and aborts output that no epoch knows.
+
+        The newest epoch may have been published and not committed. `done` gets its manifest; None if there is no epoch.
         """
         assert not self.busy, "nothing is restored while a publication is open"
-        newest = self.newest
+        newest, job_id = self.newest, self.job_id
 
         def work() -> Manifest | None:
+            for committer in self._committers.values():
+                committer.claim(job_id)
             manifest = self._epoch_log.read_manifest(newest) if newest else None
             permit = CommitPermit.issue(newest, attempt.generation) if newest else None
             if permit is not None and manifest is not None:
-                self._commit_all(permit, manifest)
+                commit_epoch(self._committers, permit, manifest)
             for committer in self._committers.values():
                 committer.abort_unknown(permit, attempt)
             return manifest
@@ -275,18 +284,8 @@ class Publisher:
         permit = CommitPermit.issue(self.newest, record.generation)
         return [
             *self._tell(Published(manifest), now_ms),
-            self._off_loop("commit", lambda: self._commit_all(permit, manifest), self._committed),
+            self._off_loop("commit", lambda: commit_epoch(self._committers, permit, manifest), self._committed),
         ]
-
-    def _commit_all(self, permit: CommitPermit, manifest: Manifest) -> None:
-        assert permit.epoch == manifest.epoch
-        if manifest.epoch == 0:
-            return  # a fork begins with another job's state, and has published nothing itself
-        for uid, committer in self._committers.items():
-            if manifest.rewound_to is not None:
-                committer.rewind(permit, manifest.rewound_to)
-                continue
-            committer.commit(permit, [c for c in manifest.commits if c.uid == uid])
 
     def _committed(self, _: None, error: BaseException | None, now_ms: float) -> list[Action]:
         publication = self._open

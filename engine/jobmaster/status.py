@@ -136,6 +136,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     uptime_ms: int | None
     restarts: int
     last_failure: AttemptFailed | None
+    jobmaster_deaths: int = 0
+    last_death: str = ""
     epoch: int
     checkpoints: Checkpoints
     committed_rows: dict[str, int]

@@ -51,9 +51,16 @@ class JobClient:
         raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still complete")
 
     def cancel(self, by: str = "cli") -> None:
-        """Ends the job. If it is not running, keeps it from being started again, and raises `NotRunning`."""
+        """Ends the job. If it is not running, keeps it from being started again, and raises `NotRunning`.
+
+        While its JobMaster is being replaced there is nobody to ask: the supervisor sees that it should stop.
+        """
         self.folder.want_stopped(by)
-        self._call("POST", "/cancel")
+        try:
+            self._call("POST", "/cancel")
+        except NotRunning:
+            if not self.being_replaced():
+                raise
 
     def wait_until_running(self, timeout_s: float | None = None) -> MasterExit | None:
         """Waits until records can flow. If the job ends before that, returns how."""
@@ -75,7 +82,7 @@ class JobClient:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while deadline is None or time.monotonic() < deadline:
             ended = self.ended()
-            if ended is not None or not self.alive():
+            if ended is not None or not (self.alive() or self.being_replaced()):
                 return ended
             time.sleep(0.1)
         raise WeirError(f"job {self.name!r} has not ended after {timeout_s:.0f} s; its log is {self.folder.log_file}")
@@ -91,6 +98,13 @@ class JobClient:
 
     def ended(self) -> MasterExit | None:
         return self.folder.read_exit()
+
+    def being_replaced(self) -> bool:
+        """Says whether the job is between two JobMasters: one died, and its supervisor starts the next."""
+        deaths = self.folder.read_deaths()
+        return (
+            deaths is not None and deaths.in_a_row > 0 and self.ended() is None and self.folder.read_address() is None
+        )
 
     def _call(self, method: str, path: str) -> httpx.Response:
         address = self.folder.read_address()
@@ -111,6 +125,9 @@ class JobClient:
         ended = self.folder.read_exit()
         if ended is not None:
             return f"job {self.name!r} is not running: it is {ended.outcome} ({ended.reason})"
+        if self.being_replaced() and (deaths := self.folder.read_deaths()) is not None:
+            words = deaths.in_words(time.time_ns() // 1_000_000)
+            return f"job {self.name!r} is not running now: {words}; the log is {self.folder.log_file}"
         known = known_jobs(self.store)
         if self.name not in known:
             return f"there is no job {self.name!r} in the store {self.store}; it has: {', '.join(known) or 'none'}"

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from engine.core.errors import NoAnswer
 from engine.jobmaster.status import JobStatus, VertexStatus
 from engine.observe.metrics import CONTENT_TYPE, exposition
 from engine.observe.timeline import Timeline
@@ -56,10 +57,6 @@ class Answering(Protocol):
     def trigger(self) -> int | None: ...
 
     def cancel(self) -> bool: ...
-
-
-class NoAnswer(Exception):
-    """The JobMaster process exists, but can't answer now."""
 
 
 class RestServer:

@@ -54,6 +54,9 @@ class _StatusCollector(Collector):
             "weir_job_uptime_seconds", "Time since the job last began to run.", _seconds(status.uptime_ms)
         )
         yield self._counter("weir_restarts", "Restarts since the job was started.", status.restarts)
+        yield self._counter(
+            "weir_jobmaster_deaths", "JobMasters that died since the job was started.", status.jobmaster_deaths
+        )
         yield self._gauge("weir_slots_registered", "Spark tasks that can be deployed to.", len(status.slots))
         yield self._gauge("weir_slots_needed", "Slots that the job takes.", status.slots_needed)
         yield self._gauge("weir_epoch", "The newest published epoch.", status.epoch)

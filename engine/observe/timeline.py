@@ -172,7 +172,7 @@ class Timeline:
         if self._generation and self.ended_at_ms is None:
             lost = f"the JobMaster of generation {self._generation} ended without an outcome; another took over"
             at_ms = event.last_seen_ms or event.at_ms
-            self._restarted(RestartRecord(at_ms, self._attempt, JOBMASTER_LOST, lost, ""))
+            self._restarted(RestartRecord(at_ms, self._attempt, JOBMASTER_LOST, lost, event.death))
             self._settle(JOBMASTER_LOST, lost, event.at_ms)
         else:
             self.restarts_since_start = 0

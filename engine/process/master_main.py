@@ -8,35 +8,42 @@ import signal
 import sys
 import time
 from functools import partial
+from typing import NoReturn
 
-from engine.core.errors import WeirError
+from engine.core.errors import SparkLost, fault_of
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
+from engine.host.lifeline import Lifeline
 from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.loading import load
 from engine.process.master_process import MasterProcess
+from engine.protocol.remedy import Remedy, Stage, Where, remedy
 from engine.spark.packaging import package
-from engine.spark.session import is_local, start_session
+from engine.spark.session import is_local, kill_java, start_session
 
 logger = logging.getLogger("weir.master")
 
 CRASHED_EXIT_CODE = 70
-"""A JobMaster ends with it after an unexpected error: it leaves no `MasterExit`, so it is replaced."""
+"""A JobMaster ends with it if another one may do better: it leaves no `MasterExit`, so it is replaced."""
 
 _EXIT_CODES = {Outcome.FINISHED: 0, Outcome.CANCELLED: 0, Outcome.FENCED: FENCED_EXIT_CODE}
 
 
 def main() -> None:
-    launch = read_launch(sys.argv[1])
+    lifeline = Lifeline.inherited()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    folder = RunFolder(launch.store, launch.name)
     try:
-        end = run(launch)
-    except (WeirError, ValueError, OSError) as error:
-        logger.exception("the JobMaster can't start")
+        launch = read_launch(sys.argv[1])
+        folder = RunFolder(launch.store, launch.name)
+        end = run(launch, lifeline) if launch.id == sys.argv[2] else _LATER_START
+    except BaseException as error:
+        if remedy(Where.JOBMASTER, fault_of(error)) is not Remedy.END:
+            crash(lifeline, error)
+        logger.exception("the job can't run")
         end = MasterExit(Outcome.FAILED, str(error))
+        lifeline.last_words(fault_of(error), end.reason)
         folder.write_exit(end, launch)
     logger.info("the job is %s: %s", end.outcome, end.reason)
     sys.stdout.flush()
@@ -44,9 +51,26 @@ def main() -> None:
     os._exit(_EXIT_CODES.get(end.outcome, 1))
 
 
-def run(launch: MasterLaunch) -> MasterExit:
+_LATER_START = MasterExit(Outcome.FENCED, "the run folder belongs to a later start of the job")
+
+
+def crash(lifeline: Lifeline, error: BaseException) -> NoReturn:
+    """Ends this process at once, from any thread, so that its supervisor starts another."""
+    try:
+        logger.error("the JobMaster can't go on; its supervisor starts another", exc_info=error)
+        lifeline.last_words(fault_of(error), f"{type(error).__name__}: {error}")
+        if isinstance(error, SparkLost):
+            kill_java()
+        sys.stdout.flush()
+    finally:
+        os._exit(CRASHED_EXIT_CODE)
+
+
+def run(launch: MasterLaunch, lifeline: Lifeline) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
+    lifeline.show(Stage.LOADING)
     graph = load(launch)
+    lifeline.show(Stage.STARTING)
     session = start_session(
         launch.name,
         launch.max_slots,
@@ -63,16 +87,11 @@ def run(launch: MasterLaunch) -> MasterExit:
         session,
         module_path=tuple(sys.path) if is_local(launch.spark_master) else (),
         orphaned=lambda: os.getppid() != parent,
+        lifeline=lifeline,
+        spark_lost=lambda error: crash(lifeline, error),
     )
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
-    try:
-        return process.run()
-    except WeirError:
-        raise
-    except Exception:
-        logger.exception("the JobMaster can't go on; its supervisor starts another")
-        sys.stdout.flush()
-        os._exit(CRASHED_EXIT_CODE)
+    return process.run()
 
 
 def _of_graph(launch: MasterLaunch) -> LaunchOptions:

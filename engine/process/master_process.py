@@ -6,6 +6,7 @@ its mailbox.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -13,16 +14,18 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.core.errors import SyncFailed
+from engine.core.errors import NoAnswer, SparkLost, StoreError, SyncFailed, WeirError
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import MasterLaunch
+from engine.host.lifeline import Lifeline
 from engine.host.mailbox import Mailbox
-from engine.host.run_folder import LastHeartbeat, MasterAddress, MasterExit, RunFolder
+from engine.host.run_folder import Deaths, LastHeartbeat, MasterAddress, MasterExit, RunFolder
 from engine.host.system import LaneOffload, SystemClock
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
@@ -31,15 +34,18 @@ from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.jobmaster.status import JobStatus, VertexStatus, describe, describe_vertex
 from engine.network.control import ControlServer
 from engine.observe.history import History
-from engine.observe.http import NoAnswer, RestServer
+from engine.observe.http import RestServer
 from engine.observe.logs import MASTER, LogHandler, LogWriter
 from engine.observe.timeline import Timeline
+from engine.protocol.failures import Fault
 from engine.protocol.messages import SlotMessage
+from engine.protocol.remedy import Stage
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.inputs import SparkInputs
 from engine.spark.session import LOOPBACK, is_local, spark_master_of
 from engine.spark.slot_process import SlotLaunch
 from engine.spark.slot_tasks import SlotJob
+from engine.spark.watch import SparkWatch, stopped
 from engine.store.directory import DirectoryStore
 
 if TYPE_CHECKING:
@@ -55,13 +61,15 @@ END_PATIENCE_S = 5.0
 logger = logging.getLogger("weir.master")
 
 
+_NO_DEATHS = Deaths(0, 0, Fault.OUTSIDE, "", 0, 0)
 _FENCED = Stop(Outcome.FENCED, "another JobMaster runs this job")
 
 
 class MasterProcess:
     """`build` makes the graph again in each slot; slots append `module_path` to their module search path.
 
-    `orphaned` returns True once the process that would stop this job is gone; the job is then cancelled.
+    `orphaned` returns True once the process that would stop this job is gone; the job is then cancelled. The deciding
+    thread gives signs of life on `lifeline`. `spark_lost` may end the process, on any thread; without it, `run` raises.
     """
 
     def __init__(
@@ -73,6 +81,8 @@ class MasterProcess:
         *,
         module_path: tuple[str, ...] = (),
         orphaned: Callable[[], bool] = lambda: False,
+        lifeline: Lifeline | None = None,
+        spark_lost: Callable[[SparkLost], None] | None = None,
     ) -> None:
         self._launch = launch
         self._graph = graph
@@ -81,6 +91,8 @@ class MasterProcess:
         self._spark_ui = session.sparkContext.uiWebUrl
         self._module_path = module_path
         self._orphaned = orphaned
+        self._lifeline = lifeline or Lifeline()
+        self._spark_lost = spark_lost or self._raise
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
@@ -96,11 +108,21 @@ class MasterProcess:
 
     def run(self) -> MasterExit:
         """Runs the job until it has ended. Stops everything that it started; the Spark session is the caller's."""
+        watch = SparkWatch(lambda: stopped(self._session), self._launch.jobmaster_timeout_s, self._on_spark_lost)
+        watch.start()
+        try:
+            return self._run(watch)
+        finally:
+            watch.stop()
+
+    def _run(self, watch: SparkWatch) -> MasterExit:
         self.timeline = Timeline(self._history.events())
         self._last_seen = self._folder.read_heartbeat()
+        self._deaths = self._folder.read_deaths() or _NO_DEATHS
         token = self._folder.token()
         nonce = secrets.token_hex(16)
-        nonce_path = f"{self._paths.job}/run/nonce"
+        # Each JobMaster has a file of its own: the slots of one that is being replaced still read theirs.
+        nonce_path = f"{self._paths.job}/run/nonce-{secrets.token_hex(8)}"
         self._store.write(nonce_path, nonce.encode())
         host = self._host()
         epoch_log = EpochLog(self._store, self._paths)
@@ -126,6 +148,7 @@ class MasterProcess:
             self._module_path,
             None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
         )
+        self._lifeline.show(Stage.PREPARING)
         self._inputs.prepare()
         self._slot_job = SlotJob(self._session, slot_launch, self._execution, self._on_slot_job_end, logger.warning)
         self._slot_job.start()
@@ -133,13 +156,18 @@ class MasterProcess:
         self._rest_url = rest.url
         to_logs = LogHandler(LogWriter(self._folder.logs, MASTER))
         logger.addHandler(to_logs)
+        if not self._folder.belongs_to(self._launch):
+            self._end = _FENCED  # before it claims the job: it would take it away from a later start
         try:
             self._loop()
+            watch.stop()
+            self._lifeline.show(Stage.ENDING)
             self._slot_job.stop(END_PATIENCE_S)
             self._control.close(END_PATIENCE_S)
             self._finish_history()
             return self._leave()
         finally:
+            self._forget_nonce(nonce_path)
             rest.stop()  # last: until `MasterExit` can be read, clients hear that the job is ending
             logger.removeHandler(to_logs)
 
@@ -149,6 +177,10 @@ class MasterProcess:
         ended = MasterExit(end.outcome, end.reason)
         self._folder.write_exit(ended, self._launch)
         return ended
+
+    def _forget_nonce(self, path: str) -> None:
+        with contextlib.suppress(OSError, StoreError):
+            self._store.delete(path)
 
     def _finish_history(self) -> None:
         """Waits until the last events are written, because the process may end right after this."""
@@ -182,6 +214,8 @@ class MasterProcess:
             return
         self._heartbeat_at_ms, self._heartbeat_phase = now_ms + HEARTBEAT_MS, phase
         generation = self.master.attempt.generation
+        known = phase not in (Phase.FENCING, Phase.RESTORING)
+        self._lifeline.show(Stage.DECIDING, (self.master.newest.epoch if self.master.newest else 0) if known else None)
         heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, phase.value)
 
         def work() -> bool:
@@ -214,13 +248,22 @@ class MasterProcess:
         now = self._clock.now_ms
         self._mailbox.put(lambda: self._carry_out(self.master.on_slot_gone(session, why, now())))
 
-    def _on_slot_job_end(self, why: str) -> None:
-        def fail() -> None:
-            if self._end is None:
-                self._end = Stop(Outcome.FAILED, why)
-                self._note(events.Stopped(Outcome.FAILED.value, why))
+    def _on_slot_job_end(self, error: WeirError) -> None:
+        if isinstance(error, SparkLost):
+            self._on_spark_lost(str(error))
+        else:
+            self._raise(error)
 
-        self._mailbox.put(fail)
+    def _on_spark_lost(self, why: str) -> None:
+        self._spark_lost(SparkLost(why))
+
+    def _raise(self, error: WeirError) -> None:
+        """Ends the deciding thread with this error, from any thread."""
+
+        def work() -> None:
+            raise error
+
+        self._mailbox.put(work)
 
     def ask(self, question: Callable[[], Any]) -> Any:
         """Runs a question of HTTP on the deciding thread and waits for the answer.
@@ -263,7 +306,8 @@ class MasterProcess:
 
     def status(self) -> JobStatus:
         past = self.timeline.past
-        return describe(self.master, past, self._launch.path, self._spark_ui, self._clock.wall_ms())
+        status = describe(self.master, past, self._launch.path, self._spark_ui, self._clock.wall_ms())
+        return msgspec.structs.replace(status, jobmaster_deaths=self._deaths.total, last_death=self._deaths.reason)
 
     def vertex(self, vertex_id: str) -> VertexStatus | None:
         if all(vertex.id != vertex_id for vertex in self._graph.vertices):
@@ -296,7 +340,8 @@ class MasterProcess:
                     self._control.send(session, message)
                 case KillSlot(slot, why):
                     logger.warning("killing the slot in process %d: %s", slot.pid, why)
-                    self._slot_job.kill(slot.task_attempt, why)
+                    # Off this thread: in a JVM that hangs, the call would wait for ever.
+                    self._offload.submit("kill", partial(self._slot_job.kill, slot.task_attempt, why), _killed)
                 case RunOffLoop(name, work, done):
                     self._offload.submit(_LANES.get(name, "publish"), work, self._bind(done))
                 case Note(event):
@@ -307,8 +352,7 @@ class MasterProcess:
     def _bind(self, done: Callable[[Any, BaseException | None, float], list[Action]]) -> Callable[..., None]:
         def finished(result: Any, error: BaseException | None) -> None:
             if isinstance(error, SyncFailed):
-                logger.critical("%s; it is unknown now what is durable, so this process ends", error)
-                os._exit(70)
+                raise error  # it is unknown now what is durable, so this process must end
             self._carry_out(done(result, error, self._clock.now_ms()))
 
         return finished
@@ -316,7 +360,7 @@ class MasterProcess:
     def _note(self, event: AnyEvent) -> None:
         generation = self.master.attempt.generation
         if isinstance(event, events.Claimed) and self._last_seen is not None:
-            event = msgspec.structs.replace(event, last_seen_ms=self._last_seen.at_ms)
+            event = msgspec.structs.replace(event, last_seen_ms=self._last_seen.at_ms, death=self._deaths.reason)
         event = stamped(event, self._clock.wall_ms(), generation)
         self.timeline.add(event)
         logger.info("%s under generation %d %s", event.kind, generation, _short(event))
@@ -329,6 +373,11 @@ def _short(event: AnyEvent) -> dict[str, Any]:
     """Returns the fields of an event that fit on a line of the log."""
     left_out = ("at_ms", "generation", "ledger", "detail", "subtasks")
     return {name: value for name, value in msgspec.structs.asdict(event).items() if name not in left_out}
+
+
+def _killed(_: None, error: BaseException | None) -> None:
+    if error is not None:
+        logger.warning("a slot could not be killed: %s", error)
 
 
 def _written(_: None, error: BaseException | None) -> None:

@@ -6,12 +6,13 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from enum import Enum
 from pathlib import Path
 
 import msgspec
 
-from engine.core.errors import Fenced, StoreError, WeirError
+from engine.core.errors import WeirError
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
@@ -21,7 +22,7 @@ from engine.observe.client import JobClient
 from engine.process.loading import load
 from engine.process.settings import read_settings
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.rewind import NothingIntact, fork, go_back
+from engine.snapshot.rewind import fork, go_back
 from engine.spark.session import default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
@@ -75,8 +76,10 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     if hide and fixed:
         raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
     try:
-        old, new = go_back(_epoch_log(launch), _owner(), hide=hide)
-    except (NothingIntact, Fenced, StoreError) as error:
+        log = _epoch_log(launch)
+        committers = {uid: sink.committer(log.store, log.paths) for uid, sink in graph.sinks}
+        old, new = go_back(log, committers, _owner(), _pause, hide=hide)
+    except WeirError as error:
         raise WeirError(f"job {launch.name!r} can't go back to an older epoch: {error}") from error
     what = (
         "tables hide what later epochs published"
@@ -90,8 +93,8 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     """Makes a job of another name that goes on from the newest intact epoch of this one."""
     check_name("job", name)
     try:
-        epoch = fork(_epoch_log(launch), name, _owner())
-    except (NothingIntact, Fenced, StoreError) as error:
+        epoch = fork(_epoch_log(launch), name, _owner(), _pause)
+    except WeirError as error:
         raise WeirError(f"job {launch.name!r} can't be forked: {error}") from error
     return msgspec.structs.replace(launch, name=name), f"{name} goes on from epoch {epoch} of {launch.name}"
 
@@ -117,6 +120,11 @@ def start_detached(launch: MasterLaunch, by: str) -> JobClient:
 
 def _epoch_log(launch: MasterLaunch) -> EpochLog:
     return EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
+
+
+def _pause() -> None:
+    """Waits before a store that gave no definite answer is asked again."""
+    time.sleep(0.2)
 
 
 def _owner() -> str:

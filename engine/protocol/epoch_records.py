@@ -7,6 +7,7 @@ generation and the newest epoch, so the last record alone tells where the job st
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import Enum
 
@@ -26,6 +27,8 @@ class LogRecord(msgspec.Struct, frozen=True):
     """One record of the epoch log.
 
     `owner` tells two writers apart that claim the same generation: a record with equal bytes is the writer's own.
+    `job_id` is made with the first record and never changes. Jobs of the same name in two stores have different ids,
+    and so have a job and its fork.
     """
 
     number: int
@@ -34,6 +37,7 @@ class LogRecord(msgspec.Struct, frozen=True):
     owner: str
     newest: ManifestRef | None
     next_checkpoint: int
+    job_id: str
 
 
 class Created(Enum):
@@ -55,6 +59,11 @@ class Claimed:
         return Generation(self.record.generation)
 
 
+def job_id_from(owner: str) -> str:
+    """Returns the id of the job whose first record this owner makes. Owners are random, so no two jobs share an id."""
+    return hashlib.blake2b(owner.encode(), digest_size=6).hexdigest()
+
+
 def fence_after(last: LogRecord | None, owner: str) -> LogRecord:
     """Returns the record by which a new JobMaster takes over."""
     return LogRecord(
@@ -64,6 +73,7 @@ def fence_after(last: LogRecord | None, owner: str) -> LogRecord:
         owner=owner,
         newest=last.newest if last else None,
         next_checkpoint=last.next_checkpoint if last else 1,
+        job_id=last.job_id if last else job_id_from(owner),
     )
 
 
@@ -79,6 +89,7 @@ def epoch_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
         owner=last.owner,
         newest=manifest,
         next_checkpoint=manifest.checkpoint + 1,
+        job_id=last.job_id,
     )
 
 
@@ -93,4 +104,5 @@ def rewind_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
         owner=last.owner,
         newest=manifest,
         next_checkpoint=manifest.checkpoint + 1,
+        job_id=last.job_id,
     )

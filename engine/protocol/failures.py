@@ -12,7 +12,7 @@ class Fault(Enum):
     """Says whose fault an error is. It decides whether another attempt may help."""
 
     JOB = "job"
-    """The job's fault: its code, its schema, or how it was started."""
+    """The job's fault: its code, its schema, its state, or how it was started."""
 
     OUTSIDE = "outside"
     """The fault of something outside: machines, networks, stores, other processes."""

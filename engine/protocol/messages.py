@@ -112,6 +112,7 @@ class Deploy(msgspec.Struct, frozen=True, tag=True):
     slot: int
     addresses: list[str]
     restore: ManifestRef | None
+    job_id: str
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):

@@ -33,6 +33,7 @@ class Deployment:
     """The subtasks, gates and channels of one slot in one attempt."""
 
     attempt: AttemptId
+    job_id: str
     plan: SlotPlan
     subtasks: list[Subtask]
     gates: dict[ChannelId, InputGate]
@@ -57,8 +58,8 @@ class Deployer:
     batch_rows: int = BATCH_ROWS
     limits: ChannelLimits = field(default_factory=ChannelLimits)
 
-    def deploy(self, attempt: AttemptId, plan: SlotPlan, restored: Restored | None) -> Deployment:
-        deployment = Deployment(attempt, plan, [], {}, {}, {})
+    def deploy(self, attempt: AttemptId, job_id: str, plan: SlotPlan, restored: Restored | None) -> Deployment:
+        deployment = Deployment(attempt, job_id, plan, [], {}, {}, {})
         try:
             for subtask in plan.subtasks:
                 deployment.subtasks.append(self._subtask(deployment, subtask, restored))
@@ -74,7 +75,7 @@ class Deployer:
         outputs = self._outputs(deployment, plan)
         operators = [operator.build() for operator in plan.operators]
         named = {operator.uid: operator.named for operator in plan.operators}
-        contexts = {uid: self._context(uid, plan, attempt, counters, named.get(uid, True)) for uid in plan.uids}
+        contexts = {uid: self._context(uid, plan, deployment, counters, named.get(uid, True)) for uid in plan.uids}
         chain = OperatorChain(operators, [contexts[of.uid] for of in plan.operators], GatesOutput(outputs))
         head = plan.source.build() if plan.source else self._gate(deployment, plan.id, plan.inputs)
         opened: list[Callable[[], None]] = []
@@ -136,7 +137,7 @@ class Deployer:
         return gates
 
     def _context(
-        self, uid: str, plan: SubtaskPlan, attempt: AttemptId, counters: Counters, named: bool
+        self, uid: str, plan: SubtaskPlan, deployment: Deployment, counters: Counters, named: bool
     ) -> OperatorContext:
         return OperatorContext(
             uid,
@@ -144,7 +145,8 @@ class Deployer:
             plan.parallelism,
             plan.max_parallelism,
             plan.key_groups,
-            attempt,
+            deployment.attempt,
+            deployment.job_id,
             self.clock,
             self.offload,
             self.store,

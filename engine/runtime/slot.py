@@ -241,7 +241,7 @@ class SlotRuntime:
 
     def _build(self, deploy: Deploy, plan: SlotPlan, restored: Restored | None) -> None:
         def build() -> None:
-            self._deployment = self._deployer.deploy(deploy.attempt, plan, restored)
+            self._deployment = self._deployer.deploy(deploy.attempt, deploy.job_id, plan, restored)
             self._control.send(Deployed(deploy.attempt))
 
         self._guarded(None, build)

@@ -40,7 +40,8 @@ class EpochLog:
         """Returns the epochs of the log, newest first. The snapshots of older ones may be deleted."""
         record = self.last()
         while record is not None:
-            if record.kind is not RecordKind.FENCE and record.newest is not None:
+            begins_a_fork = record.number == 1  # its fence names the copied state
+            if record.newest is not None and (record.kind is not RecordKind.FENCE or begins_a_fork):
                 yield record.newest
             record = self._record(record.number - 1)
 
@@ -89,8 +90,10 @@ class EpochLog:
         except (StoreError, FileNotFoundError):
             return Created.UNKNOWN  # the record may be this process's own, of an earlier try
 
-    def write_manifest(self, manifest: Manifest) -> ManifestRef:
-        path = self.paths.manifest(manifest.attempt, manifest.checkpoint)
+    def write_manifest(self, manifest: Manifest, folder: str | None = None) -> ManifestRef:
+        """Writes the manifest beside the state files; `folder`: where they are, if not in the folder of the attempt."""
+        own = self.paths.manifest(manifest.attempt, manifest.checkpoint)
+        path = f"{folder}/manifest.json" if folder else own
         data = msgspec.json.encode(manifest)
         self.store.write(path, data)
         self.store.sync([path])

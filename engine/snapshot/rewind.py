@@ -2,26 +2,36 @@
 
 `go_back` publishes the older state again under a new epoch number. It either hides the later output (rewind) or keeps
 it (replay), and first fences a JobMaster that may still run. `fork` copies the state and the job's inputs into a new
-job. Invariant: no epoch number is used twice.
+job.
+
+Invariants: no epoch number is used twice. The newest epoch is committed before another one is published, so the log of
+a table has no gap. Each of them may end between any two writes and be done again, any number of times: every copy is
+in a folder of its own, and nothing counts before the record of the epoch log exists.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
 import msgspec
 
-from engine.core.errors import CorruptSnapshot, Fenced, StoreError
+from engine.core.errors import CorruptSnapshot, Fenced, NothingIntact, StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.protocol.epoch_records import Created, LogRecord, RecordKind, rewind_after
-from engine.protocol.manifest import Manifest
+from engine.core.sinks import Committer
+from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.epoch_records import Created, LogRecord, RecordKind, job_id_from, rewind_after
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Manifest, ManifestRef
+from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog, read_checked
 
-TABLE_RECORDS = 10
-"""Every tenth record of a Weir table repeats all files; only such a record can hide the files of later epochs."""
+T = TypeVar("T")
+Pause = Callable[[], None]
 
-
-class NothingIntact(Exception):
-    """No epoch in the store can be read completely."""
+TRIES = 50
+"""How often a create with an unknown outcome is repeated before the person is asked to run the command again."""
 
 
 def newest_intact(epoch_log: EpochLog) -> Manifest:
@@ -40,42 +50,63 @@ def newest_intact(epoch_log: EpochLog) -> Manifest:
     raise NothingIntact("; ".join(problems) or "the job has no epoch yet")
 
 
-def go_back(epoch_log: EpochLog, owner: str, *, hide: bool) -> tuple[int, int]:
-    """Publishes the newest intact state as a new epoch; returns (its old number, its new number).
+def go_back(
+    epoch_log: EpochLog, committers: Mapping[str, Committer], owner: str, pause: Pause, *, hide: bool
+) -> tuple[int, int]:
+    """Publishes the newest intact state as a new epoch and commits it; returns (its old number, its new number).
 
     If `hide`, tables hide the output of the epochs after it. Otherwise that output stays, and records that are read
-    again are published again.
+    again are published again. `pause` waits a moment before the store is asked again.
     """
-    target = newest_intact(epoch_log)
-    claimed = None
-    while claimed is None:
-        claimed = epoch_log.claim(owner)
-    last = claimed.record
+    newest_intact(epoch_log)  # before a JobMaster is fenced for nothing
+    last = _insist(lambda: epoch_log.claim(owner), pause).record
     assert last.newest is not None
-    epoch = last.newest.epoch + 1
-    if hide:
-        epoch = -(-epoch // TABLE_RECORDS) * TABLE_RECORDS
+    for committer in committers.values():
+        committer.claim(last.job_id)
+    _commit_newest(epoch_log, committers, last, last.newest)
+    target = newest_intact(epoch_log)  # again: the JobMaster may have published until it was fenced
     manifest = msgspec.structs.replace(
         target,
-        epoch=epoch,
+        epoch=_new_epoch(committers, last.newest.epoch + 1, hide),
         checkpoint=last.next_checkpoint,
+        attempt=AttemptId(last.generation, 0),
         commits=[],
         carried=[],
         final=False,
         rewound_to=target.epoch if hide else None,
     )
-    manifest = _copied(epoch_log.store, epoch_log.paths, manifest)
-    ref = epoch_log.write_manifest(manifest)
+    ref = _write_copy(epoch_log, manifest, owner)
     record = rewind_after(last, ref)
-    outcome = Created.UNKNOWN
-    while outcome is Created.UNKNOWN:
-        outcome = epoch_log.append(record)
-    if outcome is Created.EXISTS:
+    if _insist(lambda: _definite(epoch_log.append(record)), pause) is Created.EXISTS:
         raise Fenced("another JobMaster of this job started at the same time: cancel it, then try again")
-    return target.epoch, epoch
+    commit_epoch(committers, CommitPermit.issue(ref, record.generation), manifest)
+    return target.epoch, manifest.epoch
 
 
-def fork(epoch_log: EpochLog, name: str, owner: str) -> int:
+def _commit_newest(
+    epoch_log: EpochLog, committers: Mapping[str, Committer], last: LogRecord, newest: ManifestRef
+) -> None:
+    """Commits the newest epoch, since its JobMaster may have died before that. Without a manifest it publishes nothing:
+    the state that the job goes back to is older, so all of its records are read again.
+    """
+    permit = CommitPermit.issue(newest, last.generation)
+    try:
+        manifest = epoch_log.read_manifest(newest)
+    except CorruptSnapshot:
+        for committer in committers.values() if newest.epoch else ():
+            committer.pass_over(permit)
+    else:
+        commit_epoch(committers, permit, manifest)
+
+
+def _new_epoch(committers: Mapping[str, Committer], epoch: int, hide: bool) -> int:
+    """Returns the number of the new epoch: the next one, or the next at which every sink can hide output."""
+    while hide and (later := max((c.rewind_epoch(epoch) for c in committers.values()), default=epoch)) != epoch:
+        epoch = later
+    return epoch
+
+
+def fork(epoch_log: EpochLog, name: str, owner: str, pause: Pause) -> int:
     """Creates job `name` from this job's newest intact state, and returns the epoch of that state.
 
     The new job begins without epochs and tables of its own.
@@ -83,15 +114,14 @@ def fork(epoch_log: EpochLog, name: str, owner: str) -> int:
     target = newest_intact(epoch_log)
     other = EpochLog(epoch_log.store, JobPaths(name))
     if other.last() is not None:
-        raise StoreError(f"the store already has a job {name!r}: choose another name")
+        raise StoreError(f"the store already has a job {name!r}: start it with --name {name}, or choose another name")
     _copy_inputs(epoch_log.store, epoch_log.paths, other.paths)
-    manifest = msgspec.structs.replace(target, job=name, epoch=0, commits=[], carried=[], final=False, rewound_to=None)
-    ref = other.write_manifest(_copied(epoch_log.store, other.paths, manifest))
-    record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1)
-    outcome = Created.UNKNOWN
-    while outcome is Created.UNKNOWN:
-        outcome = other.append(record)
-    if outcome is Created.EXISTS:
+    manifest = msgspec.structs.replace(
+        target, job=name, epoch=0, attempt=AttemptId(1, 0), commits=[], carried=[], final=False, rewound_to=None
+    )
+    ref = _write_copy(other, manifest, owner)
+    record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1, job_id_from(owner))
+    if _insist(lambda: _definite(other.append(record)), pause) is Created.EXISTS:
         raise StoreError(f"another process has just created a job {name!r}: choose another name")
     return target.epoch
 
@@ -99,24 +129,46 @@ def fork(epoch_log: EpochLog, name: str, owner: str) -> int:
 def _copy_inputs(store: Store, source: JobPaths, target: JobPaths) -> None:
     """Copies the inputs: the positions of DataFrame sources are positions in these files."""
     for old, new in zip(source.inputs(), target.inputs(), strict=True):
+        ours = {new + path.removeprefix(old): path for path in store.list(old)}
+        others = sorted(set(store.list(new)) - ours.keys())
+        if others:
+            raise StoreError(f"{others[0]} is an input of another job {target.job!r}: choose another name")
         # `_SUCCESS` is copied last, because it says that all other files are there.
-        for path in sorted(store.list(old), key=lambda path: path.endswith("/_SUCCESS")):
-            copy = new + path.removeprefix(old)
-            store.write(copy, store.read(path))
+        for copy in sorted(ours, key=lambda path: path.endswith("/_SUCCESS")):
+            store.write(copy, store.read(ours[copy]))
             store.sync([copy])
 
 
-def _copied(store: Store, paths: JobPaths, manifest: Manifest) -> Manifest:
-    """Copies the state files for a new manifest: retention deletes the old files with the old epoch."""
+def _write_copy(epoch_log: EpochLog, manifest: Manifest, owner: str) -> ManifestRef:
+    """Writes the manifest with copies of its state files: retention deletes the old files with the old epoch.
+
+    The folder carries the owner, so nobody who goes back at the same time writes to it.
+    """
+    store, folder = epoch_log.store, epoch_log.paths.copy(manifest.attempt.generation, manifest.checkpoint, owner)
     subtasks = []
+    copied: list[str] = []
     for state in manifest.subtasks:
         files = []
         for file in state.files:
-            path = paths.state_file(
-                manifest.attempt, manifest.checkpoint, file.uid, state.subtask, file.name, file.distribution
-            )
+            path = f"{folder}/{len(copied)}.{file.path.rsplit('/', 1)[-1]}"
             store.write(path, read_checked(store, file.path, file.checksum))
+            copied.append(path)
             files.append(msgspec.structs.replace(file, path=path))
         subtasks.append(msgspec.structs.replace(state, files=files))
-    store.sync([file.path for state in subtasks for file in state.files])
-    return msgspec.structs.replace(manifest, subtasks=subtasks)
+    store.sync(copied)
+    return epoch_log.write_manifest(msgspec.structs.replace(manifest, subtasks=subtasks), folder)
+
+
+def _definite(outcome: Created) -> Created | None:
+    return None if outcome is Created.UNKNOWN else outcome
+
+
+def _insist(attempt: Callable[[], T | None], pause: Pause) -> T:
+    """Repeats a step whose outcome is unknown, with pauses."""
+    for number in range(TRIES):
+        if number:
+            pause()
+        result = attempt()
+        if result is not None:
+            return result
+    raise StoreError("the store does not say what became of a record of the epoch log: run the same command again")

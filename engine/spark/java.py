@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from engine.core.errors import JavaNotFound
+
 OLDEST_JAVA: Final = 17
 
 # Patterns of folders that have bin/java.
@@ -35,10 +37,6 @@ USUAL_FOLDERS: Final = (
 _SPARKS_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _WRAPPER_MARK: Final = "made-by-weir"
 _PROBE_TIMEOUT_S: Final = 20
-
-
-class JavaNotFound(RuntimeError):
-    """There is no Java that Spark can run on; the message says what to do."""
 
 
 @dataclass(frozen=True)

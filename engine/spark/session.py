@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from engine.core.errors import WeirError
+from engine.core.errors import SparkLost, WeirError
 from engine.spark.java import JavaHome, find_java, prepare_environment
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.port": "0",
+    # A JVM without memory half works; one that ends is noticed, and the JobMaster is replaced.
+    "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
 }
 
 _FOR_SLOTS = {
@@ -86,11 +88,23 @@ def start_session(
     builder = SparkSession.builder.master(settings.pop("spark.master", spark_master)).appName(f"weir {job}")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    for file in py_files:
-        session.sparkContext.addPyFile(file)
+    try:
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        for file in py_files:
+            session.sparkContext.addPyFile(file)
+    except Exception as error:
+        raise SparkLost(f"Spark did not start: {type(error).__name__}: {error}") from error
     return session
+
+
+def kill_java() -> None:
+    """Kills the JVM that this process started, which may hang. Does nothing if there is none."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
 
 
 def _allowed(conf: Mapping[str, str]) -> Mapping[str, str]:

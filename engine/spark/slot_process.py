@@ -86,7 +86,7 @@ class _Slot:
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         put = self._mailbox.put
         store = DirectoryStore(launch.store)
-        nonce = store.read(launch.nonce_path).decode()
+        nonce = _nonce(store, launch.nonce_path)
         graph = launch.build()
         session = uuid.uuid4().hex
         transport = FlightTransport(
@@ -165,6 +165,14 @@ class _Slot:
             self._control.send(OverBudget(used, budget))
             self._ended.wait(HEARTBEAT_S)  # leaves time to send the message
             end_process(f"holds {used / 1e6:.0f} MB and may hold {budget / 1e6:.0f}")
+
+
+def _nonce(store: DirectoryStore, path: str) -> str:
+    """Returns the nonce of the JobMaster, or nothing if this slot sees another store; the JobMaster then refuses it."""
+    try:
+        return store.read(path).decode()
+    except FileNotFoundError:
+        return ""
 
 
 def resident_bytes() -> int:

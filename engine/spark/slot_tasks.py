@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from engine.core.errors import JobError, SparkLost, WeirError
 from engine.graph.execution_graph import ExecutionGraph
 from engine.spark.slot_process import SlotLaunch, run_slot
+from engine.spark.watch import stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,14 +29,14 @@ _PYTHON_SAID = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception)\b.*"
 
 
 class SlotJob:
-    """Keeps the Spark job of the slots running. `on_end` gets the reason if it gives up; `say` writes to the log."""
+    """Keeps the Spark job of the slots running. `on_end` gets the error if it gives up; `say` writes to the log."""
 
     def __init__(
         self,
         session: SparkSession,
         launch: SlotLaunch,
         execution: ExecutionGraph,
-        on_end: Callable[[str], None],
+        on_end: Callable[[WeirError], None],
         say: Callable[[str], None],
     ) -> None:
         self._session = session
@@ -70,7 +72,7 @@ class SlotJob:
                 return
             failures = 1 if time.monotonic() - started_s > LONG_S else failures + 1
             if failures > FAILURES_IN_A_ROW or self._spark_stopped():
-                self._on_end(why)
+                self._on_end(JobError(why) if JobError.__name__ in why else SparkLost(why))
                 return
             self._say(f"{why}; submitting it again")
             self._stopped.wait(BACK_OFF_S)
@@ -78,8 +80,8 @@ class SlotJob:
     def _run_once(self) -> str:
         """Runs the Spark job of the slots until it ends. Returns why it did."""
         context = self._session.sparkContext
-        self._show_in_ui()
         try:
+            self._show_in_ui()
             # `collect` would name the stage after this line of code, and hide the names of other queries meanwhile.
             context.runJob(context.parallelize(range(self._slots), self._slots), _slot_task(self._launch))
             return "the Spark job of the slots ended"
@@ -95,7 +97,7 @@ class SlotJob:
 
     def _spark_stopped(self) -> bool:
         try:
-            return bool(self._session.sparkContext._jsc.sc().isStopped())
+            return stopped(self._session)
         except Exception:  # the JVM is gone
             return True
 
@@ -109,7 +111,7 @@ def _cause(error: Exception) -> str:
     """Returns the Python error inside of a task if there is one; otherwise Spark's first line."""
     lines = str(error).splitlines()
     said = [line for line in lines if _PYTHON_SAID.match(line)]
-    return said[-1] if said else lines[0]
+    return said[-1] if said else (lines or [type(error).__name__])[0]
 
 
 def in_slots(execution: ExecutionGraph) -> list[str]:

@@ -39,6 +39,7 @@ RECORDS = 3_000
 EPOCHS = 12  # more than ten: the tenth epoch's record is compacted and repeats all files before it
 PER_EPOCH = RECORDS // EPOCHS
 ATTEMPT = AttemptId(1, 1)
+JOB_ID = "1d"
 PATHS = JobPaths(SPEC.job)
 
 
@@ -110,7 +111,7 @@ class _Table:
         sink = TableSink(table.name)
         self._uid = table.uid
         self._writers = [
-            sink.writer(WriterContext(subtask, ATTEMPT, store, PATHS, table.arrow_schema)) for subtask in (0, 1)
+            sink.writer(WriterContext(subtask, ATTEMPT, store, PATHS, table.arrow_schema, JOB_ID)) for subtask in (0, 1)
         ]
         for writer in self._writers:
             writer.begin()

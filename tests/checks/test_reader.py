@@ -14,7 +14,7 @@ from checks.spec import AuditedTable
 from engine.connectors.table import TableCommitter, TableSink
 from engine.core.sinks import WriterContext
 from engine.store.directory import DirectoryStore
-from tests.checks.small import ATTEMPT, PATHS, SPEC, windowed
+from tests.checks.small import ATTEMPT, JOB_ID, PATHS, SPEC, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,8 +100,8 @@ def test_spark_sees_no_row_of_a_table_whose_first_epoch_is_not_published_yet(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     store, table = DirectoryStore(tmp_path), SPEC.aggregates
-    TableCommitter(store, PATHS.table(table.name)).abort_unknown(None, ATTEMPT)  # before the first deployment
-    writer = TableSink(table.name).writer(WriterContext(0, ATTEMPT, store, PATHS, table.arrow_schema))
+    TableCommitter(store, PATHS.table(table.name)).claim(JOB_ID)  # before the first deployment
+    writer = TableSink(table.name).writer(WriterContext(0, ATTEMPT, store, PATHS, table.arrow_schema, JOB_ID))
     writer.begin()
     for batch in windowed().to_batches():
         writer.write(batch)

@@ -7,7 +7,8 @@ import pytest
 
 from engine.cli import doctor
 from engine.cli.doctor import Check, check_java, check_machine, check_python, check_store, render, run_doctor
-from engine.spark.java import JavaHome, JavaNotFound
+from engine.core.errors import JavaNotFound
+from engine.spark.java import JavaHome
 
 
 def refuse(*_: object) -> None:

@@ -217,6 +217,10 @@ class _NoCommits(Committer):
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         pass
 
+    def claim(self, job_id: str) -> None: ...
+
+    def pass_over(self, permit: CommitPermit) -> None: ...
+
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
         pass
 

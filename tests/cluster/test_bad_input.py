@@ -17,13 +17,6 @@ from tests.cluster.jobs import make
 from tests.cluster.test_recovery import expected_windows, got_windows, spark_read
 
 
-def test_too_few_slots_registered_in_time_is_a_clear_error(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, "windows", slots_timeout_s=0) as job:
-        ended = job.wait_until_ended()
-    assert ended.outcome == "failed"
-    assert "too few slots: registered" in ended.reason and "of 2 after" in ended.reason
-
-
 def test_a_users_function_that_raises_is_named_and_nothing_is_lost_once_it_is_mended(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.touch()

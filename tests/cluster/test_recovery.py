@@ -1,8 +1,8 @@
 """Goal: if a process of a running job dies or hangs, the table is exactly that of a run without faults.
 
 Topology: two source subtasks → keyed exchange → two window (or process) subtasks → Weir table; two slots on local
-Spark. Faults: SIGKILL and SIGSTOP of a slot, SIGKILL of the JobMaster. Checks: results by plain `spark.read.parquet`
-against numpy, and that no process is left.
+Spark. Faults: SIGKILL and SIGSTOP of a slot, of the JobMaster and of its JVM. Checks: results by plain
+`spark.read.parquet` against numpy, and that no process is left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.cluster.harness import RunningJob
+from tests.cluster.harness import RunningJob, session_processes
 from tests.cluster.jobs import make
 
 READ_WITH_SPARK = """
@@ -67,17 +67,39 @@ def test_killed_and_hung_slots_lose_and_double_nothing(tmp_path: Path) -> None:
     assert got_windows(table) == expected_windows(600_000)
 
 
-@pytest.mark.promise("D11", "F2")
-def test_a_killed_jobmaster_is_replaced_with_a_higher_generation_and_goes_on(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, "windows", rows=400_000) as job:
-        job.completed(2)
-        assert job.supervisor.master_pid is not None
-        os.kill(job.supervisor.master_pid, signal.SIGKILL)
-        status = job.wait_for("generation 2", lambda s: s.generation == 2 and s.running)
-        assert status.epoch >= 2, "it began anew instead of going on from the last epoch"
+@pytest.mark.promise("D11", "F2", "H8")
+def test_a_jobmaster_that_is_killed_or_hangs_or_loses_its_spark_is_replaced_and_goes_on(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "windows", rows=600_000, jobmaster_timeout_s=4) as job:
+        epoch = 0
+        for generation, (victims, number) in enumerate(
+            [([jobmaster_of], signal.SIGKILL), ([java_of], signal.SIGKILL), ([java_of, jobmaster_of], signal.SIGSTOP)],
+            start=1,
+        ):
+            status = job.completed(2)
+            assert status.generation == generation and status.epoch > epoch, "it did not go on from the last epoch"
+            assert status.jobmaster_deaths == generation - 1
+            epoch = status.epoch
+            for pid in [victim(job) for victim in victims]:
+                os.kill(pid, number)
+            job.wait_for(f"generation {generation + 1}", lambda s, g=generation: s.generation == g + 1)
         assert job.wait_until_ended().outcome == "finished"
-        assert job.crashes == ["the JobMaster died (signal SIGKILL); starting another"]
-    assert got_windows(job.table("sums")) == expected_windows(400_000)
+    assert got_windows(job.table("sums")) == expected_windows(600_000)
+    killed, lost, hung = job.crashes
+    assert killed == "the JobMaster died (signal SIGKILL while it was running the job); starting another"
+    assert "SparkLost: " in lost
+    assert "it gave no sign of life for" in hung and "while it was running the job, and was killed" in hung
+    restarts = [r for r in job.client.timeline().restarts if r.cause == "jobmaster_lost"]
+    assert len(restarts) == 3 and restarts[-1].detail == "signal SIGKILL while it was running the job"
+
+
+def jobmaster_of(job: RunningJob) -> int:
+    assert job.supervisor.master_pid is not None
+    return job.supervisor.master_pid
+
+
+def java_of(job: RunningJob) -> int:
+    (java,) = [line for line in session_processes(jobmaster_of(job)) if "java" in line.split()[1]]
+    return int(java.split()[0])
 
 
 @pytest.mark.promise("A2", "A5", "C2", "D11")

@@ -9,7 +9,7 @@ from engine.core.paths import JobPaths
 from engine.core.sinks import Guarantee, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.manifest import ManifestRef
-from tests.fakes import ATTEMPT, MemoryStore, source_context
+from tests.fakes import ATTEMPT, JOB_ID, MemoryStore, source_context
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 ROWS = [{"a": n, "b": f"r{n}"} for n in range(10)]
@@ -54,7 +54,7 @@ def test_print_shows_each_record_at_once_with_its_subtask(capsys: pytest.Capture
     sink = PrintSink()
     assert sink.guarantee is Guarantee.AT_LEAST_ONCE
     store = MemoryStore()
-    writer = sink.writer(WriterContext(3, ATTEMPT, store, JobPaths("job"), SCHEMA))
+    writer = sink.writer(WriterContext(3, ATTEMPT, store, JobPaths("job"), SCHEMA, JOB_ID))
     writer.begin()
     writer.write(pa.RecordBatch.from_pylist(ROWS[:2], schema=SCHEMA))
     assert capsys.readouterr().out == "3> {'a': 0, 'b': 'r0'}\n3> {'a': 1, 'b': 'r1'}\n"

@@ -27,7 +27,7 @@ from engine.protocol import ledger
 from engine.protocol.messages import Acknowledge, Deploy, SlotMessage, Start, Trigger
 from engine.runtime.slot import SlotRuntime
 from engine.testing import JobFailed, LocalRun, _Killed, run
-from tests.fakes import ATTEMPT, FakeClock, FakeOffload, FakeTransport, MemoryStore
+from tests.fakes import ATTEMPT, JOB_ID, FakeClock, FakeOffload, FakeTransport, MemoryStore
 
 SCHEMA = "app string, ts long"
 WINDOW_MS = 100
@@ -223,7 +223,7 @@ def test_a_checkpoint_waits_for_the_listing_so_that_no_snapshot_forgets_files(tm
     slot = SlotRuntime(
         ExecutionGraph(graph).plan, JobPaths("job"), FakeClock(), FakeTransport(), offload, MemoryStore(), control
     )
-    for message in (Deploy(ATTEMPT, 0, ["here"], None), Start(ATTEMPT), Trigger(ATTEMPT, 1, 0)):
+    for message in (Deploy(ATTEMPT, 0, ["here"], None, JOB_ID), Start(ATTEMPT), Trigger(ATTEMPT, 1, 0)):
         slot.on_control(message)
     slot.step()
     assert len(offload.waiting) == 1  # the listing; no upload of a snapshot

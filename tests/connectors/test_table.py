@@ -10,18 +10,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.connectors.table import TableCommitter, TableSink, read_table
-from engine.core.errors import StoreError
+from engine.core.errors import StoreError, TargetTaken
 from engine.core.paths import JobPaths
-from engine.core.sinks import SinkWriter, WriterContext
+from engine.core.sinks import Committer, SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, ManifestRef
 from engine.store.directory import DirectoryStore
-from tests.fakes import ATTEMPT, MemoryStore
+from tests.fakes import ATTEMPT, JOB_ID, MemoryStore
 
 SCHEMA = pa.schema([("a", pa.int64())])
 TABLE = "job/tables/pv"
+
+
+def claimed(store: MemoryStore | DirectoryStore) -> TableCommitter:
+    """A committer as a JobMaster uses it: it claims the table first."""
+    committer = TableCommitter(store, TABLE)
+    committer.claim(JOB_ID)
+    return committer
 
 
 def permit(epoch: int) -> CommitPermit:
@@ -29,7 +36,7 @@ def permit(epoch: int) -> CommitPermit:
 
 
 def writer(store: MemoryStore, subtask: int = 0, attempt: AttemptId = ATTEMPT) -> SinkWriter:
-    made = TableSink("pv").writer(WriterContext(subtask, attempt, store, JobPaths("job"), SCHEMA))
+    made = TableSink("pv").writer(WriterContext(subtask, attempt, store, JobPaths("job"), SCHEMA, JOB_ID))
     made.begin()
     return made
 
@@ -60,7 +67,7 @@ def record(store: MemoryStore, name: str) -> list[dict[str, object]]:
 def test_rows_become_a_durable_parquet_file_named_by_its_birth() -> None:
     store = MemoryStore()
     payload = write(writer(store, subtask=2, attempt=AttemptId(3, 4)), 1, 2, 3)
-    path = f"{TABLE}/0003-0004-0002-000001.parquet"
+    path = f"{TABLE}/1d-0003-0004-0002-000001.parquet"
     assert payload == {"path": path, "size": len(store.files[path]), "rows": 3}
     assert store.synced == [path]
     assert pq.read_table(io.BytesIO(store.read(path))).to_pydict() == {"a": [1, 2, 3]}
@@ -96,7 +103,7 @@ def test_timestamps_are_stored_in_the_unit_that_spark_reads() -> None:
     stamps = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns", tz="UTC"))
     schema = pa.schema([("ns", stamps.type), ("s", pa.timestamp("s"))])
     store = MemoryStore()
-    w = TableSink("pv").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), schema))
+    w = TableSink("pv").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), schema, JOB_ID))
     w.begin()
     w.write(pa.record_batch([stamps, pa.array([5], pa.timestamp("s"))], schema=schema))
     piece = w.pre_commit()
@@ -175,7 +182,7 @@ def test_what_is_read_for_an_epoch_does_not_depend_on_later_ones() -> None:
 @pytest.mark.promise("D11")
 def test_abort_unknown_removes_only_unknown_files_of_older_attempts() -> None:
     store = MemoryStore()
-    committer = TableCommitter(store, TABLE)
+    committer = claimed(store)
     old = writer(store, attempt=AttemptId(1, 1))
     published, unknown = write(old, 1), write(old, 2)
     committer.commit(permit(1), [committable(published)])
@@ -191,7 +198,7 @@ def test_abort_unknown_removes_only_unknown_files_of_older_attempts() -> None:
 @pytest.mark.promise("G1")
 def test_before_its_first_epoch_a_table_has_a_log_already_so_that_spark_sees_no_file(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    TableCommitter(store, TABLE).abort_unknown(None, ATTEMPT)  # what a JobMaster does before it deploys
+    claimed(store)  # what a JobMaster does before it deploys
     assert (tmp_path / TABLE / "_spark_metadata").is_dir()
     write(writer(store), 1)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match="nothing was published to it yet"):
@@ -200,10 +207,11 @@ def test_before_its_first_epoch_a_table_has_a_log_already_so_that_spark_sees_no_
 
 def test_abort_unknown_leaves_a_table_below_this_one_alone() -> None:
     store = MemoryStore()
-    below = TableSink("pv/daily").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), SCHEMA))
+    TableCommitter(store, f"{TABLE}/daily").claim(JOB_ID)
+    below = TableSink("pv/daily").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), SCHEMA, JOB_ID))
     below.begin()
     payload = write(below, 1)
-    TableCommitter(store, TABLE).abort_unknown(None, AttemptId(9, 9))
+    claimed(store).abort_unknown(None, AttemptId(9, 9))
     assert data_files(store) == [payload["path"]]
 
 
@@ -221,19 +229,21 @@ def test_a_table_is_read_back_by_whole_epochs() -> None:
 @pytest.mark.promise("D11")
 def test_without_an_epoch_everything_that_older_attempts_wrote_goes() -> None:
     store = MemoryStore()
+    claimed(store)
     write(writer(store, attempt=AttemptId(1, 1)), 1)
     kept = write(writer(store, attempt=AttemptId(1, 2)), 1)
-    TableCommitter(store, TABLE).abort_unknown(None, AttemptId(1, 2))
+    claimed(store).abort_unknown(None, AttemptId(1, 2))
     assert data_files(store) == [kept["path"]]
 
 
 def test_published_files_survive_an_abort_after_the_store_was_moved(tmp_path: Path) -> None:
     before = DirectoryStore(tmp_path / "before")
+    claimed(before)
     payload = write(writer(before), 1)  # type: ignore[arg-type]
     TableCommitter(before, TABLE).commit(permit(1), [committable(payload)])
     (tmp_path / "before").rename(tmp_path / "after")
     after = DirectoryStore(tmp_path / "after")
-    TableCommitter(after, TABLE).abort_unknown(permit(1), AttemptId(9, 9))
+    claimed(after).abort_unknown(permit(1), AttemptId(9, 9))
     assert data_files(after) == [payload["path"]]
     assert read_table(after, TABLE).to_pydict() == {"a": [1]}
 
@@ -273,25 +283,82 @@ def test_a_path_that_would_leave_the_job_s_directory_is_refused(path: str) -> No
     assert TableSink("daily/pv").path == "daily/pv"
 
 
-def test_a_table_at_an_absolute_path_belongs_to_one_job(tmp_path: Path) -> None:
-    sink = TableSink(str(tmp_path / "lake" / "pv"))
-    store = DirectoryStore(tmp_path / "store")
-    ours = sink.committer(store, JobPaths("ours"))
-    ours.abort_unknown(None, ATTEMPT)
-    made = sink.writer(WriterContext(0, ATTEMPT, store, JobPaths("ours"), SCHEMA))
+def begun(sink: TableSink, store: DirectoryStore, job: str, job_id: str) -> Committer:
+    """A committer that has claimed its table, as a JobMaster does before it deploys."""
+    committer = sink.committer(store, JobPaths(job))
+    committer.claim(job_id)
+    return committer
+
+
+def written(sink: TableSink, store: DirectoryStore, job: str, job_id: str, value: int) -> dict[str, object]:
+    made = sink.writer(WriterContext(0, ATTEMPT, store, JobPaths(job), SCHEMA, job_id))
     made.begin()
-    ours.commit(permit(1), [committable(write(made, 7))])
-    ours.abort_unknown(permit(1), AttemptId(9, 9))
+    return write(made, value)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.promise("G1")
+def test_a_table_at_an_absolute_path_belongs_to_one_job(tmp_path: Path) -> None:
+    sink, store = TableSink(str(tmp_path / "lake" / "pv")), DirectoryStore(tmp_path / "store")
+    ours = begun(sink, store, "ours", "1d")
+    ours.commit(permit(1), [committable(written(sink, store, "ours", "1d", 7))])
+    begun(sink, store, "ours", "1d").abort_unknown(permit(1), AttemptId(9, 9))
     assert read_table(DirectoryStore(tmp_path / "lake"), "pv").to_pydict() == {"a": [7]}
-    with pytest.raises(StoreError, match="belongs to job 'ours'"):
-        sink.committer(store, JobPaths("a_fork")).abort_unknown(permit(1), ATTEMPT)
+    with pytest.raises(TargetTaken, match=r"belongs to job 'ours' of the store file://.*/store"):
+        begun(sink, store, "a_fork", "2d")
+
+
+@pytest.mark.promise("G1")
+def test_a_job_of_the_same_name_in_another_store_is_another_owner_and_replaces_no_file(tmp_path: Path) -> None:
+    sink = TableSink(str(tmp_path / "lake" / "pv"))
+    one, two = DirectoryStore(tmp_path / "one"), DirectoryStore(tmp_path / "two")
+    ours = begun(sink, one, "pageviews", "1d")
+    ours.commit(permit(1), [committable(written(sink, one, "pageviews", "1d", 7))])
+    with pytest.raises(TargetTaken, match="belongs to job 'pageviews' of the store"):
+        begun(sink, two, "pageviews", "2d")
+    written(sink, two, "pageviews", "2d", 8)  # a slot that nobody has stopped
+    assert read_table(DirectoryStore(tmp_path / "lake"), "pv").to_pydict() == {"a": [7]}
+    ours.abort_unknown(permit(1), AttemptId(9, 9))
+    assert len(list((tmp_path / "lake" / "pv").glob("*.parquet"))) == 2, "only files with the job's own id are deleted"
 
 
 def test_a_folder_with_files_of_others_is_no_table_to_write_to(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "part-0.parquet").write_bytes(b"")
-    with pytest.raises(StoreError, match="this job did not write"):
-        TableSink(str(tmp_path / "theirs")).committer(DirectoryStore(tmp_path), JobPaths("j")).abort_unknown(
-            None, ATTEMPT
-        )
+    with pytest.raises(TargetTaken, match="holds files that Weir did not write"):
+        begun(TableSink(str(tmp_path / "theirs")), DirectoryStore(tmp_path), "j", "1d")
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["part-0.parquet"]
+
+
+@pytest.mark.promise("G1")
+def test_a_table_of_somebody_else_s_spark_file_sink_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    for name in ("part-0.parquet", "_spark_metadata/0", "_spark_metadata/1", "date=1/part-1.parquet"):
+        (theirs / name).parent.mkdir(parents=True, exist_ok=True)
+        (theirs / name).write_bytes(name.encode())
+    before = content(theirs)
+    for _ in range(2):
+        with pytest.raises(TargetTaken, match="holds files that Weir did not write"):
+            begun(TableSink(str(theirs)), DirectoryStore(tmp_path / "store"), "j", "1d")
+    assert content(theirs) == before
+
+
+def test_a_table_may_lie_below_another_one_of_its_job(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    below = TableSink(str(tmp_path / "lake" / "pv" / "daily"))
+    begun(below, store, "j", "1d")
+    written(below, store, "j", "1d", 1)
+    begun(TableSink(str(tmp_path / "lake" / "pv")), store, "j", "1d")
+
+
+def test_a_claim_whose_answer_is_lost_is_decided_by_the_marker() -> None:
+    store = MemoryStore()
+    store.answers = [(Created.UNKNOWN, False), (Created.UNKNOWN, True)]
+    with pytest.raises(StoreError, match="did not say whether"):
+        TableCommitter(store, TABLE).claim("1d")
+    TableCommitter(store, TABLE).claim("1d")
+    with pytest.raises(TargetTaken):
+        TableCommitter(store, TABLE).claim("2d")

@@ -12,9 +12,10 @@ import pytest
 
 from engine.core.errors import NotRunning
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import LastHeartbeat, MasterAddress, MasterExit, RunFolder
+from engine.host.run_folder import Deaths, LastHeartbeat, MasterAddress, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
+from engine.protocol.failures import Fault
 
 
 @pytest.fixture
@@ -116,3 +117,19 @@ def test_one_that_is_ending_is_waited_for_until_it_says_how(folder: RunFolder, l
         ended = JobClient(launch.store, "numbers").wait_until_ended(10)
         server.shutdown()
     assert ended == MasterExit(Outcome.CANCELLED, "cancelled") and len(answers) == 3
+
+
+@pytest.mark.promise("F1", "H8")
+def test_between_two_jobmasters_a_job_says_why_and_can_be_cancelled(folder: RunFolder, launch: MasterLaunch) -> None:
+    client = JobClient(launch.store, "numbers")
+    folder.write_launch(launch)
+    folder.want_running(launch, "cli")
+    folder.write_deaths(Deaths(9, 4, Fault.WEIR, "KeyError: 'x'", 0, 2**60))
+    assert client.being_replaced()
+    with pytest.raises(NotRunning, match=r"died 4 times without an epoch .* last by: KeyError: 'x' \(a defect of Weir"):
+        client.status()
+    client.cancel()
+    desired = folder.read_desired()
+    assert desired is not None and not desired.running
+    folder.write_deaths(Deaths(9, 0, Fault.WEIR, "KeyError: 'x'", 0, 0))
+    assert not client.being_replaced(), "an epoch was made since"

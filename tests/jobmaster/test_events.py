@@ -14,6 +14,7 @@ EXAMPLES = [
     events.Claimed(last_seen_ms=3),
     events.ClaimFailed("away"),
     events.ClaimLost(),
+    events.SlotsMissing(1, 2, 60_000.0),
     events.SlotRegistered(4711, 2),
     events.Deploying("1.2", 4),
     events.Running("1.2"),

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.connectors.table import TableCommitter
 from engine.core.errors import StoreError
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Stop
@@ -23,6 +24,7 @@ from engine.protocol.failures import Fault
 from engine.protocol.manifest import SubtaskState, Timings
 from engine.protocol.messages import Acknowledge, Deployed, Register, TaskFailed
 from engine.snapshot.epoch_log import EpochLog
+from engine.store.memory import MemoryStore
 from tests.observe.answering import AnsweringRun
 
 
@@ -102,7 +104,8 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def test_a_store_that_does_not_answer_is_asked_again_after_a_while_and_not_for_ever(
+@pytest.mark.promise("H8")
+def test_a_store_that_does_not_answer_is_asked_for_ever_and_ever_later(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -113,11 +116,34 @@ def test_a_store_that_does_not_answer_is_asked_again_after_a_while_and_not_for_e
 
     monkeypatch.setattr(EpochLog, "claim", claim)
     assert desk.tick(0) is desk.tick(49) is Phase.FENCING and len(asked) == 1
-    for now_ms in (50, 100, 150):
+    assert desk.tick(50) is desk.tick(149) is Phase.FENCING and len(asked) == 2
+    for now_ms in range(150, 600_000, 50):
         assert desk.tick(now_ms) is Phase.FENCING
-    assert desk.tick(200) is Phase.STOPPED and len(asked) == 5
-    (stop,) = desk.stops
-    assert stop.outcome is Outcome.FAILED and stop.reason == "the store can't be used: away"
+    assert 60 < len(asked) < 80 and desk.stops == [], "every ten seconds in the end"
+
+
+def test_a_claim_that_fails_for_a_reason_that_nobody_expects_ends_the_process(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EpochLog, "claim", lambda *_: {}["missing"])
+    with pytest.raises(KeyError):
+        desk.tick(0)
+
+
+@pytest.mark.promise("H8")
+def test_missing_slots_are_waited_for_for_ever_and_said_to_be_missing(desk: Desk) -> None:
+    for now_s in range(0, 250, 5):
+        assert desk.tick(1000 * now_s) is Phase.WAITING
+    missing = [
+        action.event for action in desk.other if isinstance(action, Note) and action.event.kind == "slots_missing"
+    ]
+    assert [(event.registered, event.needed, event.waited_ms) for event in missing] == [
+        (0, 2, 65_000.0),
+        (0, 2, 130_000.0),
+        (0, 2, 195_000.0),
+    ]
+    desk.register(300_000)
+    assert desk.master.phase is Phase.DEPLOYING and desk.stops == []
 
 
 def test_the_time_to_deploy_begins_when_all_slots_are_there(desk: Desk) -> None:
@@ -218,3 +244,15 @@ def test_an_epoch_between_two_errors_of_the_job_s_code_begins_their_count_again(
         assert checkpoint is not None
         desk.acknowledge(checkpoint, now_ms)
     assert desk.master.stats.checkpoints_completed == 2 and not desk.stops
+
+
+def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trying again would change nothing."""
+    theirs = TableCommitter(MemoryStore(), "job/tables/t")
+    theirs.claim("2d")
+    monkeypatch.setattr(desk.master._publisher, "_committers", {"out": theirs})
+    assert desk.tick(0) is Phase.STOPPED
+    (stop,) = desk.stops
+    assert stop.outcome is Outcome.FAILED and "belongs to job" in stop.reason

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.core.errors import Fenced, StoreError
+from engine.core.errors import Fenced, StoreError, TargetTaken
 from engine.core.paths import JobPaths
 from engine.core.sinks import Committer
 from engine.graph.job_graph import JobGraph
@@ -43,7 +43,14 @@ class Recording(Committer):
         self.committed: list[tuple[int, list[int]]] = []
         self.rewound: list[tuple[int, int]] = []
         self.aborted: list[int | None] = []
+        self.claimed: list[str] = []
         self.error: Exception | None = None
+        self.refusal: Exception | None = None
+
+    def claim(self, job_id: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.claimed.append(job_id)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         if self.error is not None:
@@ -52,6 +59,8 @@ class Recording(Committer):
 
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
         self.rewound.append((permit.epoch, to_epoch))
+
+    def pass_over(self, permit: CommitPermit) -> None: ...
 
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
         self.aborted.append(permit.epoch if permit else None)
@@ -259,6 +268,24 @@ def test_nothing_is_restored_while_the_outcome_of_a_publication_is_open(desk: De
     desk.publish(completed(1))
     with pytest.raises(AssertionError, match="publication is open"):
         desk.publisher.recommit(AttemptId(1, 2), lambda manifest, error, now_ms: [])
+
+
+@pytest.mark.promise("G1")
+def test_targets_are_claimed_for_the_job_s_own_id_before_anything_is_committed(tmp_path: Any) -> None:
+    Desk(tmp_path).publish(completed(1, 7))
+    record = Desk(tmp_path).log.last()
+    successor = Desk(tmp_path)
+    assert record is not None and successor.publisher.job_id == record.job_id, "a later JobMaster has the same id"
+    successor.committer.refusal = TargetTaken("belongs to another")
+    errors: list[BaseException | None] = []
+    successor.do([successor.publisher.recommit(AttemptId(2, 1), lambda m, error, now_ms: errors.append(error) or [])])
+    successor.run()
+    assert isinstance(errors[0], TargetTaken)
+    assert successor.committer.committed == [] and successor.committer.aborted == []
+    successor.committer.refusal = None
+    successor.do([successor.publisher.recommit(AttemptId(2, 2), lambda m, error, now_ms: [])])
+    successor.run()
+    assert successor.committer.claimed == [record.job_id]
 
 
 @pytest.mark.promise("H1")

@@ -1,7 +1,7 @@
 """Runs a seeded sample of mutants against simulator and unit tests: `python -m tests.mutants.run --count N --seed S`.
 
-Works on a copy of the repository in `build/mutants`. Results are kept there, so a run that was interrupted goes on where
-it was. `--again` tries the survivors once more, with the tests as they are now.
+Works on a copy of the repository in `build/mutants`. Results are kept there, so an interrupted run goes on.
+`--again` tries the survivors once more, with the tests as they are now.
 
 Each mutant runs in a forked child. The libraries are imported before the fork, the engine after it.
 """

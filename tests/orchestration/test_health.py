@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import Desired, LastHeartbeat, MasterExit
+from engine.host.run_folder import Deaths, Desired, LastHeartbeat, MasterExit
 from engine.jobmaster.actions import Outcome
+from engine.protocol.failures import Fault
 from orchestration.health import State, judge
 
 LAUNCH = MasterLaunch(path="a:b", name="numbers", store="/store", max_slots=4)
@@ -58,3 +60,17 @@ def test_the_reason_of_a_failure_is_what_the_user_reads() -> None:
 
 def test_a_clock_that_was_set_back_makes_no_negative_age() -> None:
     assert judge(wanted(10), None, beat(-5), NOW_MS, 30).heartbeat_age_s == 0
+
+
+@pytest.mark.promise("H8")
+def test_a_job_whose_supervisor_replaces_its_jobmaster_is_recovering_and_says_why() -> None:
+    deaths = Deaths(7, 5, Fault.OUTSIDE, "signal SIGKILL", NOW_MS - 10_000, NOW_MS + 30_000)
+    health = judge(wanted(500), None, beat(100), NOW_MS, 30, deaths)
+    assert health.state is State.RECOVERING and not health.healthy and not health.start_again
+    assert (
+        "died 5 times without an epoch in between, last by: signal SIGKILL; the next one starts in 30 s"
+        in health.detail
+    )
+    gone = msgspec.structs.replace(deaths, at_ms=NOW_MS - 90_000, again_at_ms=NOW_MS - 80_000)
+    assert judge(wanted(500), None, beat(100), NOW_MS, 30, gone).start_again, "the supervisor died, too"
+    assert judge(wanted(500), None, beat(1), NOW_MS, 30, deaths).state is State.RUNNING, "the next one runs"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine.core.errors import NoAnswer
 from engine.host.mailbox import Mailbox
-from engine.observe.http import NoAnswer
 from engine.process.master_process import MasterProcess
 
 

@@ -49,3 +49,9 @@ def test_a_checkpoint_id_is_never_used_twice() -> None:
     first = epoch_after(fence_after(None, "a"), ref(1, 5))
     with pytest.raises(AssertionError, match="checkpoint 5 was used before"):
         epoch_after(first, ref(2, 5))
+
+
+def test_a_job_keeps_the_id_of_its_first_record_and_no_other_job_has_it() -> None:
+    first = fence_after(None, "a")
+    assert fence_after(epoch_after(first, ref(1, 1)), "b").job_id == first.job_id
+    assert fence_after(None, "b").job_id != first.job_id

@@ -32,8 +32,8 @@ SLOT_MESSAGES = [
 ]
 MASTER_MESSAGES = [
     m.Welcome(3),
-    m.Deploy(ATTEMPT, 0, ["a", "b"], ManifestRef("p", "c", 4, 9)),
-    m.Deploy(ATTEMPT, 1, ["a", "b"], None),
+    m.Deploy(ATTEMPT, 0, ["a", "b"], ManifestRef("p", "c", 4, 9), "1d"),
+    m.Deploy(ATTEMPT, 1, ["a", "b"], None, "1d"),
     m.Start(ATTEMPT),
     m.Trigger(ATTEMPT, 9, 1_700_000_000_000),
     m.NotifyComplete(ATTEMPT, 9),

@@ -33,7 +33,7 @@ from engine.protocol.messages import (
 )
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.epoch_log import EpochLog
-from tests.fakes import ATTEMPT, FakeClock, FakeOffload, FakeTransport, MemoryStore
+from tests.fakes import ATTEMPT, JOB_ID, FakeClock, FakeOffload, FakeTransport, MemoryStore
 
 
 class Probe(MapFunction):
@@ -106,7 +106,7 @@ class Slot:
         return [message for message in self.messages if isinstance(message, kind)]
 
     def deploy(self, attempt: AttemptId = ATTEMPT, restore: Any = None) -> None:
-        self.runtime.on_control(Deploy(attempt, 0, ["here"], restore))
+        self.runtime.on_control(Deploy(attempt, 0, ["here"], restore, JOB_ID))
         self.offload.run()
 
     def start(self, attempt: AttemptId = ATTEMPT) -> None:
@@ -323,7 +323,7 @@ def test_state_that_is_read_when_its_attempt_is_over_builds_nothing() -> None:
     slot = Slot()
     log = EpochLog(slot.store, JobPaths("job"))
     ref = log.write_manifest(Manifest("job", 1, 1, ATTEMPT, 0, 128, [], [], [], {}))
-    slot.runtime.on_control(Deploy(AttemptId(1, 2), 0, ["here"], ref))
+    slot.runtime.on_control(Deploy(AttemptId(1, 2), 0, ["here"], ref, JOB_ID))
     slot.runtime.on_control(Rollback(AttemptId(1, 2)))
     slot.offload.run()
     assert slot.messages == [] and slot.calls == []

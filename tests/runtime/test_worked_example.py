@@ -88,7 +88,7 @@ class ByHand:
                 lambda message: None,
                 batch_rows=5,
             )
-            self._deployments.append(deployer.deploy(AttemptId(1, attempt), execution.plan(slot), restored))
+            self._deployments.append(deployer.deploy(AttemptId(1, attempt), "1d", execution.plan(slot), restored))
         for deployment in self._deployments:
             for gate in dict.fromkeys(deployment.gates.values()):
                 gate.start()

@@ -43,6 +43,7 @@ from engine.runtime.operators.window import WindowMerge
 from engine.runtime.slot import SlotRuntime
 from engine.runtime.source_head import SourceHead
 from engine.runtime.subtask import Subtask
+from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
 from engine.state.keyed.heap import HeapBackend
 from engine.state.operator import OperatorBackend
@@ -185,7 +186,7 @@ def _commit_before_publish() -> Patches:
         ref, manifest = publication.ref, publication.manifest
 
         def work() -> Any:
-            self._commit_all(CommitPermit.issue(ref, record.generation), manifest)
+            commit_epoch(self._committers, CommitPermit.issue(ref, record.generation), manifest)
             return self._epoch_log.publish(record, ref)
 
         return RunOffLoop("publish", work, self._appended)
@@ -246,7 +247,13 @@ def _reused_epoch() -> Patches:
 
     def unchecked(last: LogRecord, manifest: Any) -> LogRecord:
         return LogRecord(
-            last.number + 1, RecordKind.EPOCH, last.generation, last.owner, manifest, manifest.checkpoint + 1
+            last.number + 1,
+            RecordKind.EPOCH,
+            last.generation,
+            last.owner,
+            manifest,
+            manifest.checkpoint + 1,
+            last.job_id,
         )
 
     return [(Publisher, "_make_manifest", reused), (log_module, "epoch_after", unchecked)]
@@ -548,7 +555,7 @@ BUGS = (
     PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
     PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),
     PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 7),
-    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 29),
+    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 90),
     PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 13),
     PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 13),
     PlantedBug("an abort drops committables", _abort_drops_committables, ("ledger",), 11),

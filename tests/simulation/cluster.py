@@ -41,7 +41,11 @@ from tests.simulation.world import Process, Violation, World
 HEARTBEAT_MS = 12.0
 LEASE_MS = 90.0
 MASTER_CONFIG = MasterConfig(
-    slots_timeout_ms=3_000, deploy_timeout_ms=50, heartbeat_ms=HEARTBEAT_MS, heartbeat_timeout_ms=70, retry_ms=6
+    slots_timeout_ms=3_000,
+    deploy_timeout_ms=50,
+    heartbeat_ms=HEARTBEAT_MS,
+    heartbeat_timeout_ms=70,
+    retry_ms=6,
 )
 NONCE = "nonce"
 LIMITS = ChannelLimits(own_bytes=500, frame_bytes=250)

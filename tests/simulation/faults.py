@@ -119,7 +119,7 @@ def draw_plan(seed: int) -> Plan:
 
 
 def _rare_blows(seed: int) -> Iterator[tuple[float, str]]:
-    """Draws each rare blow with a generator of its own, so that a new one leaves the other draws of a seed unchanged."""
+    """Draws each rare blow with a generator of its own, so that a new one leaves the other draws unchanged."""
     for blow, share in RARE_BLOWS:
         apart = Random(f"budget {seed}" if blow == OVER_BUDGET else f"{blow} {seed}")
         if apart.random() < share:

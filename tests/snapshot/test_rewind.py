@@ -1,52 +1,107 @@
-"""Going back by hand: the newest intact state again under a new number, or in a job of its own."""
+"""Going back by hand: the newest intact state again under a new number, or in a job of its own.
+
+Each way may end between any two calls of the store, be repeated any number of times, and begin when the newest epoch is
+published and not committed. Tables are read by Spark's own rules.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.connectors.table import TableCommitter
-from engine.core.errors import StoreError
+from engine.core.errors import Fenced, NothingIntact, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.epoch_records import Claimed, Created
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskState
+from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.rewind import NothingIntact, fork, go_back, newest_intact
+from engine.snapshot.rewind import TRIES, fork, go_back, newest_intact
 from engine.snapshot.statefile import checksum
 from engine.store.directory import DirectoryStore
+from tests.spark_log import spark_reads
 
-ATTEMPT = AttemptId(1, 1)
 SUBTASK = SubtaskId("v", 0)
+TABLE = "job/tables/t"
+
+
+def committers(log: EpochLog) -> dict[str, TableCommitter]:
+    return {"out": TableCommitter(log.store, f"{log.paths.job}/tables/t")}
+
+
+def back(log: EpochLog, owner: str = "cli", *, hide: bool) -> tuple[int, int]:
+    return go_back(log, committers(log), owner, lambda: None, hide=hide)
+
+
+def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
+    """A JobMaster takes over, commits what its predecessor published, publishes one epoch, and maybe commits it."""
+    before = log.last()
+    claimed = log.claim(owner or f"m{before.number + 1 if before else 1}")
+    assert claimed is not None
+    last = claimed.record
+    for committer in committers(log).values():
+        committer.claim(last.job_id)
+    if last.newest is not None:
+        commit_epoch(committers(log), CommitPermit.issue(last.newest, 1), log.read_manifest(last.newest))
+    epoch, checkpoint = (last.newest.epoch if last.newest else 0) + 1, last.next_checkpoint
+    attempt = AttemptId(last.generation, 1)
+    path = log.paths.state_file(attempt, checkpoint, "sum", SUBTASK, "state")
+    data = f"state {epoch}".encode()
+    log.store.write(path, data)
+    file = StateFile("sum", "state", path, len(data), checksum(data), 1, 0, 128)
+    payload = {"path": f"{TABLE}/{epoch}.parquet", "size": 1, "rows": 1}
+    commits = [Committable("out", 0, attempt, checkpoint, 1, payload)]
+    state = SubtaskState(SUBTASK, [file], {})
+    manifest = Manifest("job", epoch, checkpoint, attempt, 0, 128, [state], commits, commits, {"sink:out": epoch})
+    ref = log.write_manifest(manifest)
+    record = log.publish(last, ref)
+    assert record is not None
+    if commit:
+        commit_epoch(committers(log), CommitPermit.issue(ref, 1), manifest)
+    return epoch
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> EpochLog:
     """A job with three epochs, each with a state file and a published table file."""
     log = EpochLog(DirectoryStore(tmp_path), JobPaths("job"))
-    claimed = log.claim("first")
-    assert claimed is not None
-    last = claimed.record
-    committer = TableCommitter(log.store, "job/tables/t")
-    for epoch in (1, 2, 3):
-        path = log.paths.state_file(ATTEMPT, epoch, "sum", SUBTASK, "state")
-        log.store.write(path, f"state {epoch}".encode())
-        file = StateFile("sum", "state", path, 7, checksum(f"state {epoch}".encode()), 1, 0, 128)
-        payload = {"path": f"job/tables/t/{epoch}.parquet", "size": 1, "rows": 1}
-        commits = [Committable("out", 0, ATTEMPT, epoch, 1, payload)]
-        state = SubtaskState(SUBTASK, [file], {})
-        manifest = Manifest("job", epoch, epoch, ATTEMPT, 0, 128, [state], commits, commits, {"sink:out": epoch})
-        ref = log.write_manifest(manifest)
-        record = log.publish(last, ref)
-        assert record is not None
-        last = record
-        committer.commit(CommitPermit.issue(ref, 1), commits)
+    for _ in range(3):
+        publish(log)
     return log
 
 
+def manifest_of(log: EpochLog, epoch: int) -> Manifest:
+    return next(log.read_manifest(ref) for ref in log.epochs() if ref.epoch == epoch)
+
+
 def damage(log: EpochLog, epoch: int) -> None:
-    log.store.write(log.paths.state_file(ATTEMPT, epoch, "sum", SUBTASK, "state"), b"state X")
+    log.store.write(manifest_of(log, epoch).subtasks[0].files[0].path, b"state X")
+
+
+def lose_manifest(log: EpochLog, epoch: int) -> None:
+    log.store.delete(next(ref.path for ref in log.epochs() if ref.epoch == epoch))
+
+
+def visible(log: EpochLog) -> list[int]:
+    """The epochs whose output Spark reads."""
+    folder = f"{TABLE}/_spark_metadata"
+    names = [path.removeprefix(f"{folder}/") for path in log.store.list(folder)]
+    files = spark_reads(names, lambda name: log.store.read(f"{folder}/{name}"))
+    return [int(name.removesuffix(".parquet")) for name in files or []]
+
+
+def state_of(log: EpochLog) -> bytes:
+    """What a JobMaster would restore now."""
+    last = log.last()
+    assert last is not None and last.newest is not None
+    file = log.read_manifest(last.newest).subtasks[0].files[0]
+    assert checksum(log.store.read(file.path)) == file.checksum
+    return log.store.read(file.path)
 
 
 def test_the_newest_epoch_is_taken_unless_one_of_its_files_was_changed(log: EpochLog) -> None:
@@ -57,53 +112,242 @@ def test_the_newest_epoch_is_taken_unless_one_of_its_files_was_changed(log: Epoc
     damage(log, 1)
     with pytest.raises(NothingIntact, match=r"epoch 3: .*is not what was written.*epoch 1"):
         newest_intact(log)
+    assert issubclass(NothingIntact, WeirError)
+
+
+def test_a_job_that_can_t_go_back_is_not_fenced_for_it(tmp_path: Path) -> None:
+    log = EpochLog(DirectoryStore(tmp_path), JobPaths("job"))
+    with pytest.raises(NothingIntact, match="the job has no epoch yet"):
+        back(log, hide=True)
+    assert log.last() is None
 
 
 def test_a_replay_publishes_the_older_state_under_the_next_number_and_hides_nothing(log: EpochLog) -> None:
     damage(log, 3)
-    assert go_back(log, "cli", hide=False) == (2, 4)
+    assert back(log, hide=False) == (2, 4)
     last = log.last()
-    assert last is not None and last.newest is not None and last.generation == 2
+    assert last is not None and last.newest is not None and last.generation == 4
     manifest = log.read_manifest(last.newest)
     assert manifest.rewound_to is None and manifest.commits == []
-    assert log.store.read(manifest.subtasks[0].files[0].path) == b"state 2"
-    assert manifest.checkpoint == 4
+    assert state_of(log) == b"state 2" and manifest.checkpoint == 4
+    assert visible(log) == [1, 2, 3]
 
 
 def test_a_rewind_hides_what_later_epochs_published(log: EpochLog) -> None:
     damage(log, 3)
-    old, new = go_back(log, "cli", hide=True)
-    assert (old, new) == (2, 10)
-    last = log.last()
-    assert last is not None and last.newest is not None
-    committer = TableCommitter(log.store, "job/tables/t")
-    permit = CommitPermit.issue(last.newest, last.generation)
-    for _ in range(2):  # a JobMaster that restarts does it again
-        committer.rewind(permit, old)
-    names = [file["path"].rsplit("/", 1)[1] for file in committer.files(new)]
-    assert names == ["1.parquet", "2.parquet"]
+    assert back(log, hide=True) == (2, 10)
+    assert visible(log) == [1, 2] and state_of(log) == b"state 2"
+    assert publish(log) == 11
+    assert visible(log) == [1, 2, 11]
 
 
 def test_a_running_jobmaster_is_fenced_by_going_back(log: EpochLog) -> None:
     before = log.last()
     assert before is not None and before.newest is not None
-    go_back(log, "cli", hide=False)
+    back(log, hide=False)
     after = log.last()
     assert after is not None and after.generation == before.generation + 1
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize("hide", [True, False])
+@pytest.mark.parametrize("damaged", [True, False])
+def test_an_epoch_that_was_published_and_not_committed_is_committed_first(
+    log: EpochLog, hide: bool, damaged: bool
+) -> None:
+    publish(log, commit=False)
+    if damaged:
+        damage(log, 4)
+    assert back(log, hide=hide) == (3 if damaged else 4, 10 if hide else 5)
+    assert visible(log) == ([1, 2, 3] if damaged and hide else [1, 2, 3, 4])
+    for _ in range(12):  # through records that repeat all before them
+        publish(log)
+    assert visible(log)[:3] == [1, 2, 3]
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize("hide", [True, False])
+@pytest.mark.parametrize("epochs", [3, 9, 10])
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_epoch_whose_manifest_is_lost_leaves_no_gap(log: EpochLog, hide: bool, epochs: int, committed: bool) -> None:
+    for _ in range(epochs - 3):
+        publish(log)
+    publish(log, commit=committed)
+    lose_manifest(log, epochs + 1)
+    old, new = back(log, hide=hide)
+    assert old == epochs
+    kept = list(range(1, epochs + 1)) + ([] if hide or not committed else [epochs + 1])
+    assert visible(log) == kept
+    for _ in range(12):
+        publish(log)
+    assert visible(log) == kept + list(range(new + 1, new + 13))
+
+
+@pytest.mark.parametrize("ways", [(True, True), (False, False), (True, False), (False, True), (True, True, True)])
+@pytest.mark.parametrize("between", ["nothing", "an epoch", "an epoch without its commit"])
+def test_going_back_can_be_repeated(log: EpochLog, ways: tuple[bool, ...], between: str) -> None:
+    damage(log, 3)
+    expected = [1, 2, 3]
+    for number, hide in enumerate(ways):
+        old, _ = back(log, f"cli{number}", hide=hide)
+        assert old == 2 or number
+        if hide:
+            expected = [epoch for epoch in expected if epoch <= old]
+        assert visible(log) == expected and state_of(log) == b"state 2"
+        if between != "nothing":
+            expected.append(publish(log, commit=between == "an epoch"))
+            damage(log, expected[-1])
+    back(log, "last", hide=False)
+    for _ in range(12):
+        expected.append(publish(log))
+    assert visible(log) == expected
+
+
+class Crash(BaseException):
+    pass
+
+
+class Fused:
+    """A store whose user dies before or after one of its changing calls."""
+
+    def __init__(self, store: DirectoryStore, calls: int, after: bool) -> None:
+        self._store, self._calls, self._after = store, calls, after
+
+    def __getattr__(self, name: str) -> Any:
+        method: Callable[..., Any] = getattr(self._store, name)
+        if name not in ("write", "create", "sync", "delete"):
+            return method
+
+        def call(*arguments: Any) -> Any:
+            self._calls -= 1
+            if self._calls < 0 and not self._after:
+                raise Crash
+            result = method(*arguments)
+            if self._calls < 0:
+                raise Crash
+            return result
+
+        return call
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("hide", [True, False])
+def test_going_back_may_end_between_any_two_writes(tmp_path: Path, hide: bool, after: bool) -> None:
+    ends, calls = 0, -1
+    while ends == calls + 1:
+        calls += 1
+        log = EpochLog(DirectoryStore(tmp_path / str(calls)), JobPaths("job"))
+        for _ in range(4):
+            publish(log)
+        publish(log, commit=False)
+        damage(log, 5)
+        damage(log, 4)
+        broken = EpochLog(Fused(log.store, calls, after), log.paths)  # type: ignore[arg-type]
+        try:
+            back(broken, "first", hide=hide)
+        except Crash:
+            ends += 1
+        back(log, "second", hide=hide)
+        assert visible(log) == ([1, 2, 3] if hide else [1, 2, 3, 4, 5]), f"ended at call {calls}"
+        assert state_of(log) == b"state 3"
+        kept = visible(log)
+        new = [publish(log) for _ in range(12)]
+        assert visible(log) == kept + new
+    assert ends > 6
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_fork_may_end_between_any_two_writes(tmp_path: Path, after: bool) -> None:
+    ends, calls = 0, -1
+    while ends == calls + 1:
+        calls += 1
+        log = EpochLog(DirectoryStore(tmp_path / str(calls)), JobPaths("job"))
+        publish(log)
+        log.store.write("job/sources/orders/part-0.parquet", b"orders")
+        other = EpochLog(log.store, JobPaths("copy"))
+        try:
+            fork(EpochLog(Fused(log.store, calls, after), log.paths), "copy", "first", lambda: None)  # type: ignore[arg-type]
+        except Crash:
+            ends += 1
+        if other.last() is None:
+            fork(log, "copy", "second", lambda: None)
+        assert state_of(other) == b"state 1" and log.store.read("copy/sources/orders/part-0.parquet") == b"orders"
+    assert ends > 4
+
+
+def test_who_goes_back_at_the_same_time_overwrites_nothing(log: EpochLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is fenced in the middle: the second goes back to older state meanwhile, under the same number."""
+    claim = EpochLog.claim
+
+    def overtaken(self: EpochLog, owner: str) -> Claimed | None:
+        claimed = claim(self, owner)
+        if owner == "first":
+            damage(log, 3)
+            assert back(log, "second", hide=False) == (2, 4)
+            log.store.write(manifest_of(log, 3).subtasks[0].files[0].path, b"state 3")
+        return claimed
+
+    monkeypatch.setattr(EpochLog, "claim", overtaken)
+    with pytest.raises(Fenced):
+        back(log, "first", hide=False)
+    assert state_of(log) == b"state 2"
+
+
+def test_an_unknown_outcome_is_asked_again_after_a_pause_and_not_for_ever(
+    log: EpochLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[None] = []
+
+    def pause() -> None:
+        pauses.append(None)
+
+    create, answers = DirectoryStore.create, [Created.UNKNOWN] * 3
+
+    def unsure(self: DirectoryStore, path: str, data: bytes) -> Created:
+        return answers.pop() if answers and "/log/" in path else create(self, path, data)
+
+    monkeypatch.setattr(DirectoryStore, "create", unsure)
+    go_back(log, committers(log), "cli", pause, hide=False)
+    assert len(pauses) == 3
+    answers[:] = [Created.UNKNOWN] * 1000
+    with pytest.raises(StoreError, match="run the same command again"):
+        go_back(log, committers(log), "other", pause, hide=False)
+    with pytest.raises(StoreError, match="run the same command again"):
+        fork(log, "copy", "other", pause)
+    assert len(pauses) == 3 + 2 * (TRIES - 1)
 
 
 def test_a_fork_has_its_own_files_and_begins_to_count_epochs_anew(log: EpochLog) -> None:
     damage(log, 3)
     for path in ("sources/orders/part-0.parquet", "sources/orders/_SUCCESS", "static/prices/1/_SUCCESS"):
         log.store.write(f"job/{path}", path.encode())
-    assert fork(log, "copy", "cli") == 2
+    assert fork(log, "copy", "cli", lambda: None) == 2
     assert log.store.read("copy/sources/orders/part-0.parquet") == b"sources/orders/part-0.parquet"
     assert log.store.list("copy/static") == ["copy/static/prices/1/_SUCCESS"]
     other = EpochLog(log.store, JobPaths("copy"))
     last = other.last()
     assert last is not None and last.newest is not None and last.newest.epoch == 0
     manifest = other.read_manifest(last.newest)
-    assert manifest.subtasks[0].files[0].path.startswith("copy/")
+    assert manifest.subtasks[0].files[0].path.startswith("copy/gen-0001/")
+    assert last.newest.path.startswith("copy/gen-0001/") and manifest.attempt == AttemptId(1, 0)
+    original = log.last()
+    assert original is not None and last.job_id != original.job_id
     assert log.last() == EpochLog(log.store, JobPaths("job")).last(), "the original is left alone"
     with pytest.raises(StoreError, match="choose another name"):
-        fork(log, "copy", "cli")
+        fork(log, "copy", "cli", lambda: None)
+
+
+def test_a_fork_that_has_no_epoch_of_its_own_can_go_back_to_the_state_that_it_began_with(log: EpochLog) -> None:
+    fork(log, "copy", "cli", lambda: None)
+    other = EpochLog(log.store, JobPaths("copy"))
+    assert back(other, hide=True) == (0, 10)
+    assert state_of(other) == b"state 3"
+
+
+def test_a_fork_takes_no_name_whose_folder_holds_inputs_of_another_job(log: EpochLog) -> None:
+    log.store.write("job/sources/orders/part-0.parquet", b"ours")
+    log.store.write("copy/sources/orders/part-1.parquet", b"theirs")
+    with pytest.raises(StoreError, match=r"part-1.parquet is an input of another job 'copy': choose another name"):
+        fork(log, "copy", "cli", lambda: None)
+    assert log.store.list("copy") == ["copy/sources/orders/part-1.parquet"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.spark.java import JavaHome, JavaNotFound, find_java, prepare_environment
+from engine.core.errors import JavaNotFound
+from engine.spark.java import JavaHome, find_java, prepare_environment
 
 
 def fake_java(home: Path, version: str, *, has_vector_module: bool = True) -> Path:

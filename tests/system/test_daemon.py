@@ -8,6 +8,7 @@ and is started again by it, Great Expectations can be imported in a run worker.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -137,7 +138,8 @@ def test_a_jobmaster_that_hangs_is_seen_by_its_heartbeat_replaced_and_fenced(sys
         generation = eventually("Dagster starts another", replaced)
         assert client.wait_until_running(60) is None
     finally:
-        os.kill(hung.pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # its supervisor may have killed it
+            os.kill(hung.pid, signal.SIGCONT)
     eventually("the old one ends when it wakes up", lambda: None if session_processes(hung.pid) else True, 60)
     assert client.status().generation == generation and client.ended() is None, "and leaves the new one alone"
     assert client.wait_for_checkpoint(client.trigger_checkpoint(), 30).epoch

@@ -36,6 +36,7 @@ class OperatorContext:
     max_parallelism: int
     key_groups: KeyGroupRange
     attempt: AttemptId
+    job_id: str
     clock: Clock
     offload: Offload
     store: Store

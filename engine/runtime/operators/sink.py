@@ -46,7 +46,7 @@ class SinkOperator(Operator):
         super().open(context, restored)
         # Nothing is restored: the JobMaster committed the pending output of the snapshot before this deployment.
         writer_context = WriterContext(
-            context.subtask.index, context.attempt, context.store, context.paths, self._schema
+            context.subtask.index, context.attempt, context.store, context.paths, self._schema, context.job_id
         )
         self._writer = self._sink.writer(writer_context)
         self._writer.begin()

@@ -1,0 +1,87 @@
+"""Decides what follows a failure: another attempt, another JobMaster, or the end of the job. Nothing else decides it.
+
+The rule: what comes from outside, and a defect of Weir, never end a job. They are tried again for ever, later and
+later, and shown. Only the job's own fault ends it, because only its author can mend that.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from engine.protocol.failures import Fault
+
+
+class Remedy(Enum):
+    RESTART = "another attempt, as the restart strategy says"
+    REPLACE = "another JobMaster, after a back-off"
+    END = "the job ends"
+
+
+class Where(Enum):
+    """Where a failure shows: in an attempt, which a JobMaster survives, or in the JobMaster itself."""
+
+    ATTEMPT = "attempt"
+    JOBMASTER = "JobMaster"
+
+
+_REMEDIES = {
+    # A function that raised may have met something passing, so it gets another attempt until the error comes again.
+    (Where.ATTEMPT, Fault.JOB): Remedy.RESTART,
+    (Where.ATTEMPT, Fault.OUTSIDE): Remedy.RESTART,
+    (Where.ATTEMPT, Fault.WEIR): Remedy.RESTART,
+    # Code that does not build, state that can't be read or does not fit the job: another JobMaster finds the same.
+    (Where.JOBMASTER, Fault.JOB): Remedy.END,
+    (Where.JOBMASTER, Fault.OUTSIDE): Remedy.REPLACE,
+    (Where.JOBMASTER, Fault.WEIR): Remedy.REPLACE,
+}
+
+
+def remedy(where: Where, fault: Fault, *, again: bool = False) -> Remedy:
+    """`again`: the same error came before, without an epoch in between."""
+    if fault is Fault.JOB and again:
+        return Remedy.END
+    return _REMEDIES[where, fault]
+
+
+class Stage(Enum):
+    """What a JobMaster process does. Its signs of life name the stage."""
+
+    LOADING = "loading the job"
+    STARTING = "starting Spark"
+    PREPARING = "writing the job's DataFrames"
+    DECIDING = "running the job"
+    ENDING = "ending"
+
+
+class LastWords(msgspec.Struct, frozen=True):
+    """A JobMaster that can't go on says why, and whose fault it is."""
+
+    fault: Fault
+    reason: str
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a JobMaster that left no outcome."""
+
+    fault: Fault
+    reason: str
+
+
+def death_of(exit_code: int, stage: Stage | None, words: LastWords | None, silent_s: float | None = None) -> Death:
+    """Says whose fault the end of a JobMaster process is. `silent_s`: it was killed after this much silence."""
+    doing = f" while it was {stage.value}" if stage is not None else ""
+    if words is not None:
+        return Death(words.fault, words.reason)
+    if silent_s is not None:
+        return Death(Fault.OUTSIDE, f"it gave no sign of life for {silent_s:.0f} s{doing}, and was killed")
+    if exit_code < 0:
+        return Death(Fault.OUTSIDE, f"signal {signal.Signals(-exit_code).name}{doing}")
+    if stage is Stage.LOADING:
+        reason = f"the job's code ended the JobMaster's process (exit code {exit_code}) while it was loaded"
+        return Death(Fault.JOB, f"{reason}; a job must not call sys.exit or os._exit")
+    return Death(Fault.WEIR, f"exit code {exit_code}{doing}")

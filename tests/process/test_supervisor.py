@@ -1,0 +1,181 @@
+"""A supervisor replaces JobMasters that die or hang. Small scripts stand in for their processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import MasterAddress, MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
+from engine.process import supervisor
+from engine.process.supervisor import Supervisor
+from engine.protocol import supervision
+from engine.protocol.failures import Fault
+from engine.protocol.restart import ExponentialDelay
+
+BEGIN = """
+import os, signal, sys, time
+from engine.host.lifeline import Lifeline
+from engine.protocol.failures import Fault
+from engine.protocol.remedy import Stage
+lifeline = Lifeline.inherited()
+"""
+DECIDES = BEGIN + "\nwhile True: lifeline.show(Stage.DECIDING, 5); time.sleep(0.05)"
+CRASHES = BEGIN + "\nlifeline.show(Stage.DECIDING, 5); lifeline.last_words(Fault.OUTSIDE, 'no Spark'); os._exit(70)"
+
+
+class Watched:
+    """A supervisor whose JobMasters are the given scripts, one after the other; the last one stays in use."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *scripts: str, timeout_s: float = 30.0) -> None:
+        self.launch = MasterLaunch(
+            path="", name="numbers", store=str(folder), max_slots=1, id="first", jobmaster_timeout_s=timeout_s
+        )
+        self.folder = RunFolder(folder, "numbers")
+        self.said: list[str] = []
+        self.started: list[list[str]] = []
+        self._scripts = list(scripts)
+        popen = subprocess.Popen
+
+        def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+            self.started.append(command)
+            script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+            return popen([sys.executable, "-c", script], **options)
+
+        monkeypatch.setattr(supervisor.subprocess, "Popen", start)
+        monkeypatch.setattr(supervision, "BACK_OFF", ExponentialDelay(initial_ms=50, max_ms=60_000, multiplier=2))
+        self.supervisor = Supervisor(self.launch, self.said.append, lambda: 0.5)
+
+    def until(self, condition: Callable[[], Any]) -> MasterExit | None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            ended = self.supervisor.poll()
+            if ended is not None or condition():
+                return ended
+            time.sleep(0.02)
+        raise AssertionError(f"it did not happen: {self.said}\n{self.folder.log_file.read_text()}")
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Watched]]:
+    made: list[Watched] = []
+
+    def make(*scripts: str, timeout_s: float = 30.0) -> Watched:
+        made.append(Watched(tmp_path, monkeypatch, *scripts, timeout_s=timeout_s))
+        made[-1].supervisor.start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.supervisor.stop()
+
+
+@pytest.mark.promise("F2", "H8")
+def test_more_than_four_deaths_without_an_epoch_do_not_end_a_job(watched: Callable[..., Watched]) -> None:
+    job = watched(*[CRASHES] * 6, DECIDES)
+    assert job.until(lambda: len(job.said) == 6) is None
+    assert job.said[0] == "the JobMaster died (no Spark); starting another"
+    deaths = job.folder.read_deaths()
+    assert deaths is not None and (deaths.total, deaths.in_a_row, deaths.fault) == (6, 6, Fault.OUTSIDE)
+    assert "died 6 times without an epoch in between, last by: no Spark" in deaths.in_words(deaths.at_ms)
+    assert "the next one starts in 2 s" in deaths.in_words(deaths.at_ms)
+
+
+@pytest.mark.promise("F2")
+def test_a_stopped_jobmaster_is_killed_after_its_time_out_and_replaced(watched: Callable[..., Watched]) -> None:
+    job = watched(DECIDES, timeout_s=1.0)
+    job.until(lambda: job.supervisor._supervision.stage is not None)
+    first = job.supervisor.master_pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    job.until(lambda: job.supervisor.master_pid not in (None, first))
+    assert "it gave no sign of life for 1 s while it was running the job, and was killed" in job.said[0]
+
+
+@pytest.mark.promise("F2")
+def test_a_jobmaster_stopped_for_less_than_its_time_out_goes_on(watched: Callable[..., Watched]) -> None:
+    job = watched(DECIDES, timeout_s=2.0)
+    job.until(lambda: job.supervisor._supervision.stage is not None)
+    first = job.supervisor.master_pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    wakes = time.monotonic() + 1.0
+    job.until(lambda: time.monotonic() > wakes)
+    os.kill(first, signal.SIGCONT)
+    later = time.monotonic() + 1.5
+    job.until(lambda: time.monotonic() > later)
+    assert job.supervisor.master_pid == first and job.said == []
+
+
+@pytest.mark.promise("F2")
+def test_what_a_dead_jobmaster_leaves_stopped_is_ended(watched: Callable[..., Watched], tmp_path: Path) -> None:
+    """As with a JVM that was stopped before its JobMaster was killed: it can't notice that its pipe is closed."""
+    note = tmp_path / "child"
+    child = BEGIN + "\nimport pathlib, subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
+    child += f"os.kill(child.pid, signal.SIGSTOP); pathlib.Path({str(note)!r}).write_text(str(child.pid)); os._exit(70)"
+    job = watched(child, DECIDES)
+    job.until(lambda: len(job.started) == 2)
+    left = Path(f"/proc/{note.read_text()}/cmdline")
+    job.until(lambda: not left.exists() or not left.read_bytes())
+
+
+@pytest.mark.promise("H8")
+def test_a_job_whose_code_ends_the_process_while_it_is_loaded_ends(watched: Callable[..., Watched]) -> None:
+    job = watched(BEGIN + "\nlifeline.show(Stage.LOADING); os._exit(3)")
+    ended = job.until(lambda: False)
+    assert ended is not None and ended.outcome is Outcome.FAILED
+    assert "the job's code ended the JobMaster's process (exit code 3)" in ended.reason
+
+
+@pytest.mark.promise("H8")
+def test_the_job_s_own_fault_ends_it_even_if_the_outcome_could_not_be_written(watched: Callable[..., Watched]) -> None:
+    job = watched(BEGIN + "\nlifeline.last_words(Fault.JOB, 'no module x'); os._exit(1)")
+    assert job.until(lambda: False) == MasterExit(Outcome.FAILED, "no module x")
+
+
+@pytest.mark.promise("F2")
+def test_a_supervisor_that_slept_through_a_later_start_starts_nothing(watched: Callable[..., Watched]) -> None:
+    job = watched(CRASHES)
+    job.folder.write_launch(msgspec.structs.replace(job.launch, id="later"))
+    (job.folder.folder / "nonce-1").touch()
+    job.folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2))
+    ended = job.until(lambda: False)
+    assert ended is not None and ended.outcome is Outcome.FENCED
+    assert len(job.started) == 1 and (job.folder.folder / "nonce-1").exists(), "the folder is not its own"
+    assert job.folder.read_address() is not None and job.folder.read_deaths() is None
+    assert job.started[0][-1] == "first", "its JobMaster knows by which start it was started"
+
+
+@pytest.mark.promise("F1")
+def test_a_job_can_be_cancelled_while_no_jobmaster_runs(watched: Callable[..., Watched]) -> None:
+    job = watched(CRASHES)
+    job.folder.want_running(job.launch, "cli")
+    job.until(lambda: len(job.said) == 4)
+    job.folder.want_stopped("cli")
+    ended = job.until(lambda: False)
+    assert ended is not None and ended.outcome is Outcome.CANCELLED
+
+
+@pytest.mark.promise("H8")
+def test_a_process_that_can_not_be_started_is_tried_again(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = watched(CRASHES, DECIDES)
+    log = job.folder.log_file
+    job.until(lambda: len(job.said) == 1)
+    log.unlink()
+    log.mkdir()  # a store that fails
+    job.until(lambda: len(job.said) == 3)
+    assert "its process could not be started" in job.said[2] and "Is a directory" in job.said[2]
+    log.rmdir()
+    job.until(lambda: job.supervisor.master_pid is not None)

@@ -1,0 +1,84 @@
+"""When a JobMaster hangs, and when the next one starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.protocol.failures import Fault
+from engine.protocol.remedy import Death, Stage
+from engine.protocol.supervision import Silence, Supervision
+
+KILLED = Death(Fault.OUTSIDE, "signal SIGKILL")
+
+
+@pytest.mark.promise("H8")
+def test_a_jobmaster_that_dies_from_outside_is_replaced_for_ever_and_ever_later_up_to_a_minute() -> None:
+    supervision = Supervision(silent_ms=30_000)
+    delays = [supervision.on_death(KILLED, 0.0, jitter=0.5) for _ in range(200)]
+    assert delays[:4] == [250, 500, 1000, 2000]
+    assert delays[-1] == 60_000 and supervision.deaths == supervision.in_a_row == 200
+    assert 0.75 * 60_000 <= supervision.on_death(KILLED, 0.0, jitter=0.0) < 60_000
+    assert 60_000 < supervision.on_death(KILLED, 0.0, jitter=0.99) <= 1.25 * 60_000
+
+
+@pytest.mark.promise("H8")
+def test_a_defect_of_weir_is_replaced_too_and_the_job_s_own_fault_is_not() -> None:
+    supervision = Supervision(silent_ms=30_000)
+    assert supervision.on_death(Death(Fault.WEIR, "KeyError"), 0.0, 0.5) is not None
+    assert supervision.on_death(Death(Fault.JOB, "it does not build"), 0.0, 0.5) is None
+
+
+@pytest.mark.promise("H8")
+def test_a_new_epoch_ends_the_row_of_deaths_and_a_restored_one_does_not() -> None:
+    supervision = Supervision(silent_ms=30_000)
+    supervision.on_sign(Stage.DECIDING, 41)
+    supervision.on_sign(Stage.DECIDING, 42)
+    for _ in range(3):
+        supervision.on_death(KILLED, 0.0, 0.5)
+        supervision.on_start()
+        supervision.on_sign(Stage.LOADING, None)
+        supervision.on_sign(Stage.DECIDING, 42)
+    assert supervision.in_a_row == 3
+    supervision.on_sign(Stage.DECIDING, 43)
+    assert supervision.in_a_row == 0 and supervision.deaths == 3
+    assert supervision.on_death(KILLED, 0.0, 0.5) == 250
+
+
+def hung_after(supervision: Supervision, seconds: int, step_ms: float = 200) -> float | None:
+    found = None
+    for look in range(1, int(seconds * 1000 / step_ms) + 1):
+        found = found or supervision.hung_for_s(look * step_ms)
+    return found
+
+
+@pytest.mark.promise("F2")
+def test_a_deciding_thread_without_a_sign_of_life_hangs_after_the_time_out_and_not_before() -> None:
+    for seconds, hangs in ((29, False), (31, True)):
+        supervision = Supervision(silent_ms=30_000)
+        supervision.on_start()
+        supervision.on_sign(Stage.DECIDING, 1)
+        assert (hung_after(supervision, seconds) is not None) == hangs
+
+
+@pytest.mark.promise("F2")
+def test_loading_and_starting_spark_may_take_minutes_and_writing_dataframes_hours() -> None:
+    for stage, seconds, hangs in (
+        (Stage.LOADING, 290, False),
+        (Stage.STARTING, 290, False),
+        (Stage.STARTING, 310, True),
+        (Stage.PREPARING, 10_000, False),
+        (Stage.ENDING, 100, False),
+    ):
+        supervision = Supervision(silent_ms=3_000)
+        supervision.on_start()
+        supervision.on_sign(stage, None)
+        assert (hung_after(supervision, seconds, 900) is not None) == hangs, stage
+
+
+@pytest.mark.promise("F2")
+def test_a_supervisor_that_slept_itself_blames_nobody() -> None:
+    silence = Silence()
+    silence.look(0.0)
+    assert silence.look(3_600_000.0) == 1000, "an hour between two looks counts as a second"
+    silence.heard()
+    assert silence.look(3_600_200.0) == 200
