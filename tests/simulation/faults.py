@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -54,7 +55,8 @@ BLOWS = (
 )
 OVER_BUDGET = "slot is over budget"
 HOST_DIES, DISK_FULL, CLOCK_JUMPS = "host dies", "disk is full", "wall clock jumps"
-RARE_BLOWS = ((OVER_BUDGET, 0.03), (HOST_DIES, 0.06), (DISK_FULL, 0.03), (CLOCK_JUMPS, 0.05))
+HANGS = "task thread hangs"
+RARE_BLOWS = ((OVER_BUDGET, 0.03), (HOST_DIES, 0.06), (DISK_FULL, 0.03), (CLOCK_JUMPS, 0.05), (HANGS, 0.06))
 """Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
 
@@ -121,7 +123,7 @@ def draw_plan(seed: int) -> Plan:
 def _rare_blows(seed: int) -> Iterator[tuple[float, str]]:
     """Draws each rare blow with a generator of its own, so that a new one leaves the other draws unchanged."""
     for blow, share in RARE_BLOWS:
-        apart = Random(f"budget {seed}" if blow == OVER_BUDGET else f"{blow} {seed}")
+        apart = Random({OVER_BUDGET: f"budget {seed}", HANGS: f"hangs {seed}"}.get(blow, f"{blow} {seed}"))
         if apart.random() < share:
             yield apart.random() * STORM_MS, blow
 
@@ -168,6 +170,8 @@ class Storm:
             case "slot is over budget" if slot is not None:
                 slot.send(OverBudget(2, 1))
                 world.after(world.delay(1.0), slot, "ends itself", slot.ends)
+            case "task thread hangs" if slot is not None:
+                slot.hang(random.choice((20, 60, 200, math.inf, math.inf)))
             case "slot sleeps" if slot is not None:
                 slot.sleep(random.choice((20, 100, 200)))
             case "slot is cut off" if slot is not None:

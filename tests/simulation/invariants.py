@@ -33,8 +33,9 @@ from tests.simulation.world import Violation
 
 
 class Checker:
-    def __init__(self, store: SimStore, spec: JobSpec, checkpoints: CheckpointConfig) -> None:
+    def __init__(self, store: SimStore, spec: JobSpec, checkpoints: CheckpointConfig, job: str = "job") -> None:
         mode = checkpoints.mode
+        self._job = job
         self.epochs: list[Manifest] = []
         self.records: list[LogRecord] = []
         self.visible = 0  # epochs that are committed to every table
@@ -55,17 +56,17 @@ class Checker:
     # --- events of the store ---
 
     def _created(self, path: str, data: bytes) -> None:
-        if path.startswith("job/log/"):
+        if path.startswith(f"{self._job}/log/"):
             self._logged(path, msgspec.json.decode(data, type=LogRecord))
         elif "/_spark_metadata/" in path and not path.endswith(".json"):
             self._committed_epoch(path, data)
 
     def _deleted(self, path: str) -> None:
-        if path in self._published_files or path.startswith("job/log/") or "/_spark_metadata/" in path:
+        if path in self._published_files or path.startswith(f"{self._job}/log/") or "/_spark_metadata/" in path:
             raise Violation("durable", f"{path} was published and is deleted")
         for manifest in self.epochs[-self._retained :]:
             needed = {file.path for subtask in manifest.subtasks for file in subtask.files}
-            if path in needed or path == self._manifests[manifest.epoch]:
+            if path in needed or path == self._manifests.get(manifest.epoch):
                 newest = manifest is self.epochs[-1]
                 raise Violation("durable" if newest else "retained", f"{path} of epoch {manifest.epoch} is deleted")
 
@@ -74,7 +75,7 @@ class Checker:
     def _logged(self, path: str, record: LogRecord) -> None:
         last = self.records[-1] if self.records else None
         number = last.number + 1 if last else 1
-        if record.number != number or path != f"job/log/{number:010d}.json":
+        if record.number != number or path != f"{self._job}/log/{number:010d}.json":
             raise Violation("log", f"{path} holds record {record.number} where {number} is due")
         if record.kind is RecordKind.FENCE:
             if record.generation != (last.generation + 1 if last else 1):
@@ -203,7 +204,7 @@ class Checker:
 
     def read_as_spark(self, table: str) -> None:
         """Checks that Spark's file-sink log names exactly the files of the committed epochs, each once."""
-        prefix = f"job/tables/{table}/_spark_metadata/"
+        prefix = f"{self._job}/tables/{table}/_spark_metadata/"
         names = [p.removeprefix(prefix) for p in self._store.durable if p.startswith(prefix)]
         names = [name for name in names if name[0].isdigit()]  # Spark looks at nothing else
         compacts = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
