@@ -194,7 +194,7 @@ class Storm:
             case "host dies":
                 self._cluster.host_dies()
             case "disk is full":
-                self._cluster.store.full_until_ms = world.now_ms + random.choice((100, 400, 1500))
+                self._cluster.store.full_until_ms = world.now_ms + random.choice((100, 300, 600))
             case "wall clock jumps":
                 process = random.choice([master, *incarnation.slots])
                 process.wall_skew_ms += random.choice((-3_600_000, -2_000, 2_000, 3_600_000))
