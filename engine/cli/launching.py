@@ -51,6 +51,10 @@ _PyFiles = Annotated[
     typer.Option(help="archive of code for workers on other machines (default: the one that weir package makes)"),
 ]
 _SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
+_AllowNonRestored = Annotated[
+    bool,
+    typer.Option("--allow-non-restored-state", help="drop state, positions and tables of operators that are gone"),
+]
 _Rewind = Annotated[
     bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide what later epochs published")
 ]
@@ -93,6 +97,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
         conf: _Conf = None,
         py_files: _PyFiles = None,
         slot_memory: _SlotMemory = None,
+        allow_non_restored_state: _AllowNonRestored = False,
         rewind: _Rewind = False,
         fork_name: _Fork = None,
         allow_replay: _AllowReplay = False,
@@ -111,6 +116,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
             conf=_pairs("--conf", conf),
             py_files=py_files or [],
             slot_memory_mb=slot_memory,
+            allow_non_restored_state=allow_non_restored_state,
         )
         command(options, store, GoBack(rewind, fork_name, allow_replay))
 
@@ -136,7 +142,7 @@ def _pairs(flag: str, pairs: list[str] | None) -> dict[str, str]:
 
 
 def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
-    """Checks the start, makes the chosen epoch the one to go on from, and prints which one that is."""
+    """Checks the start, makes the chosen epoch the one to go on from, and prints what is special about it."""
     for name in literal_secrets(options.conf):
         errors.print(
             f"[yellow]--conf {escape(name)} looks like a secret, and every user of this machine can read a command "
@@ -150,8 +156,9 @@ def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
     elif back.rewind or back.allow_replay:
         said = choose_snapshot(launch, FromSnapshot.REWIND if back.rewind else FromSnapshot.ALLOW_REPLAY)
     else:
-        return launch
-    console.print(said, highlight=False)
+        said = choose_snapshot(launch, FromSnapshot.LAST)
+    if said:
+        console.print(said, highlight=False)
     return launch
 
 

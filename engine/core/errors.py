@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.protocol.failures import Fault
 
 
@@ -27,6 +29,20 @@ class NothingIntact(WeirError):
 
 class JobError(WeirError):
     """The job can't be built. The error is raised before anything runs."""
+
+
+class IncompatibleJob(WeirError):
+    """The job has changed so that it can't go on from its newest epoch. `rows`: operator, what changed, what to do."""
+
+    def __init__(self, summary: str, rows: Sequence[tuple[str, str, str]]) -> None:
+        lines = [f"  {uid}: {what}. What to do: {fix}" for uid, what, fix in rows]
+        super().__init__("\n".join([f"{summary}:", *lines]))
+        self.summary = summary
+        self.rows = list(rows)
+
+
+class StateUnclaimed(WeirError):
+    """A function no longer asks for a state that the snapshot holds."""
 
 
 class UserFunctionError(WeirError):

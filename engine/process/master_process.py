@@ -134,6 +134,7 @@ class MasterProcess:
         config = MasterConfig(
             slots_timeout_ms=self._launch.slots_timeout_s * 1000,
             heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
+            allow_non_restored_state=self._launch.allow_non_restored_state,
             slow_step_ms=self._launch.slow_step_s * 1000,
             step_timeout_ms=self._launch.step_timeout_s * 1000,
             deploy_timeout_ms=self._launch.step_timeout_s * 1000,
