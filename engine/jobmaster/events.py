@@ -10,6 +10,8 @@ import re
 
 import msgspec
 
+from engine.protocol.failures import Raised
+
 
 def _kind(name: str) -> str:
     """Returns the name of an event's class as it stands in JSON: `AttemptFailed` is `attempt_failed`."""
@@ -74,11 +76,12 @@ class Running(Event, frozen=True):
 
 
 class TaskFailed(Event, frozen=True):
-    """A subtask could not go on. `detail` is the traceback."""
+    """A subtask could not go on. `detail` is the whole traceback, `raised` the part that is the author's."""
 
     where: str
     error: str
     detail: str
+    raised: Raised | None = None
 
 
 class AttemptFailed(Event, frozen=True):
@@ -91,6 +94,7 @@ class AttemptFailed(Event, frozen=True):
     vertex: str = ""
     subtask: int | None = None
     slot: int | None = None
+    raised: Raised | None = None
 
 
 class Stopped(Event, frozen=True):
@@ -98,6 +102,7 @@ class Stopped(Event, frozen=True):
 
     outcome: str
     reason: str
+    raised: Raised | None = None
 
 
 # --- a checkpoint ---

@@ -70,6 +70,7 @@ class MasterProcess:
 
     `orphaned` returns True once the process that would stop this job is gone; the job is then cancelled. The deciding
     thread gives signs of life on `lifeline`. `spark_lost` may end the process, on any thread; without it, `run` raises.
+    `on_event` gets each event on the deciding thread.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class MasterProcess:
         orphaned: Callable[[], bool] = lambda: False,
         lifeline: Lifeline | None = None,
         spark_lost: Callable[[SparkLost], None] | None = None,
+        on_event: Callable[[AnyEvent], None] = lambda event: None,
     ) -> None:
         self._launch = launch
         self._graph = graph
@@ -93,6 +95,7 @@ class MasterProcess:
         self._orphaned = orphaned
         self._lifeline = lifeline or Lifeline()
         self._spark_lost = spark_lost or self._raise
+        self._on_event = on_event
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
@@ -174,7 +177,7 @@ class MasterProcess:
     def _leave(self) -> MasterExit:
         assert self._end is not None
         end = _FENCED if self._replaced() else self._end  # a JobMaster that slept may not know of its successor
-        ended = MasterExit(end.outcome, end.reason)
+        ended = MasterExit(end.outcome, end.reason, end.raised)
         self._folder.write_exit(ended, self._launch)
         return ended
 
@@ -364,6 +367,7 @@ class MasterProcess:
         event = stamped(event, self._clock.wall_ms(), generation)
         self.timeline.add(event)
         logger.info("%s under generation %d %s", event.kind, generation, _short(event))
+        self._on_event(event)
         self._offload.submit("history", lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
             self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation))
@@ -371,7 +375,7 @@ class MasterProcess:
 
 def _short(event: AnyEvent) -> dict[str, Any]:
     """Returns the fields of an event that fit on a line of the log."""
-    left_out = ("at_ms", "generation", "ledger", "detail", "subtasks")
+    left_out = ("at_ms", "generation", "ledger", "detail", "subtasks", "raised")
     return {name: value for name, value in msgspec.structs.asdict(event).items() if name not in left_out}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.protocol.failures import Fault
+from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Timings
 
@@ -78,7 +78,10 @@ class SubtaskFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
-    """A subtask failed. `corrupt` is True if a file of the snapshot was changed or is missing."""
+    """A subtask failed. `corrupt` is True if a file of the snapshot was changed or is missing.
+
+    `raised` is there if it is the job's own fault.
+    """
 
     attempt: AttemptId
     subtask: SubtaskId | None
@@ -87,6 +90,7 @@ class TaskFailed(msgspec.Struct, frozen=True, tag=True):
     detail: str
     fault: Fault
     corrupt: bool = False
+    raised: Raised | None = None
 
 
 class OverBudget(msgspec.Struct, frozen=True, tag=True):

@@ -31,7 +31,7 @@ from engine.host.system import LaneOffload, SystemClock
 from engine.network.control import ControlClient
 from engine.network.transport import FlightTransport
 from engine.observe.logs import LogWriter, capturing, slot_name
-from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, OverBudget, Register
+from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, OverBudget, Register, SlotMessage, TaskFailed
 from engine.runtime.slot import SlotRuntime
 from engine.store.directory import DirectoryStore
 
@@ -107,11 +107,18 @@ class _Slot:
             transport,
             LaneOffload(put, threads=4),
             store,
-            self._control,
+            self,
         )
         self._control.send(
             Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint, partition)
         )
+
+    def send(self, message: SlotMessage) -> None:
+        """Sends a message of the runtime; writes a failure of the job's own code to the log of its operator, too."""
+        if isinstance(message, TaskFailed) and message.raised is not None:
+            operator = f"{message.uid}[{message.subtask.index if message.subtask else '-'}]"
+            self._log_writer.write(f"ERROR {message.error}\n{message.raised.traceback}".rstrip(), operator)
+        self._control.send(message)
 
     def run(self) -> None:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
