@@ -26,6 +26,7 @@ from engine.jobmaster.events import AnyEvent, AttemptFailed
 from engine.observe.client import JobClient
 from engine.process.master_process import MasterProcess
 from engine.spark.session import is_local, spark_master_of
+from engine.store.directory import check_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,7 @@ class AttachedJob:
         self.client = JobClient(str(Path(store).absolute()), graph.name)
         if self.client.alive():
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
+        check_directory(self.client.store)
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
         launch = MasterLaunch(

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.core.errors import NoAnswer, SparkLost, StoreError, SyncFailed, WeirError
+from engine.core.errors import NoAnswer, SparkLost, StoreError, SyncFailed, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
+from engine.core.sinks import Committer, Sink
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import MasterLaunch
 from engine.host.lifeline import Lifeline
@@ -129,7 +130,7 @@ class MasterProcess:
         self._store.write(nonce_path, nonce.encode())
         host = self._host()
         epoch_log = EpochLog(self._store, self._paths)
-        committers = {uid: sink.committer(self._store, self._paths) for uid, sink in self._graph.sinks}
+        committers = {uid: self._committer(uid, sink) for uid, sink in self._graph.sinks}
         config = MasterConfig(
             slots_timeout_ms=self._launch.slots_timeout_s * 1000,
             heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
@@ -173,6 +174,14 @@ class MasterProcess:
             self._forget_nonce(nonce_path)
             rest.stop()  # last: until `MasterExit` can be read, clients hear that the job is ending
             logger.removeHandler(to_logs)
+
+    def _committer(self, uid: str, sink: Sink) -> Committer:
+        try:
+            return sink.committer(self._store, self._paths)
+        except (WeirError, OSError):
+            raise
+        except Exception as error:
+            raise UserFunctionError(uid, 0, "committer()", error) from error
 
     def _leave(self) -> MasterExit:
         assert self._end is not None
