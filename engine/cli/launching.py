@@ -12,7 +12,14 @@ from rich.markup import escape
 
 from engine.cli.shared import Store, console, errors, print_raised
 from engine.core.errors import JobError, WeirError
-from engine.host.launch import SLOTS_TIMEOUT_S, LaunchOptions, MasterLaunch
+from engine.host.launch import (
+    HEARTBEAT_TIMEOUT_S,
+    SLOTS_TIMEOUT_S,
+    SLOW_STEP_S,
+    STEP_TIMEOUT_S,
+    LaunchOptions,
+    MasterLaunch,
+)
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.settings import read_settings
@@ -29,6 +36,13 @@ _MaxSlots = Annotated[
     typer.Option(min=1, help="number of task slots that Spark gets (default: the number of cores, at least 4)"),
 ]
 _SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
+_HeartbeatTimeout = Annotated[
+    float, typer.Option(min=1, help="seconds without a sign of life after which a slot or a channel counts as lost")
+]
+_SlowStep = Annotated[
+    float, typer.Option(min=0.5, help="seconds after which one call of a function, or another step, is reported")
+]
+_StepTimeout = Annotated[float, typer.Option(min=1, help="seconds after which a slot that hangs in a step is killed")]
 _Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
 _Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
 _PyFiles = Annotated[
@@ -71,6 +85,9 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
         name: _Name = None,
         max_slots: _MaxSlots = None,
         slots_timeout: _SlotsTimeout = SLOTS_TIMEOUT_S,
+        heartbeat_timeout: _HeartbeatTimeout = HEARTBEAT_TIMEOUT_S,
+        slow_step: _SlowStep = SLOW_STEP_S,
+        step_timeout: _StepTimeout = STEP_TIMEOUT_S,
         master: _Master = "",
         conf: _Conf = None,
         py_files: _PyFiles = None,
@@ -86,6 +103,9 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
             parallelism=parallelism,
             max_slots=max_slots,
             slots_timeout_s=slots_timeout,
+            heartbeat_timeout_s=heartbeat_timeout,
+            slow_step_s=slow_step,
+            step_timeout_s=step_timeout,
             spark_master=master,
             conf=_pairs("--conf", conf),
             py_files=py_files or [],

@@ -28,10 +28,14 @@ class Send:
 
 @dataclass(frozen=True)
 class KillSlot:
-    """Ends a slot that hangs, so that Spark replaces it. Spark does not notice a hung task by itself."""
+    """Ends a slot that hangs, so that Spark replaces it. Spark does not notice a hung task by itself.
+
+    `silent` is True if nothing is heard from the slot: then its machine may be unreachable too.
+    """
 
     slot: SlotInfo
     why: str
+    silent: bool
 
 
 @dataclass(frozen=True)

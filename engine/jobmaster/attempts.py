@@ -7,8 +7,17 @@ from dataclasses import dataclass, field
 from engine.protocol.coordinator import CheckpointCoordinator
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.messages import TaskFailed
 from engine.protocol.remedy import Remedy, Where, remedy
 from engine.protocol.restart import RestartStrategy
+
+
+@dataclass(frozen=True)
+class BrokenChannel:
+    """A report of a broken channel. It is the cause of the failure if no other shows up until `decided_at_ms`."""
+
+    report: TaskFailed
+    decided_at_ms: float
 
 
 @dataclass
@@ -20,6 +29,7 @@ class Attempt:
     undeployed: set[str]
     """The sessions of the slots that have not answered yet."""
     finished: set[SubtaskId] = field(default_factory=set)
+    broken: BrokenChannel | None = None
 
 
 class Restarts:

@@ -75,6 +75,24 @@ class Running(Event, frozen=True):
     attempt: str
 
 
+class SlowStep(Event, frozen=True):
+    """The task thread of a slot has been in one step for long. `stack` says where; the slot is not killed yet."""
+
+    slot: int | None
+    pid: int
+    uid: str
+    subtask: str
+    for_ms: float
+    stack: str
+
+
+class SlotKilled(Event, frozen=True):
+    """The JobMaster killed a slot that took part in no attempt. One that did fails its attempt, which says why."""
+
+    pid: int
+    why: str
+
+
 class TaskFailed(Event, frozen=True):
     """A subtask could not go on. `detail` is the whole traceback, `raised` the part that is the author's."""
 
@@ -200,6 +218,8 @@ AnyEvent = (
     | SlotRegistered
     | Deploying
     | Running
+    | SlowStep
+    | SlotKilled
     | TaskFailed
     | AttemptFailed
     | Stopped

@@ -22,7 +22,7 @@ from engine.graph.compatibility import incompatibility
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
-from engine.jobmaster.attempts import Attempt, Restarts
+from engine.jobmaster.attempts import Attempt, BrokenChannel, Restarts
 from engine.jobmaster.figures import Rates, checkpoint_figures
 from engine.jobmaster.publisher import (
     CommitFailed,
@@ -34,6 +34,7 @@ from engine.jobmaster.publisher import (
     Replaced,
 )
 from engine.jobmaster.slot_pool import SlotInfo, SlotPool
+from engine.jobmaster.slot_watch import SlotWatch
 from engine.protocol.checkpoint import CompletedCheckpoint
 from engine.protocol.coordinator import (
     AbortCheckpoint,
@@ -54,6 +55,7 @@ from engine.protocol.messages import (
     Deploy,
     Deployed,
     Heartbeat,
+    Left,
     MasterHeartbeat,
     MasterMessage,
     NotifyAbort,
@@ -89,17 +91,21 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class MasterConfig:
-    """Time-outs and limits of a JobMaster.
+    """Time-outs and limits of a JobMaster. `SlotWatch` explains those of steps.
 
+    A broken channel is reported as the cause of a failure if no other cause shows up within `cause_grace_ms`.
     The job fails after `same_error_limit` equal errors of its own code without an epoch in between. `retry_ms` is the
     wait before the JobMaster asks the store again; while the job is claimed, it waits longer after each error. Every
     `slots_timeout_ms` it notes that slots are missing.
     """
 
     slots_timeout_ms: float = 60_000
-    deploy_timeout_ms: float = 60_000
+    deploy_timeout_ms: float = 300_000
     heartbeat_ms: float = 500
     heartbeat_timeout_ms: float = 10_000
+    slow_step_ms: float = 10_000
+    step_timeout_ms: float = 300_000
+    cause_grace_ms: float = 2_000
     same_error_limit: int = 3
     retry_ms: float = 50
 
@@ -130,6 +136,7 @@ class JobMaster:
         self.phase = Phase.FENCING
         self.stats = MasterStats()
         self.slots = SlotPool(execution.slots)
+        self._watch = SlotWatch(self.config.heartbeat_timeout_ms, self.config.slow_step_ms, self.config.step_timeout_ms)
         self.attempt = AttemptId(0, 0)
         self.totals: dict[str, SubtaskTotals] = {}
         self.rates = Rates()
@@ -150,7 +157,7 @@ class JobMaster:
             self.config.retry_ms, max_ms=CLAIM_WAIT_MS, multiplier=2
         )
         self._slots_told_ms = 0.0
-        self._heartbeat_at_ms = 0.0
+        self._heartbeat_at_ms: float | None = None
         self._cancelling = False
         self._claiming = False
 
@@ -177,13 +184,8 @@ class JobMaster:
             return actions
         if self._cancelling and not self._publisher.busy:
             return self._stop(Outcome.CANCELLED, "cancelled")
-        if now_ms >= self._heartbeat_at_ms:
-            self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
-            actions += [Send(slot.session, MasterHeartbeat()) for slot in self.slots.all]
-            # Once per heartbeat: ticks come with every message, and scanning all slots on each would be costly.
-            for slot in self.slots.silent_since(now_ms - self.config.heartbeat_timeout_ms):
-                actions.append(KillSlot(slot, AttemptFailure.SLOT_SILENT.text))
-                actions += self._lose(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", now_ms)
+        if self._heartbeat_at_ms is None or now_ms >= self._heartbeat_at_ms:
+            actions += self._beat(now_ms)
         actions += self._publisher.on_tick(now_ms)
         match self.phase:
             case Phase.FENCING:
@@ -193,9 +195,13 @@ class JobMaster:
                 actions += self._deploy_if_ready(now_ms)
             case Phase.DEPLOYING:
                 if now_ms - self._since_ms > self.config.deploy_timeout_ms:
-                    actions += self._end_attempt(AttemptFailure.DEPLOY_TIMEOUT, self._not_deployed(), now_ms)
+                    actions += self._deploy_timed_out(now_ms)
+                elif self._current is not None:
+                    actions += self._cause_if_due(self._current, now_ms)
             case Phase.RUNNING:
                 assert self._current is not None
+                if due := self._cause_if_due(self._current, now_ms):
+                    return actions + due
                 actions += self._carry_out(self._current.coordinator.on_tick(now_ms), now_ms)
             case Phase.RESTARTING:
                 if now_ms >= self._restart_at_ms and not self._publisher.busy:
@@ -204,7 +210,9 @@ class JobMaster:
 
     def wakeup_ms(self) -> float:
         """Returns the time by which `on_tick` has to be called again."""
-        times: list[float | None] = [self._heartbeat_at_ms, self._publisher.wakeup_ms]
+        times: list[float | None] = [self._heartbeat_at_ms or 0.0, self._publisher.wakeup_ms]
+        if self._current is not None and self._current.broken is not None:
+            times.append(self._current.broken.decided_at_ms)
         if self.phase is Phase.RUNNING and self._current is not None:
             times.append(self._current.coordinator.wakeup_ms())
         if self.phase is Phase.RESTARTING:
@@ -223,7 +231,11 @@ class JobMaster:
         if isinstance(message, Heartbeat):
             self.totals.update(message.totals)
             self.rates.add(message.totals, now_ms)
-            return []
+            slow = self._watch.on_step(slot, message.step)
+            return [Note(slow)] if slow is not None else []
+        if isinstance(message, Left):
+            self.slots.left(slot, message.attempt)
+            return self._deploy_if_ready(now_ms) if self.phase is Phase.WAITING else []
         if isinstance(message, OverBudget):
             used, budget = message.used_bytes / 1e6, message.budget_bytes / 1e6
             detail = f"slot process {slot.pid} held {used:.0f} MB and may hold {budget:.0f}: raise --slot-memory"
@@ -292,16 +304,42 @@ class JobMaster:
         ]
         return actions + (self._deploy_if_ready(now_ms) if self.phase is Phase.WAITING else [])
 
-    def _lose(self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float) -> list[Action]:
+    def _beat(self, now_ms: float) -> list[Action]:
+        """Renews the slots' leases, and kills those that are silent or hang.
+
+        Runs once per heartbeat: ticks come with every message, and scanning all slots on each would be costly.
+        """
+        late_ms = 0.0 if self._heartbeat_at_ms is None else now_ms - self._heartbeat_at_ms
+        if late_ms > self.config.heartbeat_ms:
+            self.slots.forgive(late_ms)
+        self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
+        actions: list[Action] = [Send(slot.session, MasterHeartbeat()) for slot in self.slots.all]
+        for doomed in self._watch.doomed(self.slots, now_ms):
+            actions += self._kill(doomed.slot, doomed.failure, doomed.detail, now_ms, doomed.at)
+        return actions
+
+    def _kill(
+        self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
+    ) -> list[Action]:
+        why = f"{failure.text}: {detail}"
+        killed: list[Action] = [KillSlot(slot, why, silent=failure is AttemptFailure.SLOT_SILENT)]
+        lost = self._lose(slot, failure, detail, now_ms, at)
+        return killed + (lost or [Note(events.SlotKilled(slot.pid, why))])
+
+    def _lose(
+        self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
+    ) -> list[Action]:
         self.slots.remove(slot.session)
         if slot.index is None or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
             return []
-        return self._end_attempt(failure, detail, now_ms, FailedAt(slot=slot.index))
+        return self._end_attempt(failure, detail, now_ms, at or FailedAt(slot=slot.index))
 
-    def _not_deployed(self) -> str:
+    def _deploy_timed_out(self, now_ms: float) -> list[Action]:
+        """Ends the attempt. Slots that did not answer and still do not leave it are killed by the watch."""
         undeployed = self._current.undeployed if self._current is not None else set()
         waits = [str(slot.index) for slot in self.slots.assigned if slot.session in undeployed]
-        return f"slots {', '.join(waits)} did not answer in {self.config.deploy_timeout_ms / 1000:.0f} s"
+        detail = f"slots {', '.join(waits)} did not answer in {self.config.deploy_timeout_ms / 1000:.0f} s"
+        return self._end_attempt(AttemptFailure.DEPLOY_TIMEOUT, detail, now_ms)
 
     # ------------------------------------------------------------------ start
 
@@ -392,7 +430,11 @@ class JobMaster:
         if now_ms - since_ms <= self.config.slots_timeout_ms:
             return []
         self._slots_told_ms = now_ms
-        return [Note(events.SlotsMissing(len(self.slots), self.slots.needed, now_ms - self._since_ms))]
+        return [Note(events.SlotsMissing(self.slots.free_count, self.slots.needed, now_ms - self._since_ms))]
+
+    def waited_ms(self, now_ms: float) -> float | None:
+        """Returns how long the job has been waiting for slots; None if it is not."""
+        return now_ms - self._since_ms if self.phase is Phase.WAITING else None
 
     def _start_if_deployed(self, current: Attempt) -> list[Action]:
         if self.phase is not Phase.DEPLOYING or current.undeployed:
@@ -406,6 +448,21 @@ class JobMaster:
     def _task_failed(self, message: TaskFailed, now_ms: float) -> list[Action]:
         if message.corrupt:
             return self._stop(Outcome.FAILED, self._corrupt(message.error))
+        if message.channel_broken:
+            assert self._current is not None
+            if self._current.broken is None:
+                self._current.broken = BrokenChannel(message, now_ms + self.config.cause_grace_ms)
+            return self._cause_if_due(self._current, now_ms)
+        return self._failed_in_task(message, now_ms)
+
+    def _cause_if_due(self, current: Attempt, now_ms: float) -> list[Action]:
+        """Ends the attempt with a broken channel as the cause, unless a cause for the break may still show up."""
+        broken = current.broken
+        if broken is None or now_ms < broken.decided_at_ms:
+            return []
+        return self._failed_in_task(broken.report, now_ms)
+
+    def _failed_in_task(self, message: TaskFailed, now_ms: float) -> list[Action]:
         failure = AttemptFailure.USER_CODE if message.fault is Fault.JOB else AttemptFailure.RUNTIME
         where = f"{message.subtask}: " if message.subtask else ""
         noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail, message.raised))]
@@ -424,7 +481,7 @@ class JobMaster:
         actions: list[Action] = list(self._broadcast(Rollback(self.attempt)))
         actions += self._abort_checkpoints(failure.text, now_ms)
         self._current = None
-        self.slots.release()
+        self.slots.release(self.attempt, now_ms)
         delay_ms = self._restarts.on_failure(now_ms, self._jitter())
         failed = self._failed(failure, detail, at or FailedAt())
         self.stats.last_failure = failed

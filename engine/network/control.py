@@ -112,7 +112,8 @@ class ControlServer(flight.FlightServerBase):
         if not isinstance(stream, ControlStream) or stream.job != self._job:
             raise flight.FlightServerError(f"refused: this is the JobMaster of job {self._job!r}, not of {stream}")
         queue: SimpleQueue[MasterMessage | None] = SimpleQueue()
-        self._queues[stream.session] = queue
+        if self._queues.setdefault(stream.session, queue) is not queue:
+            raise flight.FlightServerError(f"refused: session {stream.session} has a control stream already")
         out = threading.Thread(target=_write, args=(queue, writer), name=f"to {stream.session}", daemon=True)
         out.start()
         why = "the slot closed its control stream"

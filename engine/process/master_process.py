@@ -39,7 +39,7 @@ from engine.observe.http import RestServer
 from engine.observe.logs import MASTER, LogHandler, LogWriter
 from engine.observe.timeline import Timeline
 from engine.protocol.failures import Fault
-from engine.protocol.messages import SlotMessage
+from engine.protocol.messages import EndProcess, SlotMessage
 from engine.protocol.remedy import Stage
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.inputs import SparkInputs
@@ -134,6 +134,9 @@ class MasterProcess:
         config = MasterConfig(
             slots_timeout_ms=self._launch.slots_timeout_s * 1000,
             heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
+            slow_step_ms=self._launch.slow_step_s * 1000,
+            step_timeout_ms=self._launch.step_timeout_s * 1000,
+            deploy_timeout_ms=self._launch.step_timeout_s * 1000,
         )
         owner = f"{os.getpid()}-{secrets.token_hex(8)}"
         self.master = JobMaster(
@@ -148,7 +151,8 @@ class MasterProcess:
             nonce_path,
             self._control.address,
             token,
-            LEASE_S,
+            max(LEASE_S, 1.5 * self._launch.heartbeat_timeout_s),
+            self._launch.heartbeat_timeout_s,
             self._module_path,
             None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
         )
@@ -318,7 +322,8 @@ class MasterProcess:
 
     def status(self) -> JobStatus:
         past = self.timeline.past
-        status = describe(self.master, past, self._launch.path, self._spark_ui, self._clock.wall_ms())
+        wall_ms, now_ms = self._clock.wall_ms(), self._clock.now_ms()
+        status = describe(self.master, past, self._launch.path, self._spark_ui, wall_ms, now_ms)
         return msgspec.structs.replace(status, jobmaster_deaths=self._deaths.total, last_death=self._deaths.reason)
 
     def vertex(self, vertex_id: str) -> VertexStatus | None:
@@ -352,6 +357,7 @@ class MasterProcess:
                     self._control.send(session, message)
                 case KillSlot(slot, why):
                     logger.warning("killing the slot in process %d: %s", slot.pid, why)
+                    self._control.send(slot.session, EndProcess(why))  # its threads may still listen
                     # Off this thread: in a JVM that hangs, the call would wait for ever.
                     self._offload.submit("kill", partial(self._slot_job.kill, slot.task_attempt, why), _killed)
                 case RunOffLoop(name, work, done):

@@ -32,6 +32,8 @@ from engine.protocol.messages import (
     Decline,
     Deploy,
     Deployed,
+    EndProcess,
+    Left,
     MasterHeartbeat,
     MasterMessage,
     NotifyAbort,
@@ -114,7 +116,7 @@ class SlotRuntime:
 
     def on_control(self, message: MasterMessage) -> None:
         match message:
-            case Welcome() | MasterHeartbeat():
+            case Welcome() | MasterHeartbeat() | EndProcess():
                 return
             case Shutdown(reason):
                 self._leave()
@@ -124,6 +126,7 @@ class SlotRuntime:
                     self._left = attempt
                     if self._attempt is not None and self._attempt <= attempt:
                         self._leave()
+                self._control.send(Left(attempt))
             case Deploy():
                 self._on_deploy(message)
             case Start(attempt):
@@ -207,6 +210,10 @@ class SlotRuntime:
             )
             for subtask in self._subtasks
         }
+
+    def records_done(self) -> int:
+        """Returns a number that changes with each record of a Python function; the heartbeat thread looks at it."""
+        return sum(subtask.records_done for subtask in self._subtasks)
 
     # --- attempts ---
 
@@ -314,6 +321,7 @@ class SlotRuntime:
             fault_of(error),
             corrupt=isinstance(error, CorruptSnapshot),
             raised=raised_by(error),
+            channel_broken=isinstance(error, ChannelBroken),
         )
         self._control.send(message)
 

@@ -8,12 +8,14 @@ from a slot in a long step, and hears nothing from a stopped process.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
 import os
 import socket
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,14 +33,28 @@ from engine.host.system import LaneOffload, SystemClock
 from engine.network.control import ControlClient
 from engine.network.transport import FlightTransport
 from engine.observe.logs import LogWriter, capturing, slot_name
-from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, OverBudget, Register, SlotMessage, TaskFailed
+from engine.protocol.messages import (
+    Deploy,
+    EndProcess,
+    Heartbeat,
+    LongStep,
+    MasterMessage,
+    OverBudget,
+    Register,
+    SlotMessage,
+    TaskFailed,
+)
+from engine.runtime.running import RUNNING
 from engine.runtime.slot import SlotRuntime
+from engine.runtime.steps import StepWatch
 from engine.store.directory import DirectoryStore
 
 HEARTBEAT_S = 0.25
 LAST_WORDS_S = 1.0
 IDLE_WAIT_S = 0.05
 MESSAGES_PER_STEP = 256
+LONG_STEP_MS = 1000.0
+STACK_FRAMES = 15
 
 
 @dataclass(frozen=True)
@@ -46,7 +62,8 @@ class SlotLaunch:
     """The values that the JobMaster gives every slot, inside Spark's task closure.
 
     `build` returns the graph: loaded by the job's import path, or one that was made in a notebook and travels along.
-    `module_path` is appended to the slot's module search path.
+    The slot ends itself after `lease_s` without its JobMaster. A channel whose peer is silent for `silence_s` is
+    broken. `module_path` is appended to the slot's module search path.
     """
 
     name: str
@@ -56,6 +73,7 @@ class SlotLaunch:
     jobmaster_address: str
     token: str
     lease_s: float
+    silence_s: float
     module_path: tuple[str, ...]
     memory_bytes: int | None = None
 
@@ -80,6 +98,9 @@ class _Slot:
         self._lease_s = launch.lease_s
         self._memory_bytes = launch.memory_bytes
         self._heard_s = time.monotonic()
+        self._task_thread = threading.get_ident()
+        self._task_context = contextvars.copy_context()
+        self._steps = 0
         self._ended = threading.Event()
         self._log_writer = log_writer
         self._clock = SystemClock()
@@ -96,6 +117,7 @@ class _Slot:
             lambda *frame: put(lambda: self._runtime.on_frame(*frame)),
             lambda *grant: put(lambda: self._runtime.on_grant(*grant)),
             lambda *broken: put(lambda: self._runtime.on_channel_broken(*broken)),
+            launch.silence_s,
         )
         self._control = ControlClient(
             launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
@@ -122,19 +144,24 @@ class _Slot:
 
     def run(self) -> None:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-        runtime, mailbox = self._runtime, self._mailbox
         try:
-            idle = False
-            while runtime.shutdown is None:
-                work, done = mailbox.take(self._patience_s() if idle else 0.0), 0
-                while work is not None:
-                    work()
-                    done += 1
-                    work = mailbox.take() if done < MESSAGES_PER_STEP else None
-                idle = not runtime.step()
+            self._task_context.run(self._loop)
         finally:
             self._ended.set()
             self._control.close()
+
+    def _loop(self) -> None:
+        runtime, mailbox = self._runtime, self._mailbox
+        idle = False
+        while runtime.shutdown is None:
+            work, done = mailbox.take(self._patience_s() if idle else 0.0), 0
+            while work is not None:
+                self._steps += 1
+                work()
+                done += 1
+                work = mailbox.take() if done < MESSAGES_PER_STEP else None
+            self._steps += 1
+            idle = not runtime.step()
 
     def _patience_s(self) -> float:
         wakeup = self._runtime.wakeup_ms()
@@ -144,6 +171,8 @@ class _Slot:
 
     def _on_message(self, message: MasterMessage) -> None:
         self._heard_s = time.monotonic()
+        if isinstance(message, EndProcess):
+            end_process(f"the JobMaster wants it to: {message.reason}")
         if isinstance(message, Deploy):
             self._log_writer.rename(slot_name(message.slot))
         self._mailbox.put(lambda: self._runtime.on_control(message))
@@ -156,15 +185,26 @@ class _Slot:
     def _beat(self) -> None:
         """Keeps the lease. A slot without this thread would outlive its job, so it ends with the thread."""
         try:
+            watch = StepWatch(self._clock.now_ms())
             while not self._ended.wait(HEARTBEAT_S):
                 if time.monotonic() - self._heard_s > self._lease_s:
                     end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
-                self._control.send(Heartbeat(self._runtime.totals()))
+                step_ms = watch.look((self._steps, self._runtime.records_done()), self._clock.now_ms())
+                self._control.send(Heartbeat(self._runtime.totals(), self._long_step(step_ms)))
                 self._check_memory()
         except BaseException as error:
             if not self._ended.is_set():
                 end_process(f"its heartbeat thread failed: {error!r}")
             raise
+
+    def _long_step(self, step_ms: float) -> LongStep | None:
+        """Describes where the task thread is, if it has been there for long."""
+        if step_ms < LONG_STEP_MS:
+            return None
+        frame = sys._current_frames().get(self._task_thread)
+        running = self._task_context.get(RUNNING)
+        uid, subtask = (running.uid, str(running.subtask)) if running else ("", "")
+        return LongStep(step_ms, uid, subtask, "".join(traceback.format_stack(frame)[-STACK_FRAMES:]))
 
     def _check_memory(self) -> None:
         used, budget = resident_bytes(), self._memory_bytes

@@ -18,6 +18,8 @@ EXAMPLES = [
     events.SlotRegistered(4711, 2),
     events.Deploying("1.2", 4),
     events.Running("1.2"),
+    events.SlowStep(0, 4711, "clean", "clean[0]", 10_000.0, "File …"),
+    events.SlotKilled(4711, "a slot's task thread hung"),
     events.TaskFailed("a[0]: ", "boom", "Traceback"),
     events.AttemptFailed("1.2", "slot_lost", "gone", slot=1),
     events.Stopped("finished", "all done"),

@@ -26,6 +26,8 @@ SLOT_MESSAGES = [
     ),
     m.Decline(ATTEMPT, 9, SUBTASK, True, "no space left"),
     m.SubtaskFinished(ATTEMPT, SUBTASK),
+    m.Heartbeat({}, m.LongStep(12_000.0, "slow", "slow[0]", "File …")),
+    m.Left(ATTEMPT),
     m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", Fault.JOB),
     m.TaskFailed(ATTEMPT, None, "", "corrupt", "", Fault.OUTSIDE, True),
     m.OverBudget(2, 1),
@@ -39,6 +41,7 @@ MASTER_MESSAGES = [
     m.NotifyComplete(ATTEMPT, 9),
     m.NotifyAbort(ATTEMPT, 9),
     m.Rollback(ATTEMPT),
+    m.EndProcess("it hangs"),
     m.Shutdown("finished"),
     m.MasterHeartbeat(),
 ]

@@ -22,6 +22,7 @@ from engine.protocol.messages import (
     Acknowledge,
     Deploy,
     Deployed,
+    Left,
     NotifyComplete,
     Rollback,
     SlotMessage,
@@ -291,4 +292,4 @@ def test_state_that_is_read_when_its_attempt_is_over_builds_nothing() -> None:
     slot.runtime.on_control(Deploy(AttemptId(1, 2), 0, ["here"], ref, JOB_ID))
     slot.runtime.on_control(Rollback(AttemptId(1, 2)))
     slot.offload.run()
-    assert slot.messages == [] and slot.calls == []
+    assert slot.messages == [Left(AttemptId(1, 2))] and slot.calls == []

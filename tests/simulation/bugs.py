@@ -470,7 +470,7 @@ BUGS = (
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
     PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),
-    PlantedBug("panes are not copied at the barrier", _snapshot_not_copied, ("no_duplicate", "no_loss"), 23),
+    PlantedBug("panes are not copied at the barrier", _snapshot_not_copied, ("no_duplicate", "no_loss"), 14),
     PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 32),
     PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
     PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),

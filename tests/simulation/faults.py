@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -52,6 +53,7 @@ BLOWS = (
     "cancel",
 )
 OVER_BUDGET = "slot is over budget"
+HANGS = "task thread hangs"
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
 
 
@@ -109,6 +111,9 @@ def draw_plan(seed: int) -> Plan:
     apart = Random(f"budget {seed}")  # a generator of its own keeps the other draws of the seed unchanged
     if apart.random() < 0.03:
         blows = sorted([*blows, (apart.random() * STORM_MS, OVER_BUDGET)])
+    hangs = Random(f"hangs {seed}")
+    if hangs.random() < 0.06:
+        blows = sorted([*blows, (hangs.random() * STORM_MS, HANGS)])
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
@@ -146,6 +151,8 @@ class Storm:
             case "slot is over budget" if slot is not None:
                 slot.send(OverBudget(2, 1))
                 world.after(world.delay(1.0), slot, "ends itself", slot.ends)
+            case "task thread hangs" if slot is not None:
+                slot.hang(random.choice((20, 60, 200, math.inf, math.inf)))
             case "slot sleeps" if slot is not None:
                 slot.sleep(random.choice((20, 100, 200)))
             case "slot is cut off" if slot is not None:

@@ -115,6 +115,11 @@ class Operator:
         """Called after the checkpoint was published and committed."""
 
     @property
+    def records_done(self) -> int:
+        """The number of records that were handed to a Python function one by one. Read by other threads."""
+        return 0
+
+    @property
     def blocked(self) -> bool:
         """True while the operator can take no rows, such as a sink whose writes are behind."""
         return False

@@ -36,6 +36,7 @@ class RowOperator(Operator):
         self._lifecycle = function if isinstance(function, Function) else None
         self._schema = schema
         self._records = 0
+        self._done: list[Any] = []  # one item per record of this batch that is done
         self._operator_state = OperatorBackend()
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -48,6 +49,10 @@ class RowOperator(Operator):
 
     def _backend(self) -> KeyedBackend | None:
         return None
+
+    @property
+    def records_done(self) -> int:
+        return self._records + len(self._done)
 
     def snapshot(self, checkpoint: int) -> OperatorSnapshot | None:
         self._call_lifecycle("snapshot_state", checkpoint)
@@ -73,7 +78,7 @@ class RowOperator(Operator):
 
     def _run(self, apply: _Apply, batch: pa.RecordBatch, out: Output) -> None:
         records = records_of(batch)
-        done: list[Any] = []
+        done = self._done
         try:
             result = apply(batch, records, done)
         except SchemaMismatch:
@@ -82,6 +87,7 @@ class RowOperator(Operator):
             where, record = f"record {self._records + len(done) + 1} of this attempt", short(records[len(done)])
             raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error, record) from error
         self._records += len(records)
+        self._done = []
         if result is not None and result.num_rows:
             out.emit(result)
 
