@@ -58,6 +58,7 @@ from engine.protocol.messages import (
     Left,
     MasterHeartbeat,
     MasterMessage,
+    NotBuilt,
     NotifyAbort,
     NotifyComplete,
     OverBudget,
@@ -224,6 +225,8 @@ class JobMaster:
             return []
         if isinstance(message, Register):
             return self._register(message, now_ms)
+        if isinstance(message, NotBuilt):
+            return self._not_built(message)
         slot = self.slots.get(session)
         if slot is None:
             return []  # this slot was given up; its replacement has another session
@@ -325,6 +328,15 @@ class JobMaster:
         killed: list[Action] = [KillSlot(slot, why, silent=failure is AttemptFailure.SLOT_SILENT)]
         lost = self._lose(slot, failure, detail, now_ms, at)
         return killed + (lost or [Note(events.SlotKilled(slot.pid, why))])
+
+    def _not_built(self, message: NotBuilt) -> list[Action]:
+        """Ends the job if its code does not build in a slot: every replacement would find the same."""
+        where = f"the job can't be built in the slot of process {message.pid}: {message.error}"
+        fault = Fault.JOB if message.raised is not None else Fault.OUTSIDE
+        if remedy(Where.JOBMASTER, fault) is not Remedy.END:
+            return [Note(events.TaskFailed("", where, ""))]  # Spark starts another task
+        reason = f"{where}. Ship the job with everything that it imports to every executor"
+        return self._stop(Outcome.FAILED, reason, message.raised)
 
     def _lose(
         self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None

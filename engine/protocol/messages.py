@@ -121,7 +121,26 @@ class OverBudget(msgspec.Struct, frozen=True, tag=True):
     budget_bytes: int
 
 
-SlotMessage = Register | Heartbeat | Left | Deployed | Acknowledge | Decline | SubtaskFinished | TaskFailed | OverBudget
+class NotBuilt(msgspec.Struct, frozen=True, tag=True):
+    """The job can't be built in this slot, so it does not register. It is the job's fault if `raised` is there."""
+
+    pid: int
+    error: str
+    raised: Raised | None
+
+
+SlotMessage = (
+    Register
+    | NotBuilt
+    | Heartbeat
+    | Left
+    | Deployed
+    | Acknowledge
+    | Decline
+    | SubtaskFinished
+    | TaskFailed
+    | OverBudget
+)
 
 # --- JobMaster to slot ---
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from engine.core.errors import raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
@@ -39,6 +40,7 @@ from engine.protocol.messages import (
     Heartbeat,
     LongStep,
     MasterMessage,
+    NotBuilt,
     OverBudget,
     Register,
     SlotMessage,
@@ -108,8 +110,11 @@ class _Slot:
         put = self._mailbox.put
         store = DirectoryStore(launch.store)
         nonce = _nonce(store, launch.nonce_path)
-        graph = launch.build()
         session = uuid.uuid4().hex
+        self._control = ControlClient(
+            launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
+        )
+        graph = self._build(launch)
         transport = FlightTransport(
             launch.name,
             _address_towards(launch.jobmaster_address),
@@ -118,9 +123,6 @@ class _Slot:
             lambda *grant: put(lambda: self._runtime.on_grant(*grant)),
             lambda *broken: put(lambda: self._runtime.on_channel_broken(*broken)),
             launch.silence_s,
-        )
-        self._control = ControlClient(
-            launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
         )
         self._runtime = SlotRuntime(
             ExecutionGraph(graph).plan,
@@ -134,6 +136,17 @@ class _Slot:
         self._control.send(
             Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint, partition)
         )
+
+    def _build(self, launch: SlotLaunch) -> JobGraph:
+        """Builds the job. If that fails, the JobMaster hears why; Spark alone would try again without a word."""
+        try:
+            return launch.build()
+        except Exception as error:
+            self._ended.set()
+            self._control.send(NotBuilt(os.getpid(), f"{type(error).__name__}: {error}", raised_by(error)))
+            self._control.close()
+            time.sleep(LAST_WORDS_S)  # leaves time to send the message
+            raise
 
     def send(self, message: SlotMessage) -> None:
         """Sends a message of the runtime; writes a failure of the job's own code to the log of its operator, too."""

@@ -22,7 +22,7 @@ from engine.jobmaster.events import Aborted
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.manifest import SubtaskState, Timings
-from engine.protocol.messages import Acknowledge, Deployed, Left, Register, Rollback, TaskFailed
+from engine.protocol.messages import Acknowledge, Deployed, Left, NotBuilt, Register, Rollback, TaskFailed
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.memory import MemoryStore
 from tests.observe.answering import AnsweringRun
@@ -248,6 +248,19 @@ def test_a_function_that_always_raises_ends_the_job_with_the_author_s_line(desk:
     assert stop.reason == "subtask 2: boom (the same error 3 times without a checkpoint in between)"
     noted = [action.event for action in desk.other if isinstance(action, Note)]
     assert [e.raised.line for e in noted if isinstance(e, events.AttemptFailed) and e.raised] == ["job.py:7"] * 2
+
+
+@pytest.mark.promise("H8")
+def test_a_job_that_does_not_build_in_a_slot_ends_and_a_slot_that_can_not_read_it_now_is_tried_again(
+    desk: Desk,
+) -> None:
+    desk.tick(0)
+    desk.do(desk.master.on_message("s0", NotBuilt(7, "OSError: away", None), 0), 0)
+    assert desk.master.phase is Phase.WAITING and desk.stops == []
+    desk.do(desk.master.on_message("s1", NotBuilt(8, "JobError: it needs the module 'x'", BOOM), 0), 0)
+    (stop,) = desk.stops
+    assert stop.outcome is Outcome.FAILED and stop.raised == BOOM
+    assert "can't be built in the slot of process 8: JobError: it needs the module 'x'" in stop.reason
 
 
 def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(
