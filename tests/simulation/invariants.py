@@ -32,7 +32,8 @@ from tests.simulation.world import Violation
 
 
 class Checker:
-    def __init__(self, store: SimStore, spec: JobSpec, mode: CheckpointingMode) -> None:
+    def __init__(self, store: SimStore, spec: JobSpec, mode: CheckpointingMode, job: str = "job") -> None:
+        self._job = job
         self.epochs: list[Manifest] = []
         self.records: list[LogRecord] = []
         self.visible = 0  # epochs that are committed to every table
@@ -51,14 +52,14 @@ class Checker:
     # --- events of the store ---
 
     def _created(self, path: str, data: bytes) -> None:
-        if path.startswith("job/log/"):
+        if path.startswith(f"{self._job}/log/"):
             self._logged(path, msgspec.json.decode(data, type=LogRecord))
         elif "/_spark_metadata/" in path and not path.endswith(".json"):
             self._committed_epoch(path, data)
 
     def _deleted(self, path: str) -> None:
         newest = self.epochs[-1] if self.epochs else None
-        if path in self._published_files or path.startswith("job/log/") or "/_spark_metadata/" in path:
+        if path in self._published_files or path.startswith(f"{self._job}/log/") or "/_spark_metadata/" in path:
             raise Violation("durable", f"{path} was published and is deleted")
         if newest is None:
             return
@@ -71,7 +72,7 @@ class Checker:
     def _logged(self, path: str, record: LogRecord) -> None:
         last = self.records[-1] if self.records else None
         number = last.number + 1 if last else 1
-        if record.number != number or path != f"job/log/{number:010d}.json":
+        if record.number != number or path != f"{self._job}/log/{number:010d}.json":
             raise Violation("log", f"{path} holds record {record.number} where {number} is due")
         if record.kind is RecordKind.FENCE:
             if record.generation != (last.generation + 1 if last else 1):
@@ -199,7 +200,7 @@ class Checker:
 
     def read_as_spark(self, table: str) -> None:
         """Checks that Spark's file-sink log names exactly the files of the committed epochs, each once."""
-        prefix = f"job/tables/{table}/_spark_metadata/"
+        prefix = f"{self._job}/tables/{table}/_spark_metadata/"
         names = [p.removeprefix(prefix) for p in self._store.durable if p.startswith(prefix)]
         names = [name for name in names if name[0].isdigit()]  # Spark looks at nothing else
         compacts = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
