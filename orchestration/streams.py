@@ -44,6 +44,10 @@ class StreamConfig(dg.Config):
         "written again",
     )
 
+    allow_non_restored_state: bool = Field(
+        default=False, description="drop state, positions and tables of operators that the job no longer has"
+    )
+
     @classmethod
     def of(cls, launch: MasterLaunch) -> "StreamConfig":
         """Returns the config that starts a job again with its last parameters, parallelism and store.
@@ -58,6 +62,7 @@ class StreamConfig(dg.Config):
             options,
             params={**options.params, **self.params},
             parallelism=self.parallelism or options.parallelism,
+            allow_non_restored_state=self.allow_non_restored_state,
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.core.authors import raised
 from engine.protocol.failures import Fault, Raised
 
@@ -44,6 +46,20 @@ class RaisedInSlot(WeirError):
     def __init__(self, raised: Raised) -> None:
         super().__init__(f"{raised.position} {raised.record}\n{raised.traceback or raised.message}".strip())
         self.raised = raised
+
+
+class IncompatibleJob(WeirError):
+    """The job has changed so that it can't go on from its newest epoch. `rows`: operator, what changed, what to do."""
+
+    def __init__(self, summary: str, rows: Sequence[tuple[str, str, str]]) -> None:
+        lines = [f"  {uid}: {what}. What to do: {fix}" for uid, what, fix in rows]
+        super().__init__("\n".join([f"{summary}:", *lines]))
+        self.summary = summary
+        self.rows = list(rows)
+
+
+class StateUnclaimed(WeirError):
+    """A function no longer asks for a state that the snapshot holds."""
 
 
 class UserFunctionError(WeirError):

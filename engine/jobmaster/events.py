@@ -64,6 +64,13 @@ class SlotRegistered(Event, frozen=True):
     registered: int
 
 
+class StateDropped(Event, frozen=True):
+    """The job goes on without this operator's state, positions or output, because the user allowed it."""
+
+    uid: str
+    what: str
+
+
 class Deploying(Event, frozen=True):
     """Slots build the subtasks of this attempt from the state of `epoch`, or without state if it is None."""
 
@@ -216,6 +223,7 @@ AnyEvent = (
     | ClaimLost
     | SlotsMissing
     | SlotRegistered
+    | StateDropped
     | Deploying
     | Running
     | SlowStep

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed, TargetTaken, fault_of
+from engine.core.errors import CorruptSnapshot, IncompatibleJob, StoreError, SyncFailed, TargetTaken, fault_of
 from engine.core.sinks import Committer
-from engine.graph.compatibility import incompatibility
+from engine.graph.compatibility import differences
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
@@ -97,7 +97,8 @@ class MasterConfig:
     A broken channel is reported as the cause of a failure if no other cause shows up within `cause_grace_ms`.
     The job fails after `same_error_limit` equal errors of its own code without an epoch in between. `retry_ms` is the
     wait before the JobMaster asks the store again; while the job is claimed, it waits longer after each error. Every
-    `slots_timeout_ms` it notes that slots are missing.
+    `slots_timeout_ms` it notes that slots are missing. `allow_non_restored_state`: state that no operator claims any
+    more is dropped.
     """
 
     slots_timeout_ms: float = 60_000
@@ -109,6 +110,7 @@ class MasterConfig:
     cause_grace_ms: float = 2_000
     same_error_limit: int = 3
     retry_ms: float = 50
+    allow_non_restored_state: bool = False
 
 
 @dataclass
@@ -143,7 +145,14 @@ class JobMaster:
         self.rates = Rates()
         self._current: Attempt | None = None
         self._publisher = Publisher(
-            execution.graph, epoch_log, committers, wall_ms, self.config.retry_ms, self._off_loop, self._publication_is
+            execution.graph,
+            epoch_log,
+            committers,
+            wall_ms,
+            self.config.retry_ms,
+            self.config.allow_non_restored_state,
+            self._off_loop,
+            self._publication_is,
         )
         self._restarts = Restarts(execution.graph.restart, self.config.same_error_limit)
         self._owner = owner
@@ -392,17 +401,15 @@ class JobMaster:
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
             return self._stop(Outcome.FAILED, self._corrupt(str(error)))
-        if isinstance(error, TargetTaken):
+        if isinstance(error, IncompatibleJob | TargetTaken):
             return self._stop(Outcome.FAILED, str(error))
         if error is not None:
             return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
-        why_not = incompatibility(self.execution.graph, manifest) if manifest is not None else None
-        if why_not is not None:
-            return self._stop(Outcome.FAILED, why_not)
+        dropped = differences(self.execution.graph, manifest) if manifest is not None else []
         self._publisher.go_on_from(manifest)
         self.phase = Phase.WAITING
         self._since_ms = now_ms
-        return self._deploy_if_ready(now_ms)
+        return [*(Note(events.StateDropped(one.uid, one.what)) for one in dropped), *self._deploy_if_ready(now_ms)]
 
     def _corrupt(self, what: str) -> str:
         epoch = self.newest.epoch if self.newest else 0

@@ -17,16 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.core.errors import JobFailed, RaisedInSlot, SparkLost, WeirError, raised_by
+from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
+from engine.host.descriptors import raise_descriptor_limit
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import AnyEvent, AttemptFailed
 from engine.observe.client import JobClient
 from engine.process.master_process import MasterProcess
+from engine.process.upgrade import check_upgrade
+from engine.snapshot.epoch_log import EpochLog
 from engine.spark.session import is_local, spark_master_of
-from engine.store.directory import check_directory
+from engine.store.directory import DirectoryStore, check_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,11 +41,17 @@ logger = logging.getLogger("weir.master")
 class AttachedJob:
     """A job that runs beside the code that started it. `client` watches and manages it, as `weir` does."""
 
-    def __init__(self, session: SparkSession, graph: JobGraph, store: str | Path) -> None:
+    def __init__(
+        self, session: SparkSession, graph: JobGraph, store: str | Path, allow_non_restored_state: bool = False
+    ) -> None:
         self.client = JobClient(str(Path(store).absolute()), graph.name)
         if self.client.alive():
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
         check_directory(self.client.store)
+        epoch_log = EpochLog(DirectoryStore(self.client.store), JobPaths(graph.name))
+        if dropped := check_upgrade(graph, epoch_log, allow_non_restored_state):
+            print(dropped)
+        raise_descriptor_limit()
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
         launch = MasterLaunch(
@@ -51,6 +61,7 @@ class AttachedJob:
             max_slots=slots,
             spark_master=spark_master_of(session),
             id=secrets.token_hex(8),
+            allow_non_restored_state=allow_non_restored_state,
         )
         self._launch = launch
         self._folder = RunFolder(launch.store, launch.name)

@@ -466,7 +466,7 @@ BUGS = (
     PlantedBug("no alignment", _no_alignment, ("ledger",), 20),
     PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 20),
     PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 1),
-    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 64),
+    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 157),
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
     PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),
