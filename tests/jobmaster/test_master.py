@@ -20,6 +20,7 @@ from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.events import Aborted
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
+from engine.protocol.epoch_records import Created
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.manifest import SubtaskState, Timings
 from engine.protocol.messages import Acknowledge, Deployed, Left, NotBuilt, Register, Rollback, TaskFailed
@@ -171,6 +172,29 @@ def test_a_failed_attempt_is_tried_again_in_time_and_nothing_runs_until_then(des
     assert desk.master.phase is Phase.RESTARTING and desk.master.stats.running_since_ms is None
     assert desk.master.wakeup_ms() == 110
     assert desk.tick(109) is Phase.RESTARTING and desk.tick(110) is Phase.WAITING
+
+
+def test_a_publication_whose_outcome_is_unknown_wakes_the_jobmaster_when_it_has_to_ask_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeat would wake it too, and much later: readers wait for the epoch meanwhile."""
+    asked: list[Created] = []
+
+    def unknown(*_: object) -> Created:
+        asked.append(Created.UNKNOWN)
+        return Created.UNKNOWN
+
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+    monkeypatch.setattr(EpochLog, "append", unknown)
+    desk.do(desk.master.trigger_checkpoint(10)[1], 10)
+    desk.acknowledge(1, 10)
+    assert len(asked) == 1 and desk.master.wakeup_ms() == 60
+    desk.tick(59)
+    assert len(asked) == 1
+    desk.tick(60)
+    assert len(asked) == 2 and desk.master.wakeup_ms() == 110
 
 
 def test_totals_of_an_attempt_that_is_over_are_not_shown_for_the_next_one(tmp_path: Path) -> None:
