@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from engine.cli.shared import Store, console, errors
+from engine.cli.shared import Store, console, errors, print_raised
 from engine.core.errors import JobError, WeirError
 from engine.host.launch import (
     HEARTBEAT_TIMEOUT_S,
@@ -166,6 +166,7 @@ def finish(ended: MasterExit, launch: MasterLaunch) -> None:
     """Prints how the job ended and where its tables are; a failure ends `weir` with exit code 1."""
     if ended.outcome in (Outcome.FAILED, Outcome.FENCED):
         errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {escape(ended.reason)}")
+        print_raised(ended.raised)
         errors.print(f"log: {RunFolder(launch.store, launch.name).log_file}", highlight=False)
         raise typer.Exit(1)
     console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)

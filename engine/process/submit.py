@@ -26,8 +26,9 @@ from engine.process.upgrade import check_upgrade, newest_committers
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import as_forked, fork, go_back, newest_intact
 from engine.spark.conf import resolved
+from engine.spark.java import find_java
 from engine.spark.session import default_max_slots, is_local
-from engine.store.directory import DirectoryStore
+from engine.store.directory import DirectoryStore, check_directory
 
 
 class FromSnapshot(Enum):
@@ -53,8 +54,9 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
             f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a "
             "lower --parallelism"
         )
+    check_directory(store)
+    find_java()  # a JobMaster would look for one for ever
     resolved(options.conf, os.environ)
-    _check_store(store)
     if JobClient(str(store), graph.name).alive():
         raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")
     for file in options.py_files:
@@ -142,16 +144,3 @@ def _pause() -> None:
 
 def _owner() -> str:
     return f"cli-{secrets.token_hex(8)}"
-
-
-def _check_store(store: str | Path) -> None:
-    folder = Path(store).absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_bytes(b"weir")
-        probe.unlink()
-    except OSError as error:
-        raise WeirError(
-            f"the store {folder} can't be written: {error.strerror}; choose another with --store"
-        ) from error

@@ -105,8 +105,8 @@ class RowOperator(Operator):
         except SchemaMismatch:
             raise
         except Exception as error:
-            where = f"record {self._records + len(done) + 1} of this attempt, {short(records[len(done)])}"
-            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error) from error
+            where, record = f"record {self._records + len(done) + 1} of this attempt", short(records[len(done)])
+            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error, record) from error
         self._records += len(records)
         self._done = []
         if result is not None and result.num_rows:
