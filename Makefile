@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo ui drill test test-system lint bench simulate chaos promises lock clean
+.PHONY: help demo ui drill test test-system lint bench simulate chaos mutants promises lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,6 +11,9 @@ STAMP := $(VENV)/.stamp
 SEEDS ?= 2000
 START ?= 0
 QUICK ?=
+N ?= 150
+SEED ?= 0
+AGAIN ?=
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -43,11 +46,12 @@ test-system: $(STAMP) ## run the tests with Dagster's real daemon and webserver,
 	  { echo "The browser test needs chromium on PATH (Debian: apt-get install chromium)." >&2; exit 1; }
 	@$(BIN)/python -m pytest -q tests/system tests/browser
 
-lint: $(STAMP) ## run ruff, mypy and the import contracts
+lint: $(STAMP) ## run ruff, mypy, the import contracts, and an audit of the dependencies where advisories can be had
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy engine checks orchestration
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.audit
 
 bench: $(STAMP) ## measure Weir beside its peers, fifteen minutes (QUICK=1: one minute; ONLY=scale: only that bench)
 	@$(BIN)/python -m benchmarks.run $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only $(ONLY))
@@ -57,6 +61,9 @@ simulate: $(STAMP) ## run simulated jobs with faults, one per seed (SEEDS=2000 S
 
 chaos: $(STAMP) ## break every process and the store of a real job at random, then judge every row (SEED=1 MINUTES=5)
 	@$(BIN)/python -m tests.chaos.run --seed $(or $(SEED),1) --minutes $(or $(MINUTES),5)
+
+mutants: $(STAMP) ## change the engine in N small ways, and see which changes no test notices (N=150 SEED=0; AGAIN=1: the survivors)
+	@$(BIN)/python -m tests.mutants.run --count $(N) --seed $(SEED) $(if $(filter 1,$(AGAIN)),--again)
 
 promises: $(STAMP) ## print which tests show which promise of docs/promises.md
 	@$(BIN)/python -m tests.promises

@@ -30,8 +30,10 @@ from engine.protocol.messages import (
     Deploy,
     Deployed,
     Heartbeat,
+    Left,
     MasterMessage,
     Register,
+    Rollback,
     SlotMessage,
     SubtaskFinished,
     SubtaskTotals,
@@ -114,6 +116,8 @@ class _Slot:
                 self._subtasks = [SubtaskId(vertex, index) for vertex in (SOURCE, WINDOWS)]
                 read_ms = self._plane.manifest_read_ms(attempt) if restore else 0.0
                 self._plane.to_master(at_ms + BUILD_MS + read_ms, self, Deployed(attempt))
+            case Rollback(attempt):
+                self._plane.to_master(at_ms, self, Left(attempt))
             case Trigger(attempt, checkpoint):
                 for subtask in self._subtasks:
                     ack = self._snapshot(subtask, attempt, checkpoint)

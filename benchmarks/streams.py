@@ -69,7 +69,7 @@ def _measure(channels: int, messages: int) -> StreamCosts:
 
 
 def _transport(on_frame: Callable[..., None]) -> FlightTransport:
-    return FlightTransport("scale", HOST, TOKEN, on_frame, lambda *grant: None, lambda *broken: None)
+    return FlightTransport("scale", HOST, TOKEN, on_frame, lambda *grant: None, lambda *broken: None, silence_s=60)
 
 
 def _connect(

@@ -44,6 +44,7 @@ def running(job: str, sinks: Mapping[str, SinkStatus] | None = None) -> JobStatu
         attempt=1,
         parallelism=3,
         slots_needed=3,
+        waiting_ms=None,
         guarantee="exactly once",
         started_at_ms=0,
         uptime_ms=0,

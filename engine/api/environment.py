@@ -122,11 +122,12 @@ class StreamEnvironment:
             return self._restart
         return NoRestart() if self.checkpoints.interval_ms is None else ExponentialDelay()
 
-    def from_source(self, source: Source, schema: pa.Schema | str, uid: str) -> DataStream:
+    def from_source(self, source: Source, schema: pa.Schema | str, uid: str, digest: bool = False) -> DataStream:
         """Returns the stream of a source's records, which have the given schema.
 
         By its `uid` a restarted job finds the positions in the source again. A source that knows the number of its
-        splits has at most that parallelism.
+        splits has at most that parallelism. `digest` adds a digest of the records to the ledger, for
+        drills. It costs about as much as a simple columnar job.
         """
         parsed = parse_schema(schema)
         try:
@@ -137,7 +138,7 @@ class StreamEnvironment:
         if most == 0:
             raise JobError(f"source {uid!r} has no splits")
         parallelism = self.parallelism if most is None else min(self.parallelism, most)
-        node = self.graph.add_source(SourceSpec(uid, source, parsed, None), parallelism)
+        node = self.graph.add_source(SourceSpec(uid, source, parsed, None, digest), parallelism)
         return DataStream(self, node, parsed)
 
     def from_spark(self, frame: DataFrameLike, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
@@ -170,14 +171,15 @@ class StreamEnvironment:
         check_name("job", name)
         return self.graph.translate(name, self.checkpoints, self.restart, self.max_parallelism, code)
 
-    def execute(self, name: str) -> None:
+    def execute(self, name: str, *, allow_non_restored_state: bool = False) -> None:
         """Runs the job on the environment's Spark session until it ends.
 
-        If a job of this name has run before, it goes on from its last epoch.
+        If a job of this name has run before, it goes on from its last epoch. If operators are gone since then, the job
+        is refused, unless `allow_non_restored_state` drops their state.
         """
-        self.execute_async(name).wait()
+        self.execute_async(name, allow_non_restored_state=allow_non_restored_state).wait()
 
-    def execute_async(self, name: str) -> AttachedJob:
+    def execute_async(self, name: str, *, allow_non_restored_state: bool = False) -> AttachedJob:
         """Starts the job on the environment's Spark session and returns at once, for notebooks.
 
         The returned job can be watched, cancelled and waited for.
@@ -187,4 +189,4 @@ class StreamEnvironment:
 
         if self._spark is None:
             raise JobError("there is no Spark session to execute on: write StreamEnvironment(spark), or use `weir run`")
-        return AttachedJob(self._spark, self.build(name), self._store)
+        return AttachedJob(self._spark, self.build(name), self._store, allow_non_restored_state)

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from engine.core.errors import JavaNotFound
+from engine.host.descriptors import ENOUGH, raise_descriptor_limit
 from engine.spark.java import JavaHome, find_java, prepare_environment
+from engine.store.directory import no_links
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -48,6 +50,7 @@ def run_doctor(store: str | None = None, *, deep: bool = False) -> list[Check]:
         _check_import("pyarrow", "pyarrow.flight"),
         check_machine(cores(), memory_bytes()),
         check_loopback(),
+        check_descriptors(raise_descriptor_limit()),
         *(check_store(store) if store is not None else ()),
         *check_scratch(),
         *([check_spark(java)] if deep and isinstance(java, JavaHome) else ()),
@@ -100,6 +103,14 @@ def check_loopback() -> Check:
     except OSError as error:
         return Check("loopback", False, f"127.0.0.1: {error}", "Bring the interface `lo` up (`ip link set lo up`).")
     return Check("loopback", True, "127.0.0.1 accepts connections")
+
+
+def check_descriptors(limit: int) -> Check:
+    """Checks how many files and sockets a process of a job may have open, after it has raised its own limit."""
+    if limit >= ENOUGH:
+        return Check("open files", True, f"{limit} per process")
+    advice = f"Raise the hard limit to {ENOUGH} or more (`ulimit -Hn`, or `nofile` in /etc/security/limits.conf)."
+    return Check("open files", False, f"{limit} per process, {ENOUGH} needed", advice)
 
 
 def check_store(store: str) -> Iterator[Check]:
@@ -230,14 +241,17 @@ def _check_durable_create(directory: Path) -> Check:
             file.write(b"weir")
             file.flush()
             os.fsync(file.fileno())
-        os.link(draft, record)
+        try:
+            os.link(draft, record)
+        except OSError as error:
+            return Check(name, False, "hard links do not work here", no_links(directory.parent, error))
         folder = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
     except OSError as error:
-        return Check(name, False, f"fsync or link failed: {error.strerror}", "Choose a file system with hard links.")
+        return Check(name, False, f"fsync failed: {error.strerror}", "Choose another file system.")
     try:
         os.link(draft, record)
     except FileExistsError:

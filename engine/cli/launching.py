@@ -10,13 +10,21 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from engine.cli.shared import Store, console, errors
+from engine.cli.shared import Store, console, errors, print_raised
 from engine.core.errors import JobError, WeirError
-from engine.host.launch import SLOTS_TIMEOUT_S, LaunchOptions, MasterLaunch
+from engine.host.launch import (
+    HEARTBEAT_TIMEOUT_S,
+    SLOTS_TIMEOUT_S,
+    SLOW_STEP_S,
+    STEP_TIMEOUT_S,
+    LaunchOptions,
+    MasterLaunch,
+)
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.settings import read_settings
 from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch
+from engine.spark.conf import literal_secrets
 
 JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
 Param = Annotated[list[str] | None, typer.Option(help="parameter of the job, NAME=VALUE (weir describe lists them)")]
@@ -29,13 +37,24 @@ _MaxSlots = Annotated[
     typer.Option(min=1, help="number of task slots that Spark gets (default: the number of cores, at least 4)"),
 ]
 _SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
+_HeartbeatTimeout = Annotated[
+    float, typer.Option(min=1, help="seconds without a sign of life after which a slot or a channel counts as lost")
+]
+_SlowStep = Annotated[
+    float, typer.Option(min=0.5, help="seconds after which one call of a function, or another step, is reported")
+]
+_StepTimeout = Annotated[float, typer.Option(min=1, help="seconds after which a slot that hangs in a step is killed")]
 _Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
-_Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
+_Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE; a secret as NAME=env:VARIABLE")]
 _PyFiles = Annotated[
     list[str] | None,
     typer.Option(help="archive of code for workers on other machines (default: the one that weir package makes)"),
 ]
 _SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
+_AllowNonRestored = Annotated[
+    bool,
+    typer.Option("--allow-non-restored-state", help="drop state, positions and tables of operators that are gone"),
+]
 _Rewind = Annotated[
     bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide what later epochs published")
 ]
@@ -71,10 +90,14 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
         name: _Name = None,
         max_slots: _MaxSlots = None,
         slots_timeout: _SlotsTimeout = SLOTS_TIMEOUT_S,
+        heartbeat_timeout: _HeartbeatTimeout = HEARTBEAT_TIMEOUT_S,
+        slow_step: _SlowStep = SLOW_STEP_S,
+        step_timeout: _StepTimeout = STEP_TIMEOUT_S,
         master: _Master = "",
         conf: _Conf = None,
         py_files: _PyFiles = None,
         slot_memory: _SlotMemory = None,
+        allow_non_restored_state: _AllowNonRestored = False,
         rewind: _Rewind = False,
         fork_name: _Fork = None,
         allow_replay: _AllowReplay = False,
@@ -86,10 +109,14 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
             parallelism=parallelism,
             max_slots=max_slots,
             slots_timeout_s=slots_timeout,
+            heartbeat_timeout_s=heartbeat_timeout,
+            slow_step_s=slow_step,
+            step_timeout_s=step_timeout,
             spark_master=master,
             conf=_pairs("--conf", conf),
             py_files=py_files or [],
             slot_memory_mb=slot_memory,
+            allow_non_restored_state=allow_non_restored_state,
         )
         command(options, store, GoBack(rewind, fork_name, allow_replay))
 
@@ -115,7 +142,12 @@ def _pairs(flag: str, pairs: list[str] | None) -> dict[str, str]:
 
 
 def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
-    """Checks the start, makes the chosen epoch the one to go on from, and prints which one that is."""
+    """Checks the start, makes the chosen epoch the one to go on from, and prints what is special about it."""
+    for name in literal_secrets(options.conf):
+        errors.print(
+            f"[yellow]--conf {escape(name)} looks like a secret, and every user of this machine can read a command "
+            f"line: put it into an environment variable and write --conf {escape(name)}=env:VARIABLE[/]"
+        )
     launch = plan_launch(options, store)
     if sum([back.rewind, back.fork_name is not None, back.allow_replay]) > 1:
         raise WeirError("choose one of --rewind, --fork and --allow-replay")
@@ -124,8 +156,9 @@ def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
     elif back.rewind or back.allow_replay:
         said = choose_snapshot(launch, FromSnapshot.REWIND if back.rewind else FromSnapshot.ALLOW_REPLAY)
     else:
-        return launch
-    console.print(said, highlight=False)
+        said = choose_snapshot(launch, FromSnapshot.LAST)
+    if said:
+        console.print(said, highlight=False)
     return launch
 
 
@@ -133,6 +166,7 @@ def finish(ended: MasterExit, launch: MasterLaunch) -> None:
     """Prints how the job ended and where its tables are; a failure ends `weir` with exit code 1."""
     if ended.outcome in (Outcome.FAILED, Outcome.FENCED):
         errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {escape(ended.reason)}")
+        print_raised(ended.raised)
         errors.print(f"log: {RunFolder(launch.store, launch.name).log_file}", highlight=False)
         raise typer.Exit(1)
     console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)

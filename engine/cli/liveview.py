@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.jobmaster.status import Flow, JobStatus
+from engine.protocol.messages import LongStep
 
 _BAR = 10
 
@@ -19,7 +20,7 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
         (status.job, "bold"),
         "  ",
         (status.phase.value, "green" if status.running else "yellow"),
-        f" ({len(status.slots)} of {status.slots_needed} slots)",
+        f" ({slots_line(status)})",
         f"  generation {status.generation}, attempt {status.attempt}, restarts {status.restarts}"
         f"  ·  up {span(status.uptime_ms)}  ·  {status.guarantee}",
     )
@@ -37,14 +38,31 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
             shares(vertex),
         )
     parts: list[RenderableType] = [head, table, Text(checkpoint_line(status), style="cyan")]
+    for slot in status.slots:
+        if slot.slow_step is not None:
+            parts.append(Text(slow_line(slot.slot, slot.slow_step), style="bold yellow"))
     if (failure := status.last_failure) is not None:
         parts.append(Text(f"last failure: {failure.cause}: {failure.detail}", style="yellow"))
+        if failure.raised is not None and failure.raised.traceback:
+            parts.append(Text(failure.raised.traceback.rstrip(), style="bright_black"))
     if status.jobmaster_deaths:
         died = f"JobMasters that died: {status.jobmaster_deaths}, the last by: {status.last_death}"
         parts.append(Text(died, style="yellow"))
     if note:
         parts.append(Text(note, style="bold magenta"))
     return Panel(Group(*parts), title="weir", title_align="left", border_style="blue")
+
+
+def slots_line(status: JobStatus) -> str:
+    count_of = f"{len(status.slots)} of {status.slots_needed} slots"
+    return count_of if status.waiting_ms is None else f"registered {count_of} after {status.waiting_ms / 1000:.0f} s"
+
+
+def slow_line(slot: int | None, step: LongStep) -> str:
+    """Says where a task thread has been for long: the operator, and the two last lines of its stack."""
+    where = f" in operator {step.uid!r} ({step.subtask})" if step.uid else ""
+    stack = " ".join(line.strip() for line in step.stack.strip().splitlines()[-2:])
+    return f"slot {slot} has been in one step for {step.for_ms / 1000:.0f} s{where}: {stack}"
 
 
 def checkpoint_line(status: JobStatus) -> str:
@@ -65,7 +83,7 @@ def checkpoint_line(status: JobStatus) -> str:
 def plain_line(status: JobStatus) -> str:
     """Returns one line per update, for an output that is not a terminal."""
     if not status.running:
-        return f"{status.phase.value} ({len(status.slots)} of {status.slots_needed} slots registered)"
+        return f"{status.phase.value} ({slots_line(status)})"
     rows = status.vertices[0].rows_in_per_s
     return f"{status.phase.value}  {count(rows)} rows/s in  {checkpoint_line(status)}"
 

@@ -35,7 +35,7 @@ class Clock(Protocol):
 
 
 class Transport(Protocol):
-    """The data channels between slots. No method blocks."""
+    """The data channels between slots. No method blocks or raises; a channel that breaks is reported later."""
 
     def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None:
         """Connects to the receiver of this channel."""
@@ -47,7 +47,10 @@ class Transport(Protocol):
         """Tells the sender of this channel how many bytes it may send in total since the attempt began."""
 
     def close(self, attempt: AttemptId) -> None:
-        """Closes every channel of this attempt; its late frames and grants are dropped."""
+        """Closes every channel of this attempt and of earlier ones. What is sent or granted on them later is dropped.
+
+        The other end of each channel hears that it broke. Frames and grants that had arrived may still be delivered.
+        """
 
 
 class Offload(Protocol):

@@ -11,6 +11,9 @@ from pathlib import Path
 import msgspec
 
 SLOTS_TIMEOUT_S = 60.0
+HEARTBEAT_TIMEOUT_S = 10.0
+SLOW_STEP_S = 10.0
+STEP_TIMEOUT_S = 300.0
 
 
 class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +21,10 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     A JobMaster whose deciding thread, or whose Spark, does not answer for `jobmaster_timeout_s` is replaced.
     `path` is the job's import path, `conf` is Spark's configuration. An empty `spark_master` means a Spark on this
-    machine.
+    machine. A slot, or a channel between two, counts as lost after `heartbeat_timeout_s` without a sign of life. A
+    step of a slot (such as one call of a function) that takes `slow_step_s` is reported, and after `step_timeout_s` the
+    slot is killed; deploying may take as long. `allow_non_restored_state`: state that no operator of the job claims any
+    more is dropped.
     """
 
     path: str
@@ -27,12 +33,15 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int | None = None
     max_slots: int | None = None
     slots_timeout_s: float = SLOTS_TIMEOUT_S
-    heartbeat_timeout_s: float = 10.0
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
+    slow_step_s: float = SLOW_STEP_S
+    step_timeout_s: float = STEP_TIMEOUT_S
     jobmaster_timeout_s: float = 30.0
     spark_master: str = ""
     conf: dict[str, str] = {}
     py_files: list[str] = []
     slot_memory_mb: int | None = None
+    allow_non_restored_state: bool = False
 
 
 class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):

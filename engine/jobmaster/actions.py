@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.jobmaster.events import AnyEvent
 from engine.jobmaster.slot_pool import SlotInfo
+from engine.protocol.failures import Raised
 from engine.protocol.messages import MasterMessage
 
 
@@ -27,10 +28,14 @@ class Send:
 
 @dataclass(frozen=True)
 class KillSlot:
-    """Ends a slot that hangs, so that Spark replaces it. Spark does not notice a hung task by itself."""
+    """Ends a slot that hangs, so that Spark replaces it. Spark does not notice a hung task by itself.
+
+    `silent` is True if nothing is heard from the slot: then its machine may be unreachable too.
+    """
 
     slot: SlotInfo
     why: str
+    silent: bool
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,11 @@ class Note:
 
 @dataclass(frozen=True)
 class Stop:
+    """The job is over. `raised` is the error of its own code that ended it, if it was one."""
+
     outcome: Outcome
     reason: str
+    raised: Raised | None = None
 
 
 Action = Send | KillSlot | RunOffLoop | Note | Stop

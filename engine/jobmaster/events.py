@@ -10,6 +10,8 @@ import re
 
 import msgspec
 
+from engine.protocol.failures import Raised
+
 
 def _kind(name: str) -> str:
     """Returns the name of an event's class as it stands in JSON: `AttemptFailed` is `attempt_failed`."""
@@ -62,6 +64,13 @@ class SlotRegistered(Event, frozen=True):
     registered: int
 
 
+class StateDropped(Event, frozen=True):
+    """The job goes on without this operator's state, positions or output, because the user allowed it."""
+
+    uid: str
+    what: str
+
+
 class Deploying(Event, frozen=True):
     """Slots build the subtasks of this attempt from the state of `epoch`, or without state if it is None."""
 
@@ -73,12 +82,31 @@ class Running(Event, frozen=True):
     attempt: str
 
 
+class SlowStep(Event, frozen=True):
+    """The task thread of a slot has been in one step for long. `stack` says where; the slot is not killed yet."""
+
+    slot: int | None
+    pid: int
+    uid: str
+    subtask: str
+    for_ms: float
+    stack: str
+
+
+class SlotKilled(Event, frozen=True):
+    """The JobMaster killed a slot that took part in no attempt. One that did fails its attempt, which says why."""
+
+    pid: int
+    why: str
+
+
 class TaskFailed(Event, frozen=True):
-    """A subtask could not go on. `detail` is the traceback."""
+    """A subtask could not go on. `detail` is the whole traceback, `raised` the part that is the author's."""
 
     where: str
     error: str
     detail: str
+    raised: Raised | None = None
 
 
 class AttemptFailed(Event, frozen=True):
@@ -91,6 +119,7 @@ class AttemptFailed(Event, frozen=True):
     vertex: str = ""
     subtask: int | None = None
     slot: int | None = None
+    raised: Raised | None = None
 
 
 class Stopped(Event, frozen=True):
@@ -98,6 +127,7 @@ class Stopped(Event, frozen=True):
 
     outcome: str
     reason: str
+    raised: Raised | None = None
 
 
 # --- a checkpoint ---
@@ -193,8 +223,11 @@ AnyEvent = (
     | ClaimLost
     | SlotsMissing
     | SlotRegistered
+    | StateDropped
     | Deploying
     | Running
+    | SlowStep
+    | SlotKilled
     | TaskFailed
     | AttemptFailed
     | Stopped

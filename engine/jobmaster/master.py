@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed, TargetTaken, fault_of
+from engine.core.errors import CorruptSnapshot, IncompatibleJob, StoreError, SyncFailed, TargetTaken, fault_of
 from engine.core.sinks import Committer
-from engine.graph.compatibility import incompatibility
+from engine.graph.compatibility import differences
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
-from engine.jobmaster.attempts import Attempt, Restarts
+from engine.jobmaster.attempts import Attempt, BrokenChannel, Restarts
 from engine.jobmaster.figures import Rates, checkpoint_figures
 from engine.jobmaster.publisher import (
     CommitFailed,
@@ -34,6 +34,7 @@ from engine.jobmaster.publisher import (
     Replaced,
 )
 from engine.jobmaster.slot_pool import SlotInfo, SlotPool
+from engine.jobmaster.slot_watch import SlotWatch
 from engine.protocol.checkpoint import CompletedCheckpoint
 from engine.protocol.coordinator import (
     AbortCheckpoint,
@@ -45,7 +46,7 @@ from engine.protocol.coordinator import (
     TriggerSources,
 )
 from engine.protocol.epoch_records import Claimed
-from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt, Fault
+from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt, Fault, Raised
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.protocol.messages import (
@@ -54,8 +55,10 @@ from engine.protocol.messages import (
     Deploy,
     Deployed,
     Heartbeat,
+    Left,
     MasterHeartbeat,
     MasterMessage,
+    NotBuilt,
     NotifyAbort,
     NotifyComplete,
     OverBudget,
@@ -89,19 +92,25 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class MasterConfig:
-    """Time-outs and limits of a JobMaster.
+    """Time-outs and limits of a JobMaster. `SlotWatch` explains those of steps.
 
+    A broken channel is reported as the cause of a failure if no other cause shows up within `cause_grace_ms`.
     The job fails after `same_error_limit` equal errors of its own code without an epoch in between. `retry_ms` is the
     wait before the JobMaster asks the store again; while the job is claimed, it waits longer after each error. Every
-    `slots_timeout_ms` it notes that slots are missing.
+    `slots_timeout_ms` it notes that slots are missing. `allow_non_restored_state`: state that no operator claims any
+    more is dropped.
     """
 
     slots_timeout_ms: float = 60_000
-    deploy_timeout_ms: float = 60_000
+    deploy_timeout_ms: float = 300_000
     heartbeat_ms: float = 500
     heartbeat_timeout_ms: float = 10_000
+    slow_step_ms: float = 10_000
+    step_timeout_ms: float = 300_000
+    cause_grace_ms: float = 2_000
     same_error_limit: int = 3
     retry_ms: float = 50
+    allow_non_restored_state: bool = False
 
 
 @dataclass
@@ -130,12 +139,20 @@ class JobMaster:
         self.phase = Phase.FENCING
         self.stats = MasterStats()
         self.slots = SlotPool(execution.slots)
+        self._watch = SlotWatch(self.config.heartbeat_timeout_ms, self.config.slow_step_ms, self.config.step_timeout_ms)
         self.attempt = AttemptId(0, 0)
         self.totals: dict[str, SubtaskTotals] = {}
         self.rates = Rates()
         self._current: Attempt | None = None
         self._publisher = Publisher(
-            execution.graph, epoch_log, committers, wall_ms, self.config.retry_ms, self._off_loop, self._publication_is
+            execution.graph,
+            epoch_log,
+            committers,
+            wall_ms,
+            self.config.retry_ms,
+            self.config.allow_non_restored_state,
+            self._off_loop,
+            self._publication_is,
         )
         self._restarts = Restarts(execution.graph.restart, self.config.same_error_limit)
         self._owner = owner
@@ -150,7 +167,7 @@ class JobMaster:
             self.config.retry_ms, max_ms=CLAIM_WAIT_MS, multiplier=2
         )
         self._slots_told_ms = 0.0
-        self._heartbeat_at_ms = 0.0
+        self._heartbeat_at_ms: float | None = None
         self._cancelling = False
         self._claiming = False
 
@@ -177,13 +194,8 @@ class JobMaster:
             return actions
         if self._cancelling and not self._publisher.busy:
             return self._stop(Outcome.CANCELLED, "cancelled")
-        if now_ms >= self._heartbeat_at_ms:
-            self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
-            actions += [Send(slot.session, MasterHeartbeat()) for slot in self.slots.all]
-            # Once per heartbeat: ticks come with every message, and scanning all slots on each would be costly.
-            for slot in self.slots.silent_since(now_ms - self.config.heartbeat_timeout_ms):
-                actions.append(KillSlot(slot, AttemptFailure.SLOT_SILENT.text))
-                actions += self._lose(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", now_ms)
+        if self._heartbeat_at_ms is None or now_ms >= self._heartbeat_at_ms:
+            actions += self._beat(now_ms)
         actions += self._publisher.on_tick(now_ms)
         match self.phase:
             case Phase.FENCING:
@@ -193,9 +205,13 @@ class JobMaster:
                 actions += self._deploy_if_ready(now_ms)
             case Phase.DEPLOYING:
                 if now_ms - self._since_ms > self.config.deploy_timeout_ms:
-                    actions += self._end_attempt(AttemptFailure.DEPLOY_TIMEOUT, self._not_deployed(), now_ms)
+                    actions += self._deploy_timed_out(now_ms)
+                elif self._current is not None:
+                    actions += self._cause_if_due(self._current, now_ms)
             case Phase.RUNNING:
                 assert self._current is not None
+                if due := self._cause_if_due(self._current, now_ms):
+                    return actions + due
                 actions += self._carry_out(self._current.coordinator.on_tick(now_ms), now_ms)
             case Phase.RESTARTING:
                 if now_ms >= self._restart_at_ms and not self._publisher.busy:
@@ -204,7 +220,9 @@ class JobMaster:
 
     def wakeup_ms(self) -> float:
         """Returns the time by which `on_tick` has to be called again."""
-        times: list[float | None] = [self._heartbeat_at_ms, self._publisher.wakeup_ms]
+        times: list[float | None] = [self._heartbeat_at_ms or 0.0, self._publisher.wakeup_ms]
+        if self._current is not None and self._current.broken is not None:
+            times.append(self._current.broken.decided_at_ms)
         if self.phase is Phase.RUNNING and self._current is not None:
             times.append(self._current.coordinator.wakeup_ms())
         if self.phase is Phase.RESTARTING:
@@ -216,6 +234,8 @@ class JobMaster:
             return []
         if isinstance(message, Register):
             return self._register(message, now_ms)
+        if isinstance(message, NotBuilt):
+            return self._not_built(message)
         slot = self.slots.get(session)
         if slot is None:
             return []  # this slot was given up; its replacement has another session
@@ -223,7 +243,11 @@ class JobMaster:
         if isinstance(message, Heartbeat):
             self.totals.update(message.totals)
             self.rates.add(message.totals, now_ms)
-            return []
+            slow = self._watch.on_step(slot, message.step)
+            return [Note(slow)] if slow is not None else []
+        if isinstance(message, Left):
+            self.slots.left(slot, message.attempt)
+            return self._deploy_if_ready(now_ms) if self.phase is Phase.WAITING else []
         if isinstance(message, OverBudget):
             used, budget = message.used_bytes / 1e6, message.budget_bytes / 1e6
             detail = f"slot process {slot.pid} held {used:.0f} MB and may hold {budget:.0f}: raise --slot-memory"
@@ -292,16 +316,51 @@ class JobMaster:
         ]
         return actions + (self._deploy_if_ready(now_ms) if self.phase is Phase.WAITING else [])
 
-    def _lose(self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float) -> list[Action]:
+    def _beat(self, now_ms: float) -> list[Action]:
+        """Renews the slots' leases, and kills those that are silent or hang.
+
+        Runs once per heartbeat: ticks come with every message, and scanning all slots on each would be costly.
+        """
+        late_ms = 0.0 if self._heartbeat_at_ms is None else now_ms - self._heartbeat_at_ms
+        if late_ms > self.config.heartbeat_ms:
+            self.slots.forgive(late_ms)
+        self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
+        actions: list[Action] = [Send(slot.session, MasterHeartbeat()) for slot in self.slots.all]
+        for doomed in self._watch.doomed(self.slots, now_ms):
+            actions += self._kill(doomed.slot, doomed.failure, doomed.detail, now_ms, doomed.at)
+        return actions
+
+    def _kill(
+        self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
+    ) -> list[Action]:
+        why = f"{failure.text}: {detail}"
+        killed: list[Action] = [KillSlot(slot, why, silent=failure is AttemptFailure.SLOT_SILENT)]
+        lost = self._lose(slot, failure, detail, now_ms, at)
+        return killed + (lost or [Note(events.SlotKilled(slot.pid, why))])
+
+    def _not_built(self, message: NotBuilt) -> list[Action]:
+        """Ends the job if its code does not build in a slot: every replacement would find the same."""
+        where = f"the job can't be built in the slot of process {message.pid}: {message.error}"
+        fault = Fault.JOB if message.raised is not None else Fault.OUTSIDE
+        if remedy(Where.JOBMASTER, fault) is not Remedy.END:
+            return [Note(events.TaskFailed("", where, ""))]  # Spark starts another task
+        reason = f"{where}. Ship the job with everything that it imports to every executor"
+        return self._stop(Outcome.FAILED, reason, message.raised)
+
+    def _lose(
+        self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
+    ) -> list[Action]:
         self.slots.remove(slot.session)
         if slot.index is None or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
             return []
-        return self._end_attempt(failure, detail, now_ms, FailedAt(slot=slot.index))
+        return self._end_attempt(failure, detail, now_ms, at or FailedAt(slot=slot.index))
 
-    def _not_deployed(self) -> str:
+    def _deploy_timed_out(self, now_ms: float) -> list[Action]:
+        """Ends the attempt. Slots that did not answer and still do not leave it are killed by the watch."""
         undeployed = self._current.undeployed if self._current is not None else set()
         waits = [str(slot.index) for slot in self.slots.assigned if slot.session in undeployed]
-        return f"slots {', '.join(waits)} did not answer in {self.config.deploy_timeout_ms / 1000:.0f} s"
+        detail = f"slots {', '.join(waits)} did not answer in {self.config.deploy_timeout_ms / 1000:.0f} s"
+        return self._end_attempt(AttemptFailure.DEPLOY_TIMEOUT, detail, now_ms)
 
     # ------------------------------------------------------------------ start
 
@@ -342,17 +401,15 @@ class JobMaster:
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
             return self._stop(Outcome.FAILED, self._corrupt(str(error)))
-        if isinstance(error, TargetTaken):
+        if isinstance(error, IncompatibleJob | TargetTaken):
             return self._stop(Outcome.FAILED, str(error))
         if error is not None:
             return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
-        why_not = incompatibility(self.execution.graph, manifest) if manifest is not None else None
-        if why_not is not None:
-            return self._stop(Outcome.FAILED, why_not)
+        dropped = differences(self.execution.graph, manifest) if manifest is not None else []
         self._publisher.go_on_from(manifest)
         self.phase = Phase.WAITING
         self._since_ms = now_ms
-        return self._deploy_if_ready(now_ms)
+        return [*(Note(events.StateDropped(one.uid, one.what)) for one in dropped), *self._deploy_if_ready(now_ms)]
 
     def _corrupt(self, what: str) -> str:
         epoch = self.newest.epoch if self.newest else 0
@@ -392,7 +449,11 @@ class JobMaster:
         if now_ms - since_ms <= self.config.slots_timeout_ms:
             return []
         self._slots_told_ms = now_ms
-        return [Note(events.SlotsMissing(len(self.slots), self.slots.needed, now_ms - self._since_ms))]
+        return [Note(events.SlotsMissing(self.slots.free_count, self.slots.needed, now_ms - self._since_ms))]
+
+    def waited_ms(self, now_ms: float) -> float | None:
+        """Returns how long the job has been waiting for slots; None if it is not."""
+        return now_ms - self._since_ms if self.phase is Phase.WAITING else None
 
     def _start_if_deployed(self, current: Attempt) -> list[Action]:
         if self.phase is not Phase.DEPLOYING or current.undeployed:
@@ -406,12 +467,30 @@ class JobMaster:
     def _task_failed(self, message: TaskFailed, now_ms: float) -> list[Action]:
         if message.corrupt:
             return self._stop(Outcome.FAILED, self._corrupt(message.error))
+        if message.channel_broken:
+            assert self._current is not None
+            if self._current.broken is None:
+                self._current.broken = BrokenChannel(message, now_ms + self.config.cause_grace_ms)
+            return self._cause_if_due(self._current, now_ms)
+        return self._failed_in_task(message, now_ms)
+
+    def _cause_if_due(self, current: Attempt, now_ms: float) -> list[Action]:
+        """Ends the attempt with a broken channel as the cause, unless a cause for the break may still show up."""
+        broken = current.broken
+        if broken is None or now_ms < broken.decided_at_ms:
+            return []
+        return self._failed_in_task(broken.report, now_ms)
+
+    def _failed_in_task(self, message: TaskFailed, now_ms: float) -> list[Action]:
         failure = AttemptFailure.USER_CODE if message.fault is Fault.JOB else AttemptFailure.RUNTIME
         where = f"{message.subtask}: " if message.subtask else ""
-        noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail))]
-        if message.fault is Fault.JOB and (reason := self._restarts.on_job_error(message.error)) is not None:
-            return noted + self._stop(Outcome.FAILED, reason)
-        at = FailedAt(message.uid, message.subtask)
+        noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail, message.raised))]
+        if message.fault is Fault.JOB and message.raised is not None:
+            times = self._restarts.on_job_error(message.uid, message.raised)
+            if times is not None:
+                reason = f"{message.error} (the same error {times} times without a checkpoint in between)"
+                return noted + self._stop(Outcome.FAILED, reason, message.raised)
+        at = FailedAt(message.uid, message.subtask, raised=message.raised)
         return noted + self._end_attempt(failure, where + message.error, now_ms, at)
 
     def _end_attempt(
@@ -421,14 +500,14 @@ class JobMaster:
         actions: list[Action] = list(self._broadcast(Rollback(self.attempt)))
         actions += self._abort_checkpoints(failure.text, now_ms)
         self._current = None
-        self.slots.release()
+        self.slots.release(self.attempt, now_ms)
         delay_ms = self._restarts.on_failure(now_ms, self._jitter())
         failed = self._failed(failure, detail, at or FailedAt())
         self.stats.last_failure = failed
         self.stats.running_since_ms = None
         actions.append(Note(failed))
         if delay_ms is None:
-            return actions + self._stop(Outcome.FAILED, f"{failure.text}: {detail}")
+            return actions + self._stop(Outcome.FAILED, f"{failure.text}: {detail}", failed.raised)
         self.stats.restarts += 1
         self.phase = Phase.RESTARTING
         self._restart_at_ms = now_ms + delay_ms
@@ -437,7 +516,7 @@ class JobMaster:
     def _failed(self, failure: AttemptFailure, detail: str, at: FailedAt) -> events.AttemptFailed:
         vertex, subtask = (at.subtask.vertex, at.subtask.index) if at.subtask else ("", None)
         return events.AttemptFailed(
-            str(self.attempt), failure.code, detail, at.uid, vertex, subtask, at.slot, at_ms=self._wall_ms()
+            str(self.attempt), failure.code, detail, at.uid, vertex, subtask, at.slot, at.raised, at_ms=self._wall_ms()
         )
 
     def _abort_checkpoints(self, why: str, now_ms: float) -> list[Action]:
@@ -453,10 +532,10 @@ class JobMaster:
         self._next_checkpoint = max(self._next_checkpoint, coordinator.next_checkpoint)
         return self._carry_out(decided, now_ms)
 
-    def _stop(self, outcome: Outcome, reason: str) -> list[Action]:
+    def _stop(self, outcome: Outcome, reason: str, raised: Raised | None = None) -> list[Action]:
         self.phase = Phase.STOPPED
         shutdowns: list[Action] = [Send(slot.session, Shutdown(reason)) for slot in self.slots.all]
-        return [*shutdowns, Note(events.Stopped(outcome.value, reason)), Stop(outcome, reason)]
+        return [*shutdowns, Note(events.Stopped(outcome.value, reason, raised)), Stop(outcome, reason, raised)]
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from engine.protocol.ids import AttemptId
+from engine.protocol.messages import LongStep
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A slot was told at this time to leave this attempt, and has not answered yet."""
+
+    attempt: AttemptId
+    since_ms: float
 
 
 @dataclass
@@ -14,12 +25,16 @@ class SlotInfo:
     heard_ms: float
     partition: int
     index: int | None = None
+    leaving: Leaving | None = None
+    step: LongStep | None = None
+    slow_reported: bool = False
 
 
 class SlotPool:
     def __init__(self, needed: int) -> None:
         self.needed = needed
         self._slots: dict[str, SlotInfo] = {}
+        self._leaving: set[str] = set()
 
     @property
     def all(self) -> list[SlotInfo]:
@@ -35,7 +50,16 @@ class SlotPool:
 
     @property
     def enough(self) -> bool:
-        return len(self._slots) >= self.needed
+        return self.free_count >= self.needed
+
+    @property
+    def free_count(self) -> int:
+        return len(self._slots) - len(self._leaving)
+
+    @property
+    def free(self) -> list[SlotInfo]:
+        """The slots that have left their last attempt, so that they can be deployed to."""
+        return [slot for slot in self._slots.values() if slot.leaving is None]
 
     def get(self, session: str) -> SlotInfo | None:
         return self._slots.get(session)
@@ -45,18 +69,32 @@ class SlotPool:
 
     def remove(self, session: str) -> None:
         self._slots.pop(session, None)
+        self._leaving.discard(session)
 
     def assign(self) -> list[SlotInfo]:
         """Fills the slots in the order of the tasks' partitions: a task keeps its slot through restarts if it can."""
         assert self.enough
-        chosen = sorted(self.all[: self.needed], key=lambda slot: slot.partition)
+        chosen = sorted(self.free[: self.needed], key=lambda slot: slot.partition)
         for index, slot in enumerate(chosen):
             slot.index = index
         return chosen
 
-    def release(self) -> None:
-        for slot in self._slots.values():
+    def release(self, attempt: AttemptId, now_ms: float) -> None:
+        """Frees all slots of an attempt that is over; each has to say that it has left it."""
+        for slot in self.assigned:
             slot.index = None
+            slot.leaving = Leaving(attempt, now_ms)
+            self._leaving.add(slot.session)
 
-    def silent_since(self, limit_ms: float) -> list[SlotInfo]:
-        return [slot for slot in self._slots.values() if slot.heard_ms < limit_ms]
+    def left(self, slot: SlotInfo, attempt: AttemptId) -> None:
+        """Takes the answer of a slot that was told to leave an attempt. A late or repeated answer changes nothing."""
+        if slot.leaving is not None and attempt >= slot.leaving.attempt:
+            slot.leaving = None
+            self._leaving.discard(slot.session)
+
+    def forgive(self, asleep_ms: float) -> None:
+        """Does not count the time in which the JobMaster itself was asleep and heard nobody."""
+        for slot in self._slots.values():
+            slot.heard_ms += asleep_ms
+            if slot.leaving is not None:
+                slot.leaving = replace(slot.leaving, since_ms=slot.leaving.since_ms + asleep_ms)

@@ -18,7 +18,7 @@ from engine.jobmaster.master import JobMaster, Phase
 from engine.protocol import ledger
 from engine.protocol.config import CheckpointingMode
 from engine.protocol.ids import SubtaskId
-from engine.protocol.messages import SubtaskTotals
+from engine.protocol.messages import LongStep, SubtaskTotals
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 
 
@@ -60,12 +60,16 @@ class VertexStatus(Flow, frozen=True, kw_only=True):
 
 
 class SlotStatus(msgspec.Struct, frozen=True):
-    """A registered Spark task. `slot` is None while the task is not used; `task` is Spark's task id."""
+    """A registered Spark task. `slot` is None while the task is not used; `task` is Spark's task id.
+
+    `slow_step` says where the task thread is if it has been in one step for long.
+    """
 
     slot: int | None
     pid: int
     address: str
     task: int
+    slow_step: LongStep | None = None
 
 
 class SinkStatus(msgspec.Struct, frozen=True):
@@ -131,6 +135,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     parallelism: int
     slots_needed: int
+    waiting_ms: int | None
+    """How long the job has been waiting for slots; None if it is not."""
     guarantee: str
     started_at_ms: int | None
     uptime_ms: int | None
@@ -154,10 +160,11 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
         return self.phase is Phase.RUNNING
 
 
-def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wall_ms: int) -> JobStatus:
+def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wall_ms: int, now_ms: float) -> JobStatus:
     graph, totals = master.execution.graph, master.ledger
     vertices = [describe_vertex(master, vertex.id, wall_ms) for vertex in graph.vertices]
     sources = [vertex.source.uid for vertex in graph.vertices if vertex.source]
+    waited_ms = master.waited_ms(now_ms)
     since_ms = master.stats.running_since_ms if master.phase is Phase.RUNNING else None
     return JobStatus(
         job=graph.name,
@@ -167,6 +174,7 @@ def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wal
         attempt=master.attempt.attempt,
         parallelism=max(vertex.parallelism for vertex in graph.vertices),
         slots_needed=master.execution.slots,
+        waiting_ms=None if waited_ms is None else int(waited_ms),
         guarantee=guarantee(graph),
         started_at_ms=past.started_at_ms,
         uptime_ms=wall_ms - since_ms if since_ms is not None else None,
@@ -183,7 +191,10 @@ def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wal
         committed_rows={uid: totals.get(ledger.sink_rows(uid), 0) for uid, _ in graph.sinks},
         read_rows={uid: totals.get(ledger.source_rows(uid), 0) for uid in sources},
         malformed_rows={uid: totals.get(ledger.malformed_rows(uid), 0) for uid in sources},
-        slots=[SlotStatus(s.index, s.pid, s.address, s.task_attempt) for s in master.slots.all],
+        slots=[
+            SlotStatus(s.index, s.pid, s.address, s.task_attempt, s.step if s.slow_reported else None)
+            for s in master.slots.all
+        ],
         spark_ui=spark_ui,
         vertices=vertices,
         sinks={

@@ -8,7 +8,7 @@ from pyarrow import flight
 
 from engine.core.ports import Frame
 from engine.protocol.ids import AttemptId, ChannelId
-from engine.protocol.signals import Signal
+from engine.protocol.signals import Signal, StreamStatus
 
 
 class ChannelStream(msgspec.Struct, frozen=True, tag="channel"):
@@ -39,6 +39,10 @@ class _Header(msgspec.Struct, frozen=True, array_like=True):
 
 _headers = msgspec.msgpack.Decoder(_Header)
 _encoder = msgspec.msgpack.Encoder()
+
+
+SIGN_OF_LIFE = Frame(0, StreamStatus(idle=False), 0, 0)
+"""A frame that carries nothing: its sender is there. The frames of a channel are numbered from 1."""
 
 
 def descriptor(stream: Stream) -> flight.FlightDescriptor:

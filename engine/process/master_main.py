@@ -8,19 +8,26 @@ import signal
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
-from engine.core.errors import SparkLost, fault_of
+from engine.core.errors import SparkLost, fault_of, raised_by
+from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
+from engine.host.descriptors import raise_descriptor_limit
 from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
 from engine.host.lifeline import Lifeline
 from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.loading import load
 from engine.process.master_process import MasterProcess
+from engine.process.upgrade import check_upgrade
 from engine.protocol.remedy import Remedy, Stage, Where, remedy
+from engine.snapshot.epoch_log import EpochLog
 from engine.spark.packaging import package
+from engine.spark.scratch import private_scratch
 from engine.spark.session import is_local, kill_java, start_session
+from engine.store.directory import DirectoryStore
 
 logger = logging.getLogger("weir.master")
 
@@ -34,15 +41,17 @@ def main() -> None:
     lifeline = Lifeline.inherited()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    raise_descriptor_limit()
     try:
         launch = read_launch(sys.argv[1])
         folder = RunFolder(launch.store, launch.name)
-        end = run(launch, lifeline) if launch.id == sys.argv[2] else _LATER_START
+        with private_scratch() as scratch:
+            end = run(launch, lifeline, scratch) if launch.id == sys.argv[2] else _LATER_START
     except BaseException as error:
         if remedy(Where.JOBMASTER, fault_of(error)) is not Remedy.END:
             crash(lifeline, error)
         logger.exception("the job can't run")
-        end = MasterExit(Outcome.FAILED, str(error))
+        end = MasterExit(Outcome.FAILED, str(error), raised_by(error))
         lifeline.last_words(fault_of(error), end.reason)
         folder.write_exit(end, launch)
     logger.info("the job is %s: %s", end.outcome, end.reason)
@@ -66,15 +75,20 @@ def crash(lifeline: Lifeline, error: BaseException) -> NoReturn:
         os._exit(CRASHED_EXIT_CODE)
 
 
-def run(launch: MasterLaunch, lifeline: Lifeline) -> MasterExit:
+def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
     lifeline.show(Stage.LOADING)
     graph = load(launch)
+    # Before Spark starts: a job that has changed since its supervisor was started is refused at once.
+    epoch_log = EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
+    if dropped := check_upgrade(graph, epoch_log, launch.allow_non_restored_state):
+        logger.info("%s", dropped)
     lifeline.show(Stage.STARTING)
     session = start_session(
         launch.name,
         launch.max_slots,
         ExecutionGraph(graph).slots,
+        scratch=scratch,
         spark_master=launch.spark_master,
         conf=launch.conf,
         py_files=_shipped(launch),

@@ -15,12 +15,15 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.core.errors import NoAnswer, SparkLost, StoreError, SyncFailed, WeirError
+from engine.core.errors import NoAnswer, SparkLost, StoreError, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
+from engine.core.sinks import Committer, Sink
+from engine.core.syncing import EndsOnFailedSync, raised
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import MasterLaunch
 from engine.host.lifeline import Lifeline
@@ -33,15 +36,17 @@ from engine.jobmaster.events import AnyEvent, stamped
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.jobmaster.status import JobStatus, VertexStatus, describe, describe_vertex
 from engine.network.control import ControlServer
+from engine.network.places import holds_sockets
 from engine.observe.history import History
 from engine.observe.http import RestServer
 from engine.observe.logs import MASTER, LogHandler, LogWriter
 from engine.observe.timeline import Timeline
 from engine.protocol.failures import Fault
-from engine.protocol.messages import SlotMessage
+from engine.protocol.messages import EndProcess, SlotMessage
 from engine.protocol.remedy import Stage
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.inputs import SparkInputs
+from engine.spark.scratch import private_scratch
 from engine.spark.session import LOOPBACK, is_local, spark_master_of
 from engine.spark.slot_process import SlotLaunch
 from engine.spark.slot_tasks import SlotJob
@@ -70,6 +75,7 @@ class MasterProcess:
 
     `orphaned` returns True once the process that would stop this job is gone; the job is then cancelled. The deciding
     thread gives signs of life on `lifeline`. `spark_lost` may end the process, on any thread; without it, `run` raises.
+    `on_event` gets each event on the deciding thread.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class MasterProcess:
         orphaned: Callable[[], bool] = lambda: False,
         lifeline: Lifeline | None = None,
         spark_lost: Callable[[SparkLost], None] | None = None,
+        on_event: Callable[[AnyEvent], None] = lambda event: None,
     ) -> None:
         self._launch = launch
         self._graph = graph
@@ -93,10 +100,11 @@ class MasterProcess:
         self._orphaned = orphaned
         self._lifeline = lifeline or Lifeline()
         self._spark_lost = spark_lost or self._raise
+        self._on_event = on_event
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._offload = LaneOffload(self._mailbox.put, threads=4)
+        self._offload = EndsOnFailedSync(LaneOffload(self._mailbox.put, threads=4), raised)
         self._history = History(launch.store, launch.name)
         self._execution = ExecutionGraph(graph)
         self._store = DirectoryStore(launch.store)
@@ -111,40 +119,48 @@ class MasterProcess:
         watch = SparkWatch(lambda: stopped(self._session), self._launch.jobmaster_timeout_s, self._on_spark_lost)
         watch.start()
         try:
-            return self._run(watch)
+            with private_scratch() as sockets:
+                return self._run(watch, sockets)
         finally:
             watch.stop()
 
-    def _run(self, watch: SparkWatch) -> MasterExit:
+    def _run(self, watch: SparkWatch, sockets: Path) -> MasterExit:
         self.timeline = Timeline(self._history.events())
         self._last_seen = self._folder.read_heartbeat()
         self._deaths = self._folder.read_deaths() or _NO_DEATHS
-        token = self._folder.token()
+        self._token = secrets.token_urlsafe(32)  # slots and clients of an earlier JobMaster have another
         nonce = secrets.token_hex(16)
         # Each JobMaster has a file of its own: the slots of one that is being replaced still read theirs.
         nonce_path = f"{self._paths.job}/run/nonce-{secrets.token_hex(8)}"
         self._store.write(nonce_path, nonce.encode())
         host = self._host()
         epoch_log = EpochLog(self._store, self._paths)
-        committers = {uid: sink.committer(self._store, self._paths) for uid, sink in self._graph.sinks}
+        committers = {uid: self._committer(uid, sink) for uid, sink in self._graph.sinks}
         config = MasterConfig(
             slots_timeout_ms=self._launch.slots_timeout_s * 1000,
             heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
+            allow_non_restored_state=self._launch.allow_non_restored_state,
+            slow_step_ms=self._launch.slow_step_s * 1000,
+            step_timeout_ms=self._launch.step_timeout_s * 1000,
+            deploy_timeout_ms=self._launch.step_timeout_s * 1000,
         )
         owner = f"{os.getpid()}-{secrets.token_hex(8)}"
         self.master = JobMaster(
             self._execution, epoch_log, committers, owner, nonce, self._clock.wall_ms, random.random, config
         )
-        self._control = ControlServer(self._launch.name, host, token, self._on_message, self._on_gone)
-        rest = RestServer(host, token, self)
+        self._control = ControlServer(
+            self._launch.name, self._place(sockets), self._token, self._on_message, self._on_gone
+        )
+        rest = RestServer(host, self._token, self)
         slot_launch = SlotLaunch(
             self._launch.name,
             self._build,
             self._launch.store,
             nonce_path,
             self._control.address,
-            token,
-            LEASE_S,
+            self._token,
+            max(LEASE_S, 1.5 * self._launch.heartbeat_timeout_s),
+            self._launch.heartbeat_timeout_s,
             self._module_path,
             None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
         )
@@ -171,10 +187,18 @@ class MasterProcess:
             rest.stop()  # last: until `MasterExit` can be read, clients hear that the job is ending
             logger.removeHandler(to_logs)
 
+    def _committer(self, uid: str, sink: Sink) -> Committer:
+        try:
+            return sink.committer(self._store, self._paths)
+        except (WeirError, OSError):
+            raise
+        except Exception as error:
+            raise UserFunctionError(uid, 0, "committer()", error) from error
+
     def _leave(self) -> MasterExit:
         assert self._end is not None
         end = _FENCED if self._replaced() else self._end  # a JobMaster that slept may not know of its successor
-        ended = MasterExit(end.outcome, end.reason)
+        ended = MasterExit(end.outcome, end.reason, end.raised)
         self._folder.write_exit(ended, self._launch)
         return ended
 
@@ -193,6 +217,11 @@ class MasterProcess:
         if is_local(spark_master_of(self._session)):
             return LOOPBACK
         return self._session.sparkContext.getConf().get("spark.driver.host", LOOPBACK)
+
+    def _place(self, sockets: Path) -> str:
+        """Returns where the JobMaster and its slots listen for each other: a folder of sockets if the job is local."""
+        local = is_local(spark_master_of(self._session)) and holds_sockets(sockets)
+        return str(sockets) if local else self._host()
 
     def _loop(self) -> None:
         while self._end is None:
@@ -306,7 +335,8 @@ class MasterProcess:
 
     def status(self) -> JobStatus:
         past = self.timeline.past
-        status = describe(self.master, past, self._launch.path, self._spark_ui, self._clock.wall_ms())
+        wall_ms, now_ms = self._clock.wall_ms(), self._clock.now_ms()
+        status = describe(self.master, past, self._launch.path, self._spark_ui, wall_ms, now_ms)
         return msgspec.structs.replace(status, jobmaster_deaths=self._deaths.total, last_death=self._deaths.reason)
 
     def vertex(self, vertex_id: str) -> VertexStatus | None:
@@ -340,6 +370,7 @@ class MasterProcess:
                     self._control.send(session, message)
                 case KillSlot(slot, why):
                     logger.warning("killing the slot in process %d: %s", slot.pid, why)
+                    self._control.send(slot.session, EndProcess(why))  # its threads may still listen
                     # Off this thread: in a JVM that hangs, the call would wait for ever.
                     self._offload.submit("kill", partial(self._slot_job.kill, slot.task_attempt, why), _killed)
                 case RunOffLoop(name, work, done):
@@ -351,8 +382,6 @@ class MasterProcess:
 
     def _bind(self, done: Callable[[Any, BaseException | None, float], list[Action]]) -> Callable[..., None]:
         def finished(result: Any, error: BaseException | None) -> None:
-            if isinstance(error, SyncFailed):
-                raise error  # it is unknown now what is durable, so this process must end
             self._carry_out(done(result, error, self._clock.now_ms()))
 
         return finished
@@ -364,14 +393,15 @@ class MasterProcess:
         event = stamped(event, self._clock.wall_ms(), generation)
         self.timeline.add(event)
         logger.info("%s under generation %d %s", event.kind, generation, _short(event))
+        self._on_event(event)
         self._offload.submit("history", lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
-            self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation))
+            self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation, self._token))
 
 
 def _short(event: AnyEvent) -> dict[str, Any]:
     """Returns the fields of an event that fit on a line of the log."""
-    left_out = ("at_ms", "generation", "ledger", "detail", "subtasks")
+    left_out = ("at_ms", "generation", "ledger", "detail", "subtasks", "raised")
     return {name: value for name, value in msgspec.structs.asdict(event).items() if name not in left_out}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from engine.protocol.ids import SubtaskId
 
 
@@ -19,6 +21,21 @@ class Fault(Enum):
 
     WEIR = "weir"
     """A defect of Weir itself."""
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """An error of the job's own code, as it is shown everywhere.
+
+    `line` is the author's line that raised it (`file:line`), `record` the record that it was about, and `traceback`
+    begins with the author's first frame. A field that is not known is empty.
+    """
+
+    type: str
+    message: str
+    line: str = ""
+    position: str = ""
+    record: str = ""
+    traceback: str = ""
 
 
 class CheckpointFailure(Enum):
@@ -52,6 +69,7 @@ class AttemptFailure(Enum):
 
     SLOT_LOST = ("slot_lost", "a slot's process ended or its connection broke")
     SLOT_SILENT = ("slot_silent", "a slot sent no heartbeat in time")
+    SLOT_HUNG = ("slot_hung", "a slot's task thread hung")
     SLOT_MEMORY = ("slot_memory", "a slot used more memory than its budget")
     USER_CODE = ("user_code", "a function of the job raised")
     RUNTIME = ("runtime", "a subtask failed")
@@ -71,3 +89,4 @@ class FailedAt:
     uid: str = ""
     subtask: SubtaskId | None = None
     slot: int | None = None
+    raised: Raised | None = None

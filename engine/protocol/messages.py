@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.protocol.failures import Fault
+from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Timings
 
@@ -39,10 +39,29 @@ class SubtaskTotals(msgspec.Struct, frozen=True):
     finished: bool = False
 
 
+class LongStep(msgspec.Struct, frozen=True):
+    """The task thread has been in one step for `for_ms`, in this operator and subtask if that is known."""
+
+    for_ms: float
+    uid: str
+    subtask: str
+    stack: str
+
+
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
-    """The slot is alive. `totals` holds the totals of its subtasks by subtask id, as text."""
+    """The slot is alive. `totals` holds the totals of its subtasks by subtask id, as text.
+
+    `step` is None as long as the task thread makes progress.
+    """
 
     totals: dict[str, SubtaskTotals]
+    step: LongStep | None = None
+
+
+class Left(msgspec.Struct, frozen=True, tag=True):
+    """The slot has left this attempt and every earlier one: the answer to `Rollback`."""
+
+    attempt: AttemptId
 
 
 class Deployed(msgspec.Struct, frozen=True, tag=True):
@@ -78,7 +97,11 @@ class SubtaskFinished(msgspec.Struct, frozen=True, tag=True):
 
 
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
-    """A subtask failed. `corrupt` is True if a file of the snapshot was changed or is missing."""
+    """A subtask failed. `corrupt` is True if a file of the snapshot was changed or is missing.
+
+    `raised` is there if it is the job's own fault.
+    `channel_broken` is True if a channel broke: mostly because of another failure, at its other end.
+    """
 
     attempt: AttemptId
     subtask: SubtaskId | None
@@ -87,6 +110,8 @@ class TaskFailed(msgspec.Struct, frozen=True, tag=True):
     detail: str
     fault: Fault
     corrupt: bool = False
+    raised: Raised | None = None
+    channel_broken: bool = False
 
 
 class OverBudget(msgspec.Struct, frozen=True, tag=True):
@@ -96,7 +121,26 @@ class OverBudget(msgspec.Struct, frozen=True, tag=True):
     budget_bytes: int
 
 
-SlotMessage = Register | Heartbeat | Deployed | Acknowledge | Decline | SubtaskFinished | TaskFailed | OverBudget
+class NotBuilt(msgspec.Struct, frozen=True, tag=True):
+    """The job can't be built in this slot, so it does not register. It is the job's fault if `raised` is there."""
+
+    pid: int
+    error: str
+    raised: Raised | None
+
+
+SlotMessage = (
+    Register
+    | NotBuilt
+    | Heartbeat
+    | Left
+    | Deployed
+    | Acknowledge
+    | Decline
+    | SubtaskFinished
+    | TaskFailed
+    | OverBudget
+)
 
 # --- JobMaster to slot ---
 
@@ -140,7 +184,7 @@ class NotifyAbort(msgspec.Struct, frozen=True, tag=True):
 
 
 class Rollback(msgspec.Struct, frozen=True, tag=True):
-    """The slot leaves this attempt and every earlier one, and stays registered."""
+    """The slot leaves this attempt and every earlier one, answers `Left` and stays registered."""
 
     attempt: AttemptId
 
@@ -149,12 +193,27 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class EndProcess(msgspec.Struct, frozen=True, tag=True):
+    """The slot's process ends at once, even if its task thread hangs; Spark starts another."""
+
+    reason: str
+
+
 class MasterHeartbeat(msgspec.Struct, frozen=True, tag=True):
     """Renews the slot's lease."""
 
 
 MasterMessage = (
-    Welcome | Deploy | Start | Trigger | NotifyComplete | NotifyAbort | Rollback | Shutdown | MasterHeartbeat
+    Welcome
+    | Deploy
+    | Start
+    | Trigger
+    | NotifyComplete
+    | NotifyAbort
+    | Rollback
+    | Shutdown
+    | EndProcess
+    | MasterHeartbeat
 )
 
 _slot_decoder: msgspec.json.Decoder[SlotMessage] = msgspec.json.Decoder(SlotMessage)

@@ -245,6 +245,10 @@ class Subtask:
         written = sum(rows for name, rows in list(self._counters.items()) if name.startswith(ledger.SINK))
         return written + sum(output.rows_sent for output in self._outputs)
 
+    @property
+    def records_done(self) -> int:
+        return sum(operator.records_done for operator in self._chain.operators)
+
     def close(self) -> None:
         source = [self._head.close] if isinstance(self._head, SourceHead) else []
         close_all([*source, *(operator.close for operator in self._chain.operators)])

@@ -8,37 +8,55 @@ from a slot in a long step, and hears nothing from a stopped process.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
 import os
-import socket
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from engine.core.errors import raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
+from engine.host.descriptors import raise_descriptor_limit
 from engine.host.mailbox import Mailbox
 from engine.host.run_folder import RunFolder
 from engine.host.system import LaneOffload, SystemClock
 from engine.network.control import ControlClient
+from engine.network.places import place_towards
 from engine.network.transport import FlightTransport
 from engine.observe.logs import LogWriter, capturing, slot_name
-from engine.protocol.messages import Deploy, Heartbeat, MasterMessage, OverBudget, Register
+from engine.protocol.messages import (
+    Deploy,
+    EndProcess,
+    Heartbeat,
+    LongStep,
+    MasterMessage,
+    NotBuilt,
+    OverBudget,
+    Register,
+    SlotMessage,
+    TaskFailed,
+)
+from engine.runtime.running import RUNNING
 from engine.runtime.slot import SlotRuntime
+from engine.runtime.steps import StepWatch
 from engine.store.directory import DirectoryStore
 
 HEARTBEAT_S = 0.25
 LAST_WORDS_S = 1.0
 IDLE_WAIT_S = 0.05
 MESSAGES_PER_STEP = 256
+LONG_STEP_MS = 1000.0
+STACK_FRAMES = 15
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,8 @@ class SlotLaunch:
     """The values that the JobMaster gives every slot, inside Spark's task closure.
 
     `build` returns the graph: loaded by the job's import path, or one that was made in a notebook and travels along.
-    `module_path` is appended to the slot's module search path.
+    The slot ends itself after `lease_s` without its JobMaster. A channel whose peer is silent for `silence_s` is
+    broken. `module_path` is appended to the slot's module search path.
     """
 
     name: str
@@ -56,12 +75,14 @@ class SlotLaunch:
     jobmaster_address: str
     token: str
     lease_s: float
+    silence_s: float
     module_path: tuple[str, ...]
     memory_bytes: int | None = None
 
 
 def run_slot(launch: SlotLaunch, task_attempt: int, partition: int) -> None:
     """Runs a slot until the JobMaster shuts it down. Any other end is that of the process, and Spark starts another."""
+    raise_descriptor_limit()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)  # records come and go by the million, and hardly ever form cycles
     sys.setswitchinterval(0.0005)  # an I/O thread that wakes gets the interpreter soon
@@ -80,6 +101,9 @@ class _Slot:
         self._lease_s = launch.lease_s
         self._memory_bytes = launch.memory_bytes
         self._heard_s = time.monotonic()
+        self._task_thread = threading.get_ident()
+        self._task_context = contextvars.copy_context()
+        self._steps = 0
         self._ended = threading.Event()
         self._log_writer = log_writer
         self._clock = SystemClock()
@@ -87,18 +111,19 @@ class _Slot:
         put = self._mailbox.put
         store = DirectoryStore(launch.store)
         nonce = _nonce(store, launch.nonce_path)
-        graph = launch.build()
         session = uuid.uuid4().hex
+        self._control = ControlClient(
+            launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
+        )
+        graph = self._build(launch)
         transport = FlightTransport(
             launch.name,
-            _address_towards(launch.jobmaster_address),
+            place_towards(launch.jobmaster_address),
             launch.token,
             lambda *frame: put(lambda: self._runtime.on_frame(*frame)),
             lambda *grant: put(lambda: self._runtime.on_grant(*grant)),
             lambda *broken: put(lambda: self._runtime.on_channel_broken(*broken)),
-        )
-        self._control = ControlClient(
-            launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
+            launch.silence_s,
         )
         self._runtime = SlotRuntime(
             ExecutionGraph(graph).plan,
@@ -107,27 +132,50 @@ class _Slot:
             transport,
             LaneOffload(put, threads=4),
             store,
-            self._control,
+            self,
         )
         self._control.send(
             Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint, partition)
         )
 
+    def _build(self, launch: SlotLaunch) -> JobGraph:
+        """Builds the job. If that fails, the JobMaster hears why; Spark alone would try again without a word."""
+        try:
+            return launch.build()
+        except Exception as error:
+            self._ended.set()
+            self._control.send(NotBuilt(os.getpid(), f"{type(error).__name__}: {error}", raised_by(error)))
+            self._control.close()
+            time.sleep(LAST_WORDS_S)  # leaves time to send the message
+            raise
+
+    def send(self, message: SlotMessage) -> None:
+        """Sends a message of the runtime; writes a failure of the job's own code to the log of its operator, too."""
+        if isinstance(message, TaskFailed) and message.raised is not None:
+            operator = f"{message.uid}[{message.subtask.index if message.subtask else '-'}]"
+            self._log_writer.write(f"ERROR {message.error}\n{message.raised.traceback}".rstrip(), operator)
+        self._control.send(message)
+
     def run(self) -> None:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-        runtime, mailbox = self._runtime, self._mailbox
         try:
-            idle = False
-            while runtime.shutdown is None:
-                work, done = mailbox.take(self._patience_s() if idle else 0.0), 0
-                while work is not None:
-                    work()
-                    done += 1
-                    work = mailbox.take() if done < MESSAGES_PER_STEP else None
-                idle = not runtime.step()
+            self._task_context.run(self._loop)
         finally:
             self._ended.set()
             self._control.close()
+
+    def _loop(self) -> None:
+        runtime, mailbox = self._runtime, self._mailbox
+        idle = False
+        while runtime.shutdown is None:
+            work, done = mailbox.take(self._patience_s() if idle else 0.0), 0
+            while work is not None:
+                self._steps += 1
+                work()
+                done += 1
+                work = mailbox.take() if done < MESSAGES_PER_STEP else None
+            self._steps += 1
+            idle = not runtime.step()
 
     def _patience_s(self) -> float:
         wakeup = self._runtime.wakeup_ms()
@@ -137,6 +185,8 @@ class _Slot:
 
     def _on_message(self, message: MasterMessage) -> None:
         self._heard_s = time.monotonic()
+        if isinstance(message, EndProcess):
+            end_process(f"the JobMaster wants it to: {message.reason}")
         if isinstance(message, Deploy):
             self._log_writer.rename(slot_name(message.slot))
         self._mailbox.put(lambda: self._runtime.on_control(message))
@@ -149,15 +199,26 @@ class _Slot:
     def _beat(self) -> None:
         """Keeps the lease. A slot without this thread would outlive its job, so it ends with the thread."""
         try:
+            watch = StepWatch(self._clock.now_ms())
             while not self._ended.wait(HEARTBEAT_S):
                 if time.monotonic() - self._heard_s > self._lease_s:
                     end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
-                self._control.send(Heartbeat(self._runtime.totals()))
+                step_ms = watch.look((self._steps, self._runtime.records_done()), self._clock.now_ms())
+                self._control.send(Heartbeat(self._runtime.totals(), self._long_step(step_ms)))
                 self._check_memory()
         except BaseException as error:
             if not self._ended.is_set():
                 end_process(f"its heartbeat thread failed: {error!r}")
             raise
+
+    def _long_step(self, step_ms: float) -> LongStep | None:
+        """Describes where the task thread is, if it has been there for long."""
+        if step_ms < LONG_STEP_MS:
+            return None
+        frame = sys._current_frames().get(self._task_thread)
+        running = self._task_context.get(RUNNING)
+        uid, subtask = (running.uid, str(running.subtask)) if running else ("", "")
+        return LongStep(step_ms, uid, subtask, "".join(traceback.format_stack(frame)[-STACK_FRAMES:]))
 
     def _check_memory(self) -> None:
         used, budget = resident_bytes(), self._memory_bytes
@@ -181,14 +242,6 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0
-
-
-def _address_towards(jobmaster_address: str) -> str:
-    """Returns the address by which this machine reaches the JobMaster: other slots reach this one there too."""
-    found = urlsplit(jobmaster_address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((found.hostname, found.port))  # UDP: this sends nothing
-        return str(probe.getsockname()[0])
 
 
 def end_process(why: str) -> None:

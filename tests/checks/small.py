@@ -68,7 +68,7 @@ def build(folder: Path) -> None:
         published = log.publish(record, log.write_manifest(manifest))
         assert published is not None and published.newest is not None
         record = published
-        permit = CommitPermit.issue(published.newest, published.generation)
+        permit = CommitPermit.issue(published.newest)
         views.committer.commit(permit, committed["raw"])
         windows.committer.commit(permit, committed["out"])
         with events.open("ab") as file:

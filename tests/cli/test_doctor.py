@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from engine.cli import doctor
-from engine.cli.doctor import Check, check_java, check_machine, check_python, check_store, render, run_doctor
+from engine.cli.doctor import (
+    Check,
+    check_descriptors,
+    check_java,
+    check_machine,
+    check_python,
+    check_store,
+    render,
+    run_doctor,
+)
 from engine.core.errors import JavaNotFound
 from engine.spark.java import JavaHome
 
@@ -50,6 +59,12 @@ def test_too_little_memory_is_reported() -> None:
     assert (check.ok, check.detail) == (False, "1 core, 512 MiB of memory")
 
 
+def test_too_few_open_files_are_reported() -> None:
+    assert check_descriptors(65_536).ok
+    few = check_descriptors(1024)
+    assert not few.ok and "1024 per process" in few.detail and "ulimit -Hn" in few.advice
+
+
 def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
@@ -59,15 +74,17 @@ def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:
     assert check.advice
 
 
-@pytest.mark.parametrize("call", ["link", "fsync"])
+@pytest.mark.parametrize(
+    ("call", "says"), [("link", "hard links do not work here"), ("fsync", "fsync failed: Operation not supported")]
+)
 def test_a_file_system_without_links_or_fsync_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, says: str
 ) -> None:
     monkeypatch.setattr(os, call, refuse)
 
     commits = {check.name: check for check in check_store(str(tmp_path))}["store commits"]
 
-    assert (commits.ok, commits.detail) == (False, "fsync or link failed: Operation not supported")
+    assert (commits.ok, commits.detail) == (False, says) and "file system" in commits.advice
 
 
 def test_a_file_system_that_creates_a_name_twice_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,8 @@ def test_a_start_without_flags_has_the_defaults_of_the_struct() -> None:
 def test_every_flag_reaches_the_launch_options() -> None:
     flags = "--store s --param x=1 --param y=a=b --parallelism 3 --name n --max-slots 5 --slots-timeout 7 --fork other"
     spark = "--master spark://h:1 --conf spark.a=1 --py-files one.zip --py-files two.zip --slot-memory 100"
-    options, store, back = called("a.b:c", *flags.split(), *spark.split())
+    limits = "--heartbeat-timeout 20 --slow-step 3 --step-timeout 40"
+    options, store, back = called("a.b:c", *flags.split(), *spark.split(), *limits.split())
     assert options == LaunchOptions(
         path="a.b:c",
         name="n",
@@ -57,6 +58,9 @@ def test_every_flag_reaches_the_launch_options() -> None:
         parallelism=3,
         max_slots=5,
         slots_timeout_s=7.0,
+        heartbeat_timeout_s=20.0,
+        slow_step_s=3.0,
+        step_timeout_s=40.0,
         spark_master="spark://h:1",
         conf={"spark.a": "1"},
         py_files=["one.zip", "two.zip"],
@@ -69,7 +73,7 @@ def test_every_flag_reaches_the_launch_options() -> None:
 def test_run_and_submit_have_the_same_flags() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     run, submit = ([(p.opts, p.default, p.help) for p in commands[name].params] for name in ("run", "submit"))
-    assert run == submit and len(run) == 14
+    assert run == submit and len(run) == 18
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,7 @@ def test_run_and_submit_have_the_same_flags() -> None:
     [
         (["--param", "x"], "--param 'x': write NAME=VALUE"),
         (["--conf", "=1"], "--conf '=1': write NAME=VALUE"),
+        (["--conf", "spark.a.secret=env:NOT_SET_HERE"], "--conf spark.a.secret=env:NOT_SET_HERE: the environment var"),
         (["--rewind", "--allow-replay"], "choose one of --rewind, --fork and --allow-replay"),
         (
             ["--py-files", "no.zip"],
@@ -87,6 +92,15 @@ def test_run_and_submit_have_the_same_flags() -> None:
 def test_a_wrong_flag_is_one_clear_error(flags: list[str], says: str) -> None:
     result = CliRunner().invoke(app, ["submit", "tests.cluster.jobs:windows", *flags])
     assert isinstance(result.exception, WeirError) and str(result.exception).startswith(says)
+
+
+def test_a_secret_that_is_written_out_is_warned_about_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--conf", "spark.a.secret=hush", "--py-files", "no.zip"]
+    with pytest.raises(WeirError, match=r"no\.zip"):
+        prepare(*called("tests.cluster.jobs:windows", *flags))
+    warned = capsys.readouterr().err
+    assert "spark.a.secret looks like a secret" in warned and "spark.a.secret=env:VARIABLE" in warned
+    assert "hush" not in warned
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("failed", 1), ("fenced", 1), ("finished", 0), ("cancelled", 0)])

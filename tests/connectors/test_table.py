@@ -32,7 +32,7 @@ def claimed(store: MemoryStore | DirectoryStore) -> TableCommitter:
 
 
 def permit(epoch: int) -> CommitPermit:
-    return CommitPermit.issue(ManifestRef("m", "00", epoch, epoch), 1)
+    return CommitPermit.issue(ManifestRef("m", "00", epoch, epoch))
 
 
 def writer(store: MemoryStore, subtask: int = 0, attempt: AttemptId = ATTEMPT) -> SinkWriter:

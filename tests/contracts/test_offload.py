@@ -46,7 +46,8 @@ class Threads:
 
 
 class _Submitter(Process):
-    def poke(self) -> None: ...
+    def deliver(self, work: Callable[[], None]) -> None:
+        work()
 
 
 class Simulated:

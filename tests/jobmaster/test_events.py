@@ -18,6 +18,8 @@ EXAMPLES = [
     events.SlotRegistered(4711, 2),
     events.Deploying("1.2", 4),
     events.Running("1.2"),
+    events.SlowStep(0, 4711, "clean", "clean[0]", 10_000.0, "File …"),
+    events.SlotKilled(4711, "a slot's task thread hung"),
     events.TaskFailed("a[0]: ", "boom", "Traceback"),
     events.AttemptFailed("1.2", "slot_lost", "gone", slot=1),
     events.Stopped("finished", "all done"),
@@ -28,6 +30,7 @@ EXAMPLES = [
     events.Published(5, 4),
     completed(4, {"source:a": 1}),
     events.Refreshed("prices", 2, None),
+    events.StateDropped("pv", "the window is gone, and its state would be lost"),
 ]
 
 

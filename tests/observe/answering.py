@@ -70,7 +70,7 @@ class AnsweringRun(LocalRun):
     decide = ask
 
     def status(self) -> JobStatus:
-        return describe(self.master, self.timeline.past, self.launch.path, "http://127.0.0.1:4040", self.wall_ms())
+        return describe(self.master, self.timeline.past, self.launch.path, "http://127.0.0.1:4040", self.wall_ms(), 0.0)
 
     def vertex(self, vertex_id: str) -> VertexStatus | None:
         known = [vertex.id for vertex in self.execution.graph.vertices]

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from engine.protocol import messages as m
-from engine.protocol.failures import Fault
+from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, StateFile, SubtaskState, Timings
 
@@ -26,9 +26,13 @@ SLOT_MESSAGES = [
     ),
     m.Decline(ATTEMPT, 9, SUBTASK, True, "no space left"),
     m.SubtaskFinished(ATTEMPT, SUBTASK),
+    m.Heartbeat({}, m.LongStep(12_000.0, "slow", "slow[0]", "File …")),
+    m.Left(ATTEMPT),
     m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", Fault.JOB),
     m.TaskFailed(ATTEMPT, None, "", "corrupt", "", Fault.OUTSIDE, True),
     m.OverBudget(2, 1),
+    m.NotBuilt(4711, "JobError: no module 'x'", Raised("JobError", "no module 'x'", "job.py:1", "", "", "")),
+    m.NotBuilt(4711, "OSError: away", None),
 ]
 MASTER_MESSAGES = [
     m.Welcome(3),
@@ -39,6 +43,7 @@ MASTER_MESSAGES = [
     m.NotifyComplete(ATTEMPT, 9),
     m.NotifyAbort(ATTEMPT, 9),
     m.Rollback(ATTEMPT),
+    m.EndProcess("it hangs"),
     m.Shutdown("finished"),
     m.MasterHeartbeat(),
 ]

@@ -7,7 +7,9 @@ threads and network.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +25,8 @@ from engine.protocol.failures import CheckpointFailure
 from engine.protocol.messages import (
     Deploy,
     Heartbeat,
+    LongStep,
+    MasterMessage,
     Register,
     SlotMessage,
     TaskFailed,
@@ -41,7 +45,14 @@ from tests.simulation.world import Process, Violation, World
 HEARTBEAT_MS = 12.0
 LEASE_MS = 90.0
 MASTER_CONFIG = MasterConfig(
-    slots_timeout_ms=3_000, deploy_timeout_ms=50, heartbeat_ms=HEARTBEAT_MS, heartbeat_timeout_ms=70, retry_ms=6
+    slots_timeout_ms=3_000,
+    deploy_timeout_ms=50,
+    heartbeat_ms=HEARTBEAT_MS,
+    heartbeat_timeout_ms=70,
+    retry_ms=6,
+    slow_step_ms=35,
+    step_timeout_ms=120,
+    cause_grace_ms=15,
 )
 NONCE = "nonce"
 LIMITS = ChannelLimits(own_bytes=500, frame_bytes=250)
@@ -69,11 +80,14 @@ class SlotProcess(Process):
         self.session = self.name
         self._incarnation = incarnation
         self._stepping = False
+        self._hung_since_ms: float | None = None
+        self._hung_until_ms = 0.0
+        self._inbox: list[Callable[[], None]] = []
         self._heard_ms = cluster.world.now_ms
         self._link = Link(cluster.world, self, incarnation.master, cluster.network.faults, cluster.pace.network)
         incarnation.links[self.session] = self._link
         cluster.network.addresses[self.name] = self
-        execution = cluster.execution()
+        execution = cluster.execution(incarnation.number)
         self.runtime = SlotRuntime(
             execution.plan,
             cluster.paths,
@@ -102,8 +116,36 @@ class SlotProcess(Process):
             self.world.hits.add("slot: its lease ended")
             self.ends()
             return
-        self.send(Heartbeat(self.runtime.totals()))
+        since_ms = self._hung_since_ms
+        step = LongStep(self.world.now_ms - since_ms, "pv", "pv[0]", "") if since_ms is not None else None
+        self.send(Heartbeat(self.runtime.totals(), step))
         self.world.after(HEARTBEAT_MS, self, "heartbeat", self._beat)
+
+    # --- the task thread ---
+
+    def hang(self, duration_ms: float) -> None:
+        """Hangs the task thread; the threads of heartbeats and connections go on."""
+        if self._hung_since_ms is None:
+            self._hung_since_ms = self.world.now_ms
+        self._hung_until_ms = max(self._hung_until_ms, self.world.now_ms + duration_ms)
+        if duration_ms < math.inf:
+            self.world.after(duration_ms, self, "its task thread goes on", self._goes_on)
+
+    def _goes_on(self) -> None:
+        if self._hung_since_ms is None or self.world.now_ms < self._hung_until_ms:
+            return
+        self._hung_since_ms = None
+        inbox, self._inbox = self._inbox, []
+        for work in inbox:
+            self.deliver(work)
+
+    def deliver(self, work: Callable[[], None]) -> None:
+        """Runs something that has arrived on the task thread."""
+        if self._hung_since_ms is not None:
+            self._inbox.append(work)
+            return
+        work()
+        self.poke()
 
     # --- Control port ---
 
@@ -125,6 +167,9 @@ class SlotProcess(Process):
     def receive(self, data: bytes) -> None:
         self._heard_ms = self.world.now_ms
         message = decode_master_message(data)
+        self.deliver(lambda: self._on_control(message))
+
+    def _on_control(self, message: MasterMessage) -> None:
         refused = self.runtime.refused
         if isinstance(message, Deploy) and message == self.runtime._deploy:
             self.world.hits.add("slot: asked again to deploy")
@@ -133,18 +178,19 @@ class SlotProcess(Process):
             self.world.hits.add(f"slot: refuses {type(message).__name__} of another attempt")
         if self.runtime.shutdown is not None:
             self.ends()
-        else:
-            self.poke()
 
     # --- the task loop ---
 
     def poke(self) -> None:
-        if not self._stepping and self.alive:
+        if not self._stepping and self.alive and self._hung_since_ms is None:
             self._stepping = True
             self.world.after(self.world.delay(self._incarnation.cluster.pace.step), self, "steps", self._step)
 
     def _step(self) -> None:
         self._stepping = False
+        if self._hung_since_ms is not None:
+            self._inbox.append(self.poke)
+            return
         busy = self.runtime.step()
         if CREDIT not in self.world.hits and self._waits_for_credit():
             self.world.hits.add(CREDIT)
@@ -177,7 +223,7 @@ class MasterProcess(Process):
         super().__init__(cluster.world, f"{incarnation.name}.master")
         self._incarnation = incarnation
         self._tick_at_ms: float | None = None
-        execution = cluster.execution()
+        execution = cluster.execution(incarnation.number)
         view = StoreView(cluster.store, self)
         log = EpochLog(view, cluster.paths)
         committers = {uid: sink.committer(view, cluster.paths) for uid, sink in execution.graph.sinks}
@@ -238,9 +284,9 @@ class MasterProcess(Process):
                 link = self._incarnation.links.get(session)
                 if link is not None:
                     link.to_slot(encode(message), type(message).__name__)
-            case KillSlot(slot):
+            case KillSlot(slot, silent=silent):
                 self.touch("control")
-                world.hits.add("master: kills a silent slot")
+                world.hits.add("master: kills a silent slot" if silent else "master: kills a hung slot")
                 self._incarnation.kill_slot(slot.session)
             case RunOffLoop(name, work, done):
                 self.touch("control")
@@ -301,12 +347,13 @@ class Incarnation:
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.cluster = cluster
+        self.number = number
         self.name = f"m{number}"
         self.links: dict[str, Link] = {}
         self.slots: list[SlotProcess] = []
         self._count = 0
         self.master = MasterProcess(self)
-        for _ in range(cluster.slots):
+        for _ in range(cluster.execution(number).slots):
             self._start_slot(cluster.world.delay(cluster.pace.start / 2))
 
     def _start_slot(self, delay_ms: float) -> None:
@@ -366,11 +413,13 @@ class Cluster:
         self._checker = checker
         self._checkpoints = checkpoints
         self._graphs = 0
-        self.slots = ExecutionGraph(graph_of(spec, 0, checkpoints)).slots
 
-    def execution(self) -> ExecutionGraph:
+    def execution(self, incarnation: int = 1) -> ExecutionGraph:
         self._graphs += 1
-        return ExecutionGraph(graph_of(self.spec, self._graphs, self._checkpoints))
+        spec = self.spec
+        if incarnation > 1 and spec.rescaled is not None:
+            spec = replace(spec, parallelism=spec.rescaled)
+        return ExecutionGraph(graph_of(spec, self._graphs, self._checkpoints))
 
     def start(self) -> None:
         self.incarnations.append(Incarnation(self, len(self.incarnations) + 1))
@@ -378,6 +427,13 @@ class Cluster:
     @property
     def running(self) -> list[Incarnation]:
         return [i for i in self.incarnations if i.master.alive and i.master.outcome is None]
+
+    def host_dies(self) -> None:
+        """Ends all processes at once; the store forgets what is not durable."""
+        for incarnation in self.incarnations:
+            for process in (incarnation.master, *incarnation.slots):
+                self.world.kill(process, "host dies")
+        self.store.host_crashed()
 
     def stopped(self, master: MasterProcess) -> None:
         if master.outcome is Outcome.FAILED:

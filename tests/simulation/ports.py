@@ -70,8 +70,7 @@ class SimOffload:
                 self._schedule(lane)
 
         def finish(result: Any, error: BaseException | None) -> None:
-            done(result, error)
-            self._process.poke()
+            self._process.deliver(lambda: done(result, error))
 
         expected = (StoreError, CorruptSnapshot)
         world.off_loop(self._process, lane, lambda: attempt_work(self._process, lane, work, expected), ended)
@@ -99,6 +98,7 @@ class Connection:
     sent_bytes: int = 0
     grant_total: int = 0
     broken: bool = False
+    closed: bool = False  # frames in flight still arrive, as those in the mailbox of a real slot do
     frames_until_ms: float = 0.0
     grants_until_ms: float = 0.0
     early_grants: list[int] = field(default_factory=list)
@@ -117,6 +117,19 @@ class Network:
     def connection(self, attempt: AttemptId, channel: ChannelId) -> Connection:
         return self._connections.setdefault((attempt, channel), Connection())
 
+    def close_all(self, process: SlotProcess, attempt: AttemptId) -> None:
+        """Ends the channels that this process has in this attempt and in earlier ones; their other ends hear of it."""
+        for (of, channel), connection in self._connections.items():
+            if of <= attempt and not connection.closed and process in (connection.sender, connection.receiver):
+                connection.closed = True
+                for end in (connection.sender, connection.receiver):
+                    if end is not None and end is not process and end.alive:
+                        self._tell(end, of, channel)
+
+    def _tell(self, end: SlotProcess, attempt: AttemptId, channel: ChannelId) -> None:
+        label = f"channel {channel} of {attempt} broke"
+        self.world.after(self.world.delay(2 * self.typical_ms), end, label, _told(end, attempt, channel))
+
     def break_connection(self, attempt: AttemptId, channel: ChannelId, after_ms: float) -> None:
         connection = self.connection(attempt, channel)
 
@@ -124,12 +137,7 @@ class Network:
             connection.broken = True
             for end in (connection.sender, connection.receiver):
                 if end is not None and end.alive:
-                    self.world.after(
-                        self.world.delay(2 * self.typical_ms),
-                        end,
-                        f"channel {channel} of {attempt} broke",
-                        _told(end, attempt, channel),
-                    )
+                    self._tell(end, attempt, channel)
 
         self.world.hits.add("channel: broken")
         self.world.after(after_ms, None, f"channel {channel} of {attempt} breaks", broken)
@@ -137,8 +145,7 @@ class Network:
 
 def _told(end: SlotProcess, attempt: AttemptId, channel: ChannelId) -> Callable[[], None]:
     def tell() -> None:
-        end.runtime.on_channel_broken(attempt, channel, "simulated reset")
-        end.poke()
+        end.deliver(lambda: end.runtime.on_channel_broken(attempt, channel, "simulated reset"))
 
     return tell
 
@@ -149,10 +156,12 @@ class SimTransport:
     def __init__(self, network: Network, process: SlotProcess) -> None:
         self._network = network
         self._process = process
-        self._closed: set[AttemptId] = set()
+        self._left = AttemptId(0, 0)
 
     def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None:
         self._process.touch("open")
+        if attempt <= self._left:
+            return
         connection = self._network.connection(attempt, channel)
         connection.schema = schema
         connection.sender = self._process
@@ -163,8 +172,8 @@ class SimTransport:
 
     def send(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
         self._process.touch("frame")
-        if attempt in self._closed:
-            raise Violation("attempts", f"{self._process.name} sends on {channel} of {attempt}, which it has left")
+        if attempt <= self._left:
+            return
         network, world = self._network, self._network.world
         connection = network.connection(attempt, channel)
         if isinstance(frame.element, pa.RecordBatch) and not frame.element.schema.equals(connection.schema):
@@ -198,14 +207,14 @@ class SimTransport:
                 if not connection.broken:
                     network.break_connection(attempt, channel, 0.0)
             elif not connection.broken:
-                world.after(0.0, receiver, f"frame {channel} {frame.sequence} of {attempt}", taken)
+                label = f"frame {channel} {frame.sequence} of {attempt}"
+                world.after(0.0, receiver, label, lambda: receiver.deliver(taken))
 
         def taken() -> None:
             refused = receiver.runtime.refused
             receiver.runtime.on_frame(attempt, channel, frame)
             if receiver.runtime.refused != refused:
                 world.hits.add("slot: refuses a frame of another attempt")
-            receiver.poke()
 
         arrival = max(connection.frames_until_ms, world.now_ms + world.delay(network.typical_ms))
         connection.frames_until_ms = arrival
@@ -213,6 +222,8 @@ class SimTransport:
 
     def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
         self._process.touch("grant")
+        if attempt <= self._left:
+            return
         connection = self._network.connection(attempt, channel)
         connection.grant_total = max(connection.grant_total, granted_total)
         if connection.sender is None:
@@ -226,15 +237,15 @@ class SimTransport:
 
         def taken() -> None:
             if not connection.broken:
-                sender.runtime.on_grant(attempt, channel, total)
-                sender.poke()
+                sender.deliver(lambda: sender.runtime.on_grant(attempt, channel, total))
 
         arrival = max(connection.grants_until_ms, world.now_ms + world.delay(self._network.typical_ms))
         connection.grants_until_ms = arrival
         world.at(arrival, sender, f"grant {channel} {total} of {attempt}", taken)
 
     def close(self, attempt: AttemptId) -> None:
-        self._closed.add(attempt)
+        self._left = max(self._left, attempt)
+        self._network.close_all(self._process, attempt)
 
 
 class Link:

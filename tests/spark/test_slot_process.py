@@ -5,8 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
+
+from engine.network.control import ControlServer
+from engine.protocol.ids import AttemptId
+from engine.protocol.messages import (
+    Deploy,
+    Deployed,
+    EndProcess,
+    Heartbeat,
+    LongStep,
+    Register,
+    SlotMessage,
+    Start,
+)
+
+ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import threading, time
@@ -41,3 +59,65 @@ def test_a_reader_that_is_dead_or_does_not_read_saves_nobody(reader: str) -> Non
         if reader == "silent":
             os.close(read)
     assert ended.returncode == 1
+
+
+class Answers:
+    """A JobMaster that deploys the slot which registers, and keeps its heartbeats."""
+
+    def __init__(self) -> None:
+        self.heartbeats: list[Heartbeat] = []
+        self.gone = threading.Event()
+        self.session = ""
+        self.server = ControlServer("hangs", "127.0.0.1", "token", self._hears, lambda *_: self.gone.set())
+
+    def _hears(self, session: str, message: SlotMessage) -> None:
+        self.session = session
+        attempt = AttemptId(1, 1)
+        if isinstance(message, Register):
+            self.server.send(session, Deploy(attempt, 0, [message.address], None, "id"))
+        elif isinstance(message, Deployed):
+            self.server.send(session, Start(attempt))
+        elif isinstance(message, Heartbeat):
+            self.heartbeats.append(message)
+
+    def step(self) -> LongStep | None:
+        return self.heartbeats[-1].step if self.heartbeats else None
+
+
+HANGS = """
+import sys, time
+from engine.api import StreamEnvironment
+from engine.spark.slot_process import SlotLaunch, run_slot
+
+def never_ends(row):
+    time.sleep(0.3 if row["n"] < 5 else 600)
+    return row
+
+def build():
+    env = StreamEnvironment(parallelism=1)
+    rows = env.from_elements([{"n": n} for n in range(10)], schema="n long")
+    rows.map(never_ends, schema="n long", uid="slow").print()
+    return env.build("hangs")
+
+store, address = sys.argv[1:]
+run_slot(SlotLaunch("hangs", build, store, "nonce", address, "token", 30.0, 10.0, ()), 0, 0)
+"""
+
+
+def test_a_hung_function_is_named_in_heartbeats_and_its_process_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """Records of 0.3 s each are no long step, though their batch takes longer than one; the sixth never ends."""
+    (tmp_path / "nonce").write_bytes(b"n")
+    master = Answers()
+    slot = subprocess.Popen([sys.executable, "-c", HANGS, str(tmp_path), master.server.address], cwd=ROOT)
+    try:
+        until = time.monotonic() + 30
+        while (step := master.step()) is None and time.monotonic() < until:
+            time.sleep(0.05)
+        assert step is not None and (step.uid, step.subtask) == ("slow", "elements[0]"), step
+        assert "never_ends" in step.stack and step.for_ms < 2000
+        master.server.send(master.session, EndProcess("it hangs"))
+        assert slot.wait(10) == 1
+        assert master.gone.wait(5)
+    finally:
+        slot.kill()
+        slot.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.api import StreamEnvironment
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.slot_pool import SlotInfo, SlotPool
+from engine.protocol.ids import AttemptId
 from engine.spark.slot_tasks import in_slots
 from tests.graph.test_graph import source, translate
 
@@ -29,7 +30,10 @@ def test_a_task_gets_the_slot_of_its_partition_again_after_another_was_lost() ->
         pool.add(slot)
     assert [slot.task_attempt for slot in pool.assign()] == [2, 3, 1]
     pool.remove("session 2")
-    pool.release()
+    pool.release(AttemptId(1, 1), 0.0)
+    assert not pool.enough
+    for slot in pool.all:
+        pool.left(slot, AttemptId(1, 1))
     pool.add(task(0, 4))
     assert [(slot.task_attempt, slot.index) for slot in pool.assign()] == [(4, 0), (3, 1), (1, 2)]
 

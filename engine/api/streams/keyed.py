@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -60,18 +60,18 @@ class KeyedStream:
             mine = own(function)
             return KeyedReduce(mine, mine.reduce if isinstance(mine, ReduceFunction) else mine, keys, schema)
 
-        return self._add("reduce", uid, build, schema)
+        return self._add("reduce", uid, build, schema, {"running value": described(schema)})
 
     def sum(self, column: str, uid: str) -> DataStream:
-        """Emits every record with `column` replaced by the sum of its key's values so far."""
+        """Emits every record with `column` replaced by the sum of its key's values so far; nulls are skipped."""
         return self._running(column, uid, lambda left, right: left + right)
 
     def min(self, column: str, uid: str) -> DataStream:
-        """Emits every record with `column` replaced by the least of its key's values so far."""
+        """Emits every record with `column` replaced by the least of its key's values so far; nulls are skipped."""
         return self._running(column, uid, min)
 
     def max(self, column: str, uid: str) -> DataStream:
-        """Emits every record with `column` replaced by the greatest of its key's values so far."""
+        """Emits every record with `column` replaced by the greatest of its key's values so far; nulls are skipped."""
         return self._running(column, uid, max)
 
     def process(self, function: KeyedProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
@@ -81,7 +81,7 @@ class KeyedStream:
         """
         keys, before = self._keyed.keys, self._keyed.schema
         out = out_schema(schema, before)
-        return self._add("process", uid, lambda: KeyedProcess(own(function), keys, before, out), out)
+        return self._add("process", uid, lambda: KeyedProcess(own(function), keys, before, out), out, {})
 
     def connect(self, broadcast: BroadcastStream) -> KeyedBroadcastConnectedStream:
         """Connects a broadcast stream, such as rules or prices; every subtask receives all of its records."""
@@ -91,7 +91,17 @@ class KeyedStream:
         schema = self._keyed.schema
         if column not in schema.names:
             raise JobError(f"there is no column {column!r}; the stream has ({described(schema)})")
-        return self.reduce(lambda left, right: {**right, column: combine(left[column], right[column])}, uid)
 
-    def _add(self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema) -> DataStream:
-        return self._keyed.add_operator(OperatorSpec(uid, kind, build, row_lane=True), schema)
+        def running(left: Row, right: Row) -> Row:
+            """Skips nulls, as SQL does: the value stays null until a key's first one that is not."""
+            before, value = left[column], right[column]
+            if before is not None:
+                value = before if value is None else combine(before, value)
+            return {**right, column: value}
+
+        return self.reduce(running, uid)
+
+    def _add(
+        self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema, state: Mapping[str, str]
+    ) -> DataStream:
+        return self._keyed.add_operator(OperatorSpec(uid, kind, build, row_lane=True, state=state), schema)

@@ -44,10 +44,11 @@ class WindowedStream:
         size_ms = self._assigner.size_ms
         graph = self._keyed.env.graph
         before = graph.nodes[self._keyed.node]
-        combine = OperatorSpec(f"{uid}.combine", "combine", partial(WindowCombine, plan, size_ms))
+        combine = OperatorSpec(f"{uid}.combine", "combine", partial(WindowCombine, plan, size_ms, uid))
         combined = graph.add_operator(combine, plan.partial_schema, before.parallelism, StreamInput(before.id))
         schema = self._result_schema(plan, aggregates)
-        merge = OperatorSpec(uid, "window", partial(WindowMerge, plan, size_ms, schema))
+        state = {"windows": str(self._assigner), "aggregates": plan.described()}
+        merge = OperatorSpec(uid, "window", partial(WindowMerge, plan, size_ms, schema), state=state)
         return replace(self._keyed, node=combined, schema=plan.partial_schema).add_operator(merge, schema)
 
     def _check(self, uid: str, aggregates: Mapping[str, Aggregate]) -> None:

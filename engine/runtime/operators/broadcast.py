@@ -25,8 +25,7 @@ class BroadcastProcess(RowOperator):
         self._function = function
         self._descriptors = descriptors
 
-    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        super().open(context, restored)
+    def _open_states(self) -> None:
         states = BroadcastStates(self._operator_state, self._descriptors)
         self._reading = ReadingContext(states)
         self._writing = WritingContext(states, self._backend())
@@ -78,6 +77,15 @@ class KeyedBroadcastProcess(BroadcastProcess, KeyedRowOperator):
         KeyedRowOperator.__init__(self, function, keys, input_schema, schema)
         self._function = function
         self._descriptors = descriptors
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        super().open(context, restored)
+        self._writing.current_watermark_ms = self._clock.now_ms
+
+    def on_watermark(self, timestamp_ms: int, out: Output) -> None:
+        self._clock.advance(timestamp_ms)
+        self._writing.current_watermark_ms = self._clock.now_ms
+        out.watermark(timestamp_ms)
 
     def _processed(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Row]]:
         return self._per_key(batch, records, self._function.process_element, self._reading)

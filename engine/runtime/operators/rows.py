@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.core.errors import SchemaMismatch, UserFunctionError
+from engine.core.errors import SchemaMismatch, StateUnclaimed, UserFunctionError
 from engine.core.functions import Function, KeyedProcessFunction, ProcessContext, Row
 from engine.core.state_types import ValueStateDescriptor
 from engine.runtime.functions import SubtaskContext
 from engine.runtime.operators.base import (
     EVENT_TIME,
+    WATERMARKS,
     Operator,
     OperatorContext,
     OperatorSnapshot,
@@ -22,6 +23,7 @@ from engine.runtime.operators.base import (
     StatePart,
 )
 from engine.runtime.operators.records import batch_of, columns_of, records_of, short
+from engine.state.key_hash import hash_columns
 from engine.state.keyed.backend import Key, KeyedBackend
 from engine.state.keyed.heap import HeapBackend
 from engine.state.operator import OperatorBackend
@@ -36,6 +38,7 @@ class RowOperator(Operator):
         self._lifecycle = function if isinstance(function, Function) else None
         self._schema = schema
         self._records = 0
+        self._done: list[Any] = []  # one item per record of this batch that is done
         self._operator_state = OperatorBackend()
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
@@ -45,14 +48,37 @@ class RowOperator(Operator):
         self._call_lifecycle(
             "open", SubtaskContext(context, self._backend(), self._operator_state, restored is not None)
         )
+        self._open_states()
+        self._check_claimed()
+
+    def _open_states(self) -> None:
+        """Asks for the states that the operator has besides those that its function asked for."""
+
+    def _check_claimed(self) -> None:
+        """Refuses state that nobody asks for any more: under another name a function would start empty in silence."""
+        keyed = self._backend()
+        unclaimed = [*(keyed.unclaimed if keyed else []), *self._operator_state.unclaimed]
+        if unclaimed:
+            raise StateUnclaimed(
+                f"operator {self.context.uid!r}: the state {unclaimed[0]!r} is in the snapshot, but open() does not "
+                "ask for it: ask for it under this name, and clear it if it is no longer needed"
+            )
 
     def _backend(self) -> KeyedBackend | None:
         return None
 
+    @property
+    def records_done(self) -> int:
+        return self._records + len(self._done)
+
     def snapshot(self, checkpoint: int) -> OperatorSnapshot | None:
         self._call_lifecycle("snapshot_state", checkpoint)
         parts = [*self._keyed_parts(), *(StatePart(n, table, (), d) for n, d, table in self._operator_state.snapshot())]
-        return OperatorSnapshot(parts=tuple(parts)) if parts else None
+        inline = self._inline()
+        return OperatorSnapshot(inline, tuple(parts)) if parts or inline else None
+
+    def _inline(self) -> dict[str, Any]:
+        return {}
 
     def _keyed_parts(self) -> Iterable[StatePart]:
         return ()
@@ -73,15 +99,16 @@ class RowOperator(Operator):
 
     def _run(self, apply: _Apply, batch: pa.RecordBatch, out: Output) -> None:
         records = records_of(batch)
-        done: list[Any] = []
+        done = self._done
         try:
             result = apply(batch, records, done)
         except SchemaMismatch:
             raise
         except Exception as error:
-            where = f"record {self._records + len(done) + 1} of this attempt, {short(records[len(done)])}"
-            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error) from error
+            where, record = f"record {self._records + len(done) + 1} of this attempt", short(records[len(done)])
+            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error, record) from error
         self._records += len(records)
+        self._done = []
         if result is not None and result.num_rows:
             out.emit(result)
 
@@ -149,7 +176,7 @@ class RowFilter(RowOperator):
 
 
 class KeyedRowOperator(RowOperator):
-    """Adds a current key and state per key."""
+    """Adds a current key, state per key and a watermark per key group."""
 
     def __init__(self, function: Any, keys: Sequence[str], input_schema: pa.Schema, schema: pa.Schema) -> None:
         super().__init__(function, schema)
@@ -157,6 +184,7 @@ class KeyedRowOperator(RowOperator):
         self._keyed: KeyedBackend = HeapBackend([input_schema.field(key) for key in keys])
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._clock = context.group_clock(restored)
         for name, table in restored.tables if restored else []:
             self._keyed.restore(name, table)
         super().open(context, restored)
@@ -171,10 +199,26 @@ class KeyedRowOperator(RowOperator):
         self, batch: pa.RecordBatch, records: Sequence[Row], call: Callable[..., Iterable[Row]], context: ProcessContext
     ) -> Iterator[Iterable[Row]]:
         keyed = self._keyed
-        for key, record, stamp in zip(self._keys_of(batch), records, stamps_of(batch), strict=True):
+        keys, stamps, watermarks = self._keys_of(batch), stamps_of(batch), self._watermarks_of(batch)
+        for key, record, stamp, watermark in zip(keys, records, stamps, watermarks, strict=True):
             keyed.key = context.current_key = key
             context.timestamp_ms = stamp
+            context.current_watermark_ms = watermark
             yield call(record, context) or ()
+
+    def _watermarks_of(self, batch: pa.RecordBatch) -> list[int]:
+        """Returns the watermark of each record's key group."""
+        if not self._clock.uneven:
+            return [self._clock.now_ms] * batch.num_rows
+        watermarks: list[int] = self._clock.of_rows(hash_columns([batch.column(k) for k in self._keys])).tolist()
+        return watermarks
+
+    def on_watermark(self, timestamp_ms: int, out: Output) -> None:
+        self._clock.advance(timestamp_ms)
+        out.watermark(timestamp_ms)
+
+    def _inline(self) -> dict[str, Any]:
+        return {WATERMARKS: self._clock.snapshot()}
 
     def _keyed_parts(self) -> Iterable[StatePart]:
         return [StatePart(name, table, self._keys) for name, table in self._keyed.snapshot()]
@@ -187,8 +231,7 @@ class KeyedReduce(KeyedRowOperator):
         super().__init__(function, keys, schema, schema)
         self._call = call
 
-    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        super().open(context, restored)
+    def _open_states(self) -> None:
         fields = [field for field in self._schema if field.name != EVENT_TIME]
         self._state = self._keyed.value_state(ValueStateDescriptor("reduced", pa.struct(fields)))
 
@@ -213,10 +256,6 @@ class KeyedProcess(KeyedRowOperator):
         super().__init__(function, keys, input_schema, schema)
         self._function = function
         self._process_context = ProcessContext()
-
-    def on_watermark(self, timestamp_ms: int, out: Output) -> None:
-        self._process_context.current_watermark_ms = timestamp_ms
-        out.watermark(timestamp_ms)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         results = self._per_key(batch, records, self._function.process_element, self._process_context)

@@ -33,26 +33,28 @@ class Aggregate:
         return f"{self.kind}({self.column or '*'})"
 
 
-def count() -> Aggregate:
-    """Counts the records."""
-    return Aggregate("count", None, ())
+def count(column: str | None = None) -> Aggregate:
+    """Counts the records, or the values of a column that are not null."""
+    return Aggregate("count", column, () if column is None else ("count",))
 
 
 def total(column: str) -> Aggregate:
-    """Sums a column; null if all values are null. Integer sums have 64 bits and wrap round, as in Java."""
+    """Sums the values that are not null; null if all are. Integer sums have 64 bits and wrap round, as in Java."""
     return Aggregate("total", column, ("sum",))
 
 
 def minimum(column: str) -> Aggregate:
+    """Takes the least value that is not null; null if all are."""
     return Aggregate("minimum", column, ("min",))
 
 
 def maximum(column: str) -> Aggregate:
+    """Takes the greatest value that is not null; null if all are."""
     return Aggregate("maximum", column, ("max",))
 
 
 def mean(column: str) -> Aggregate:
-    """Averages the values that are not null."""
+    """Averages the values that are not null; null if all are."""
     return Aggregate("mean", column, ("sum", "count"))
 
 
@@ -111,6 +113,12 @@ class AggregatePlan:
         for name, aggregate in self.aggregates.items():
             columns[name] = _FINISH[aggregate.kind](merged, self._partials(aggregate))
         return pa.table(columns)
+
+    def described(self) -> str:
+        """Writes down which partials are kept, in any order: saved ones can be used by a plan with the same."""
+        types = {part: self.partial_schema.field(name).type for part, name in self._partial_of.items()}
+        parts = [f"{kernel}({column}) {types[column, kernel]}" for column, kernel in types]
+        return ", ".join(["count(*) int64", *sorted(parts)])
 
     def _partials(self, aggregate: Aggregate) -> list[str]:
         return [self._partial_of[aggregate.column, part] for part in aggregate.parts if aggregate.column is not None]
@@ -189,7 +197,7 @@ def _only(merged: pa.Table, names: list[str]) -> pa.ChunkedArray:
 
 
 _FINISH: dict[str, Callable[[pa.Table, list[str]], pa.ChunkedArray]] = {
-    "count": lambda merged, _: merged.column(ROWS),
+    "count": lambda merged, names: merged.column(names[0] if names else ROWS),
     "total": _only,
     "minimum": _only,
     "maximum": _only,

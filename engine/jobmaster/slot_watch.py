@@ -1,0 +1,70 @@
+"""`SlotWatch` decides which slots have to be killed: silent ones, and those whose task thread hangs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.jobmaster import events
+from engine.jobmaster.slot_pool import SlotInfo, SlotPool
+from engine.protocol.failures import AttemptFailure, FailedAt
+from engine.protocol.messages import LongStep
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """A slot to kill. `detail` says what it did not do in time."""
+
+    slot: SlotInfo
+    failure: AttemptFailure
+    detail: str
+    at: FailedAt
+
+
+@dataclass(frozen=True)
+class SlotWatch:
+    """A step is one call on a slot's task thread: a record of a Python function, a batch, opening an operator.
+
+    A step over `slow_step_ms` is reported once. A slot is killed if it is silent for `heartbeat_timeout_ms`, if a step
+    takes over `step_timeout_ms`, or if it does not leave an attempt that is over within `slow_step_ms`.
+    """
+
+    heartbeat_timeout_ms: float
+    slow_step_ms: float
+    step_timeout_ms: float
+
+    def on_step(self, slot: SlotInfo, step: LongStep | None) -> events.SlowStep | None:
+        """Notes what a heartbeat says of the task thread. Returns an event once a step takes long."""
+        before, slot.step = slot.step, step
+        if step is None or (before is not None and step.for_ms < before.for_ms):
+            slot.slow_reported = False
+        if step is None or slot.slow_reported or step.for_ms < self.slow_step_ms:
+            return None
+        slot.slow_reported = True
+        return events.SlowStep(slot.index, slot.pid, step.uid, step.subtask, step.for_ms, step.stack)
+
+    def doomed(self, slots: SlotPool, now_ms: float) -> list[Doomed]:
+        found = (self._why(slot, now_ms) for slot in slots.all)
+        return [doomed for doomed in found if doomed is not None]
+
+    def _why(self, slot: SlotInfo, now_ms: float) -> Doomed | None:
+        step = slot.step
+        at = FailedAt(step.uid if step else "", None, slot.index)
+        if slot.heard_ms < now_ms - self.heartbeat_timeout_ms:
+            return Doomed(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", FailedAt(slot=slot.index))
+        if slot.leaving is not None and now_ms - slot.leaving.since_ms > self.slow_step_ms:
+            over = f"attempt {slot.leaving.attempt}, which is over"
+            detail = f"slot process {slot.pid} did not leave {over}, within {self.slow_step_ms / 1000:g} s"
+            return Doomed(slot, AttemptFailure.SLOT_HUNG, detail + _where(step), at)
+        if step is not None and step.for_ms > self.step_timeout_ms:
+            detail = f"slot process {slot.pid} was in one step for {step.for_ms / 1000:.0f} s{_where(step)}"
+            return Doomed(slot, AttemptFailure.SLOT_HUNG, detail, at)
+        return None
+
+
+def _where(step: LongStep | None) -> str:
+    if step is None:
+        return ""
+    line = step.stack.strip().splitlines()
+    return (f", in operator {step.uid!r} ({step.subtask})" if step.uid else "") + (
+        f": {line[-2].strip()}: {line[-1].strip()}" if len(line) > 1 else ""
+    )
