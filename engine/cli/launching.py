@@ -50,6 +50,9 @@ _PyFiles = Annotated[
     typer.Option(help="archive of code for workers on other machines (default: the one that weir package makes)"),
 ]
 _SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
+_AllowSharedStore = Annotated[
+    bool, typer.Option("--allow-shared-store", help="start even if other users can write to the store")
+]
 _Rewind = Annotated[
     bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide what later epochs published")
 ]
@@ -92,6 +95,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
         conf: _Conf = None,
         py_files: _PyFiles = None,
         slot_memory: _SlotMemory = None,
+        allow_shared_store: _AllowSharedStore = False,
         rewind: _Rewind = False,
         fork_name: _Fork = None,
         allow_replay: _AllowReplay = False,
@@ -110,6 +114,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
             conf=_pairs("--conf", conf),
             py_files=py_files or [],
             slot_memory_mb=slot_memory,
+            allow_shared_store=allow_shared_store,
         )
         command(options, store, GoBack(rewind, fork_name, allow_replay))
 

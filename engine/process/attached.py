@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from engine.core.errors import WeirError
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
+from engine.host.folders import check_store
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
@@ -34,14 +35,18 @@ logger = logging.getLogger("weir.master")
 class AttachedJob:
     """A job that runs beside the code that started it. `client` watches and manages it, as `weir` does."""
 
-    def __init__(self, session: SparkSession, graph: JobGraph, store: str | Path) -> None:
+    def __init__(
+        self, session: SparkSession, graph: JobGraph, store: str | Path, *, allow_shared_store: bool = False
+    ) -> None:
         self.client = JobClient(str(Path(store).absolute()), graph.name)
         if self.client.alive():
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
+        check_store(self.client.store, graph.name, allow_shared=allow_shared_store)
         launch = MasterLaunch(
             path="",
+            allow_shared_store=allow_shared_store,
             name=graph.name,
             store=self.client.store,
             max_slots=slots,
@@ -50,7 +55,7 @@ class AttachedJob:
         )
         self._launch = launch
         self._folder = RunFolder(launch.store, launch.name)
-        self._folder.prepare()
+        self._folder.prepare(private=not allow_shared_store)
         self._folder.clear()
         self._folder.write_launch(launch)
         module_path = tuple(sys.path) if is_local(launch.spark_master) else ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from engine.core.errors import WeirError
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
+from engine.host.folders import check_store
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
@@ -50,7 +50,7 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
             f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a "
             "lower --parallelism"
         )
-    _check_store(store)
+    check_store(store, graph.name, allow_shared=options.allow_shared_store)
     if JobClient(str(store), graph.name).alive():
         raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")
     for file in options.py_files:
@@ -103,7 +103,7 @@ def start_detached(launch: MasterLaunch, by: str) -> JobClient:
     """Starts a supervisor that outlives this process, and returns at once."""
     folder = RunFolder(launch.store, launch.name)
     launch = msgspec.structs.replace(launch, id=secrets.token_hex(8))
-    folder.prepare()
+    folder.prepare(private=not launch.allow_shared_store)
     folder.clear()
     path = folder.write_launch(launch)
     folder.want_running(launch, by)
@@ -129,16 +129,3 @@ def _pause() -> None:
 
 def _owner() -> str:
     return f"cli-{secrets.token_hex(8)}"
-
-
-def _check_store(store: str | Path) -> None:
-    folder = Path(store).absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_bytes(b"weir")
-        probe.unlink()
-    except OSError as error:
-        raise WeirError(
-            f"the store {folder} can't be written: {error.strerror}; choose another with --store"
-        ) from error
