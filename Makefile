@@ -43,11 +43,12 @@ test-system: $(STAMP) ## run the tests with Dagster's real daemon and webserver,
 	  { echo "The browser test needs chromium on PATH (Debian: apt-get install chromium)." >&2; exit 1; }
 	@$(BIN)/python -m pytest -q tests/system tests/browser
 
-lint: $(STAMP) ## run ruff, mypy and the import contracts
+lint: $(STAMP) ## run ruff, mypy, the import contracts, and an audit of the dependencies where advisories can be had
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy engine checks orchestration
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.audit
 
 bench: $(STAMP) ## measure Weir beside its peers, fifteen minutes (QUICK=1: one minute; ONLY=scale: only that bench)
 	@$(BIN)/python -m benchmarks.run $(if $(filter 1,$(QUICK)),--quick) $(if $(ONLY),--only $(ONLY))

@@ -67,7 +67,7 @@ class WeirJob:
             self.wait_for("its JobMaster answers", lambda: self._run.read_address() is not None)
             address = self._run.read_address()
             assert address is not None
-            headers = {"authorization": f"Bearer {self._run.token()}"}
+            headers = {"authorization": f"Bearer {address.token}"}
             self._client = httpx.Client(base_url=address.url, headers=headers, timeout=15)
             self.wait_for("it runs", lambda: self.status().running)
         except BaseException:

@@ -36,6 +36,11 @@ th { color: #5b6b7b; font-weight: 600 } code, pre { font: 13px/1.4 ui-monospace,
 .fa-check-circle::before { content: "\2713"; color: #11753c } .fa-times::before { content: "\2717"; color: #b3261e }
 .fa-exclamation-triangle::before { content: "!"; color: #8a5a00 } .fas { font-style: normal; font-weight: 700 }
 """
+# Rows may hold anything, and no page needs a script: none runs, and nothing is loaded from elsewhere.
+_POLICY = (
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
+)
 _CLASSES = {Verdict.PASSED: "passed", Verdict.FAILED: "failed", Verdict.COULD_NOT_RUN: "could"}
 
 
@@ -43,6 +48,7 @@ def finish_docs(folder: Path, result: AuditResult) -> None:
     for page in folder.rglob("*.html"):
         text = _REMOTE.sub("", page.read_text())
         back = "../" * (len(page.relative_to(folder).parts) - 1)
+        text = re.sub(r"(<head\b[^>]*>)", rf"\1{_POLICY}", text, count=1)
         text = text.replace("</head>", f"<style>{_STYLE}</style></head>", 1)
         page.write_text(
             re.sub(r"(<body\b[^>]*>)", rf'\1<p><a href="{back}index.html">the verdict</a></p>', text, count=1)
@@ -62,7 +68,8 @@ def _index(folder: Path, result: AuditResult) -> str:
         for page in pages
     )
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>weir audit {_text(result.job)}</title><style>{_STYLE}</style></head>
+<html lang="en"><head><meta charset="utf-8">{_POLICY}
+<title>weir audit {_text(result.job)}</title><style>{_STYLE}</style></head>
 <body>
 <h1>Audit of {_text(result.job)}, epoch {result.epoch}: {_badge(result.verdict)}</h1>
 <p>{result.evaluated} of {result.expected} expectations evaluated by Great Expectations on Spark.</p>

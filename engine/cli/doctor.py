@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.core.errors import JavaNotFound
+from engine.host.descriptors import ENOUGH, raise_descriptor_limit
 from engine.spark.java import JavaHome, find_java, prepare_environment
 
 MIB: Final = 1 << 20
@@ -48,6 +49,7 @@ def run_doctor(store: str | None = None, *, deep: bool = False) -> list[Check]:
         _check_import("pyarrow", "pyarrow.flight"),
         check_machine(cores(), memory_bytes()),
         check_loopback(),
+        check_descriptors(raise_descriptor_limit()),
         *(check_store(store) if store is not None else ()),
         *check_scratch(),
         *([check_spark(java)] if deep and isinstance(java, JavaHome) else ()),
@@ -100,6 +102,14 @@ def check_loopback() -> Check:
     except OSError as error:
         return Check("loopback", False, f"127.0.0.1: {error}", "Bring the interface `lo` up (`ip link set lo up`).")
     return Check("loopback", True, "127.0.0.1 accepts connections")
+
+
+def check_descriptors(limit: int) -> Check:
+    """Checks how many files and sockets a process of a job may have open, after it has raised its own limit."""
+    if limit >= ENOUGH:
+        return Check("open files", True, f"{limit} per process")
+    advice = f"Raise the hard limit to {ENOUGH} or more (`ulimit -Hn`, or `nofile` in /etc/security/limits.conf)."
+    return Check("open files", False, f"{limit} per process, {ENOUGH} needed", advice)
 
 
 def check_store(store: str) -> Iterator[Check]:

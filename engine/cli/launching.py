@@ -24,6 +24,7 @@ from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.settings import read_settings
 from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch
+from engine.spark.conf import literal_secrets
 
 JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
 Param = Annotated[list[str] | None, typer.Option(help="parameter of the job, NAME=VALUE (weir describe lists them)")]
@@ -44,7 +45,7 @@ _SlowStep = Annotated[
 ]
 _StepTimeout = Annotated[float, typer.Option(min=1, help="seconds after which a slot that hangs in a step is killed")]
 _Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
-_Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE")]
+_Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE; a secret as NAME=env:VARIABLE")]
 _PyFiles = Annotated[
     list[str] | None,
     typer.Option(help="archive of code for workers on other machines (default: the one that weir package makes)"),
@@ -141,6 +142,11 @@ def _pairs(flag: str, pairs: list[str] | None) -> dict[str, str]:
 
 def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
     """Checks the start, makes the chosen epoch the one to go on from, and prints which one that is."""
+    for name in literal_secrets(options.conf):
+        errors.print(
+            f"[yellow]--conf {escape(name)} looks like a secret, and every user of this machine can read a command "
+            f"line: put it into an environment variable and write --conf {escape(name)}=env:VARIABLE[/]"
+        )
     launch = plan_launch(options, store)
     if sum([back.rewind, back.fork_name is not None, back.allow_replay]) > 1:
         raise WeirError("choose one of --rewind, --fork and --allow-replay")

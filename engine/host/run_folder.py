@@ -7,7 +7,6 @@ or Dagster.
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from pathlib import Path
 from typing import TypeVar
@@ -28,11 +27,12 @@ FENCED_EXIT_CODE = 71
 
 
 class MasterAddress(msgspec.Struct, frozen=True):
-    """The address at which a running JobMaster answers."""
+    """The address at which a running JobMaster answers, and the token that it asks for. Each JobMaster has others."""
 
     url: str
     pid: int
     generation: int
+    token: str
 
 
 class MasterExit(msgspec.Struct, frozen=True):
@@ -115,7 +115,8 @@ class RunFolder:
         return last is None or last.id == launch.id
 
     def write_address(self, address: MasterAddress) -> None:
-        """Writes the address, also as a discovery target for Prometheus: each JobMaster has another port."""
+        """Writes the address. Prometheus reads the token and the discovery target: each JobMaster has another port."""
+        _write(self._token, address.token.encode())
         _write(self._address, msgspec.json.encode(address))
         _write(self._targets, msgspec.json.encode([{"targets": [urlsplit(address.url).netloc]}]))
 
@@ -157,6 +158,7 @@ class RunFolder:
     def forget_address(self) -> None:
         self._address.unlink(missing_ok=True)
         self._targets.unlink(missing_ok=True)
+        self._token.unlink(missing_ok=True)
 
     def want_running(self, launch: MasterLaunch, by: str) -> None:
         self._write_desired(Desired(True, launch, by, _now_ms()))
@@ -172,12 +174,6 @@ class RunFolder:
 
     def _write_desired(self, desired: Desired) -> None:
         _write(self._desired, msgspec.json.format(msgspec.json.encode(desired)))
-
-    def token(self) -> str:
-        """Returns the job's token, which is made once. A process that can read the folder can talk to the job."""
-        if not self._token.exists():
-            _write(self._token, secrets.token_urlsafe(32).encode())
-        return self._token.read_text()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -17,9 +17,10 @@ def call_options(token: str) -> flight.FlightCallOptions:
 class RequireToken(flight.ServerMiddlewareFactory):
     def __init__(self, token: str) -> None:
         super().__init__()
-        self._expected = f"Bearer {token}"
+        self._expected = f"Bearer {token}".encode()
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str]]) -> None:
         given = headers.get(_HEADER) or [""]
-        if not hmac.compare_digest(str(given[0]), self._expected):
+        # `compare_digest` takes text only if it is ASCII.
+        if not hmac.compare_digest(str(given[0]).encode(errors="replace"), self._expected):
             raise flight.FlightUnauthenticatedError("wrong or missing token")

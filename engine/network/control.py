@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from engine.network.auth import RequireToken, call_options
+from engine.network.places import address, location
 from engine.network.wire import ControlStream, descriptor, parse_descriptor
 from engine.protocol.messages import (
     MasterMessage,
@@ -73,12 +74,15 @@ class ControlClient:
 
 
 class ControlServer(flight.FlightServerBase):
-    """The JobMaster's end of all control streams. The callbacks run in any thread, so they only fill its mailbox."""
+    """The JobMaster's end of all control streams, at a host or in a folder of sockets.
+
+    The callbacks run in any thread, so they only fill its mailbox.
+    """
 
     def __init__(
         self,
         job: str,
-        host: str,
+        place: str,
         token: str,
         on_message: Callable[[str, SlotMessage], None],
         on_gone: Callable[[str, str], None],
@@ -87,8 +91,9 @@ class ControlServer(flight.FlightServerBase):
         self._on_message = on_message
         self._on_gone = on_gone
         self._queues: dict[str, SimpleQueue[MasterMessage | None]] = {}
-        super().__init__(f"grpc://{host}:0", middleware={"token": RequireToken(token)})
-        self.address = f"grpc://{host}:{self.port}"
+        listening = location(place)
+        super().__init__(listening, middleware={"token": RequireToken(token)})
+        self.address = address(listening, self)
 
     def send(self, session: str, message: MasterMessage) -> None:
         queue = self._queues.get(session)

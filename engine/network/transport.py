@@ -22,6 +22,7 @@ from engine.core.ports import Frame
 from engine.network.auth import RequireToken, call_options
 from engine.network.incoming import Incoming
 from engine.network.outgoing import Outgoing, Streams
+from engine.network.places import address, location
 from engine.network.wire import ChannelStream, descriptor, parse_descriptor
 from engine.protocol.ids import AttemptId, ChannelId
 
@@ -36,15 +37,16 @@ _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class FlightTransport:
-    """Connects one slot with the others. The callbacks run in any thread, so they only fill the slot's mailbox.
+    """Connects one slot with the others. It listens at a host, or in a folder of sockets.
 
-    A channel whose peer says nothing for `silence_s` is broken.
+    The callbacks run in any thread, so they only fill the slot's mailbox. A channel whose peer says nothing for
+    `silence_s` is broken.
     """
 
     def __init__(
         self,
         job: str,
-        host: str,
+        place: str,
         token: str,
         on_frame: OnFrame,
         on_grant: OnGrant,
@@ -63,8 +65,9 @@ class FlightTransport:
         self._local: set[tuple[AttemptId, ChannelId]] = set()
         self._clients: dict[tuple[AttemptId, str], flight.FlightClient] = {}
         self._lock = threading.Lock()
-        self._server = _ChannelServer(self, host, token)
-        self.address = f"grpc://{host}:{self._server.port}"
+        listening = location(place)
+        self._server = _ChannelServer(self, listening, token)
+        self.address = address(listening, self._server)
         threading.Thread(target=self._watch, name="channel watch", daemon=True).start()
 
     # --- the `Transport` port; called on the task thread ---
@@ -167,9 +170,9 @@ class FlightTransport:
 
 
 class _ChannelServer(flight.FlightServerBase):
-    def __init__(self, transport: FlightTransport, host: str, token: str) -> None:
+    def __init__(self, transport: FlightTransport, listening: str, token: str) -> None:
         self._transport = transport
-        super().__init__(f"grpc://{host}:0", middleware={"token": RequireToken(token)})
+        super().__init__(listening, middleware={"token": RequireToken(token)})
 
     def do_exchange(
         self,

@@ -110,7 +110,7 @@ class JobClient:
         address = self.folder.read_address()
         if address is None:
             raise NotRunning(self._why_not())
-        headers = {"authorization": f"Bearer {self.folder.token()}"}
+        headers = {"authorization": f"Bearer {address.token}"}
         try:
             response = httpx.request(method, address.url + path, headers=headers, timeout=15)
         except httpx.TransportError as error:

@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from engine.core.errors import NoAnswer
 from engine.jobmaster.status import JobStatus, VertexStatus
+from engine.observe.bounded import CONNECTIONS, BoundedProtocol
 from engine.observe.metrics import CONTENT_TYPE, exposition
 from engine.observe.timeline import Timeline
 
@@ -64,7 +65,16 @@ class RestServer:
         self._socket = socket.create_server((host, 0))
         self.url = f"http://{host}:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(
-            uvicorn.Config(make_app(token, process), log_level="warning", lifespan="off", access_log=False)
+            uvicorn.Config(
+                make_app(token, process),
+                http=BoundedProtocol,
+                ws="none",
+                loop="asyncio",
+                backlog=CONNECTIONS,  # also the number of connections that are accepted at once
+                log_level="error",
+                lifespan="off",
+                access_log=False,
+            )
         )
 
     def start(self) -> None:
@@ -104,7 +114,9 @@ def _authorise(expected: str) -> Callable[[Request, Callable[[Request], Awaitabl
     async def authorise(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
         if not hmac.compare_digest(request.headers.get("authorization", "").encode(), expected.encode()):
             return _error(401, "wrong or missing token; send the one in the job's run/token as a bearer token")
-        return await call(request)
+        answer = await call(request)
+        answer.headers["x-content-type-options"] = "nosniff"  # a browser must not take an answer for a page
+        return answer
 
     return authorise
 

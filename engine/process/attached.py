@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from engine.core.errors import WeirError
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
+from engine.host.descriptors import raise_descriptor_limit
 from engine.host.folders import check_store
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
@@ -41,6 +42,7 @@ class AttachedJob:
         self.client = JobClient(str(Path(store).absolute()), graph.name)
         if self.client.alive():
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
+        raise_descriptor_limit()
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
         check_store(self.client.store, graph.name, allow_shared=allow_shared_store)

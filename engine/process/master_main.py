@@ -8,10 +8,12 @@ import signal
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from engine.core.errors import SparkLost, fault_of
 from engine.graph.execution_graph import ExecutionGraph
+from engine.host.descriptors import raise_descriptor_limit
 from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
 from engine.host.lifeline import Lifeline
 from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
@@ -20,6 +22,7 @@ from engine.process.loading import load
 from engine.process.master_process import MasterProcess
 from engine.protocol.remedy import Remedy, Stage, Where, remedy
 from engine.spark.packaging import package
+from engine.spark.scratch import private_scratch
 from engine.spark.session import is_local, kill_java, start_session
 
 logger = logging.getLogger("weir.master")
@@ -34,10 +37,12 @@ def main() -> None:
     lifeline = Lifeline.inherited()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    raise_descriptor_limit()
     try:
         launch = read_launch(sys.argv[1])
         folder = RunFolder(launch.store, launch.name)
-        end = run(launch, lifeline) if launch.id == sys.argv[2] else _LATER_START
+        with private_scratch() as scratch:
+            end = run(launch, lifeline, scratch) if launch.id == sys.argv[2] else _LATER_START
     except BaseException as error:
         if remedy(Where.JOBMASTER, fault_of(error)) is not Remedy.END:
             crash(lifeline, error)
@@ -66,7 +71,7 @@ def crash(lifeline: Lifeline, error: BaseException) -> NoReturn:
         os._exit(CRASHED_EXIT_CODE)
 
 
-def run(launch: MasterLaunch, lifeline: Lifeline) -> MasterExit:
+def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
     lifeline.show(Stage.LOADING)
     graph = load(launch)
@@ -75,6 +80,7 @@ def run(launch: MasterLaunch, lifeline: Lifeline) -> MasterExit:
         launch.name,
         launch.max_slots,
         ExecutionGraph(graph).slots,
+        scratch=scratch,
         spark_master=launch.spark_master,
         conf=launch.conf,
         py_files=_shipped(launch),

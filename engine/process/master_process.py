@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +34,7 @@ from engine.jobmaster.events import AnyEvent, stamped
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.jobmaster.status import JobStatus, VertexStatus, describe, describe_vertex
 from engine.network.control import ControlServer
+from engine.network.places import holds_sockets
 from engine.observe.history import History
 from engine.observe.http import RestServer
 from engine.observe.logs import MASTER, LogHandler, LogWriter
@@ -42,6 +44,7 @@ from engine.protocol.messages import EndProcess, SlotMessage
 from engine.protocol.remedy import Stage
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.inputs import SparkInputs
+from engine.spark.scratch import private_scratch
 from engine.spark.session import LOOPBACK, is_local, spark_master_of
 from engine.spark.slot_process import SlotLaunch
 from engine.spark.slot_tasks import SlotJob
@@ -111,15 +114,16 @@ class MasterProcess:
         watch = SparkWatch(lambda: stopped(self._session), self._launch.jobmaster_timeout_s, self._on_spark_lost)
         watch.start()
         try:
-            return self._run(watch)
+            with private_scratch() as sockets:
+                return self._run(watch, sockets)
         finally:
             watch.stop()
 
-    def _run(self, watch: SparkWatch) -> MasterExit:
+    def _run(self, watch: SparkWatch, sockets: Path) -> MasterExit:
         self.timeline = Timeline(self._history.events())
         self._last_seen = self._folder.read_heartbeat()
         self._deaths = self._folder.read_deaths() or _NO_DEATHS
-        token = self._folder.token()
+        self._token = secrets.token_urlsafe(32)  # slots and clients of an earlier JobMaster have another
         nonce = secrets.token_hex(16)
         # Each JobMaster has a file of its own: the slots of one that is being replaced still read theirs.
         nonce_path = f"{self._paths.job}/run/nonce-{secrets.token_hex(8)}"
@@ -138,15 +142,17 @@ class MasterProcess:
         self.master = JobMaster(
             self._execution, epoch_log, committers, owner, nonce, self._clock.wall_ms, random.random, config
         )
-        self._control = ControlServer(self._launch.name, host, token, self._on_message, self._on_gone)
-        rest = RestServer(host, token, self)
+        self._control = ControlServer(
+            self._launch.name, self._place(sockets), self._token, self._on_message, self._on_gone
+        )
+        rest = RestServer(host, self._token, self)
         slot_launch = SlotLaunch(
             self._launch.name,
             self._build,
             self._launch.store,
             nonce_path,
             self._control.address,
-            token,
+            self._token,
             max(LEASE_S, 1.5 * self._launch.heartbeat_timeout_s),
             self._launch.heartbeat_timeout_s,
             self._module_path,
@@ -197,6 +203,11 @@ class MasterProcess:
         if is_local(spark_master_of(self._session)):
             return LOOPBACK
         return self._session.sparkContext.getConf().get("spark.driver.host", LOOPBACK)
+
+    def _place(self, sockets: Path) -> str:
+        """Returns where the JobMaster and its slots listen for each other: a folder of sockets if the job is local."""
+        local = is_local(spark_master_of(self._session)) and holds_sockets(sockets)
+        return str(sockets) if local else self._host()
 
     def _loop(self) -> None:
         while self._end is None:
@@ -372,7 +383,7 @@ class MasterProcess:
         logger.info("%s under generation %d %s", event.kind, generation, _short(event))
         self._offload.submit("history", lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
-            self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation))
+            self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation, self._token))
 
 
 def _short(event: AnyEvent) -> dict[str, Any]:

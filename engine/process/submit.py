@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from engine.process.loading import load
 from engine.process.settings import read_settings
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import fork, go_back
+from engine.spark.conf import resolved
 from engine.spark.session import default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
@@ -50,6 +52,7 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
             f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a "
             "lower --parallelism"
         )
+    resolved(options.conf, os.environ)
     check_store(store, graph.name, allow_shared=options.allow_shared_store)
     if JobClient(str(store), graph.name).alive():
         raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")

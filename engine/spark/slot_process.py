@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import gc
 import os
-import socket
 import sys
 import threading
 import time
@@ -20,17 +19,18 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
+from engine.host.descriptors import raise_descriptor_limit
 from engine.host.mailbox import Mailbox
 from engine.host.run_folder import RunFolder
 from engine.host.system import LaneOffload, SystemClock
 from engine.network.control import ControlClient
+from engine.network.places import place_towards
 from engine.network.transport import FlightTransport
 from engine.observe.logs import LogWriter, capturing, slot_name
 from engine.protocol.messages import Deploy, EndProcess, Heartbeat, LongStep, MasterMessage, OverBudget, Register
@@ -70,6 +70,7 @@ class SlotLaunch:
 
 def run_slot(launch: SlotLaunch, task_attempt: int, partition: int) -> None:
     """Runs a slot until the JobMaster shuts it down. Any other end is that of the process, and Spark starts another."""
+    raise_descriptor_limit()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)  # records come and go by the million, and hardly ever form cycles
     sys.setswitchinterval(0.0005)  # an I/O thread that wakes gets the interpreter soon
@@ -102,7 +103,7 @@ class _Slot:
         session = uuid.uuid4().hex
         transport = FlightTransport(
             launch.name,
-            _address_towards(launch.jobmaster_address),
+            place_towards(launch.jobmaster_address),
             launch.token,
             lambda *frame: put(lambda: self._runtime.on_frame(*frame)),
             lambda *grant: put(lambda: self._runtime.on_grant(*grant)),
@@ -211,14 +212,6 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0
-
-
-def _address_towards(jobmaster_address: str) -> str:
-    """Returns the address by which this machine reaches the JobMaster: other slots reach this one there too."""
-    found = urlsplit(jobmaster_address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((found.hostname, found.port))  # UDP: this sends nothing
-        return str(probe.getsockname()[0])
 
 
 def end_process(why: str) -> None:

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from engine.cli import doctor
-from engine.cli.doctor import Check, check_java, check_machine, check_python, check_store, render, run_doctor
+from engine.cli.doctor import (
+    Check,
+    check_descriptors,
+    check_java,
+    check_machine,
+    check_python,
+    check_store,
+    render,
+    run_doctor,
+)
 from engine.core.errors import JavaNotFound
 from engine.spark.java import JavaHome
 
@@ -48,6 +57,12 @@ def test_too_little_memory_is_reported() -> None:
     check = check_machine(cores=1, memory=512 * doctor.MIB)
 
     assert (check.ok, check.detail) == (False, "1 core, 512 MiB of memory")
+
+
+def test_too_few_open_files_are_reported() -> None:
+    assert check_descriptors(65_536).ok
+    few = check_descriptors(1024)
+    assert not few.ok and "1024 per process" in few.detail and "ulimit -Hn" in few.advice
 
 
 def test_a_store_below_a_file_is_refused(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_run_and_submit_have_the_same_flags() -> None:
     [
         (["--param", "x"], "--param 'x': write NAME=VALUE"),
         (["--conf", "=1"], "--conf '=1': write NAME=VALUE"),
+        (["--conf", "spark.a.secret=env:NOT_SET_HERE"], "--conf spark.a.secret=env:NOT_SET_HERE: the environment var"),
         (["--rewind", "--allow-replay"], "choose one of --rewind, --fork and --allow-replay"),
         (
             ["--py-files", "no.zip"],
@@ -92,6 +93,15 @@ def test_run_and_submit_have_the_same_flags() -> None:
 def test_a_wrong_flag_is_one_clear_error(flags: list[str], says: str) -> None:
     result = CliRunner().invoke(app, ["submit", "tests.cluster.jobs:windows", *flags])
     assert isinstance(result.exception, WeirError) and str(result.exception).startswith(says)
+
+
+def test_a_secret_that_is_written_out_is_warned_about_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--conf", "spark.a.secret=hush", "--py-files", "no.zip"]
+    with pytest.raises(WeirError, match=r"no\.zip"):
+        prepare(*called("tests.cluster.jobs:windows", *flags))
+    warned = capsys.readouterr().err
+    assert "spark.a.secret looks like a secret" in warned and "spark.a.secret=env:VARIABLE" in warned
+    assert "hush" not in warned
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("failed", 1), ("fenced", 1), ("finished", 0), ("cancelled", 0)])

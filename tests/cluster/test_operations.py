@@ -1,7 +1,8 @@
 """Goal: HTTP and `weir` answer every question about a job, also after it has ended.
 
 Topology: two source subtasks, chained with a map that prints and logs and with a print sink; two slots on local Spark.
-Faults: SIGKILL of a slot, then of the JobMaster. Checks: every route and command; history and logs span both kills.
+Faults: SIGKILL of a slot, then of the JobMaster. Checks: every route and command; history and logs span both kills;
+Spark's UI can't kill; a secret that Spark is given is in no argument and in no file.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tests.cluster.harness import RunningJob
 from tests.cluster.test_bad_input import weir
 from tests.observe.test_http import parse
 
+SECRET = "not-for-other-users-7f3a"
+
 
 def said(*arguments: str, store: Path) -> str:
     done = weir(*arguments, store=store)
@@ -34,23 +37,33 @@ def read(*arguments: str, store: Path) -> Any:
 
 
 def get(job: RunningJob, path: str) -> httpx.Response:
-    folder = job.client.folder
-    address = folder.read_address()
+    address = job.client.folder.read_address()
     assert address is not None
-    return httpx.get(address.url + path, headers={"authorization": f"Bearer {folder.token()}"}).raise_for_status()
+    return httpx.get(address.url + path, headers={"authorization": f"Bearer {address.token}"}).raise_for_status()
 
 
 @pytest.mark.promise("F1", "F2", "F3")
-def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, "chatty") as job:
+def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_S3_KEY", SECRET)
+    conf = {"spark.ui.enabled": "true", "spark.hadoop.fs.s3a.secret.key": "env:TEST_S3_KEY"}
+    with RunningJob(tmp_path, "chatty", conf=conf) as job:
         os.kill(job.completed(2).slots[0].pid, signal.SIGKILL)
         job.wait_for("the second attempt", lambda s: s.attempt == 2 and s.running)
         before = job.completed(4)
         _ask_spark(before)
+        _look_for_kill_links(before)
         assert {address for address, _ in listening(job)} == {"127.0.0.1"}, "another machine could reach it"
-        assert job.supervisor.master_pid is not None
+        first = job.client.folder.read_address()
+        assert job.supervisor.master_pid is not None and first is not None
         os.kill(job.supervisor.master_pid, signal.SIGKILL)
         job.wait_for("generation 2", lambda s: s.generation == 2 and s.running)
+        _look_for_the_secret(job)
+        second = job.client.folder.read_address()
+        assert second is not None and second.token != first.token
+        old_token = {"authorization": f"Bearer {first.token}"}
+        assert httpx.get(f"{second.url}/job", headers=old_token).status_code == 401, "it was the first JobMaster's"
         job.completed(2)
         _ask_over_http(job, before)
         _ask_the_cli(tmp_path)
@@ -61,7 +74,7 @@ def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters
 
 def _ask_spark(status: JobStatus) -> None:
     """Checks what Spark's UI shows, through its REST interface: the job and its slots, including a replaced one."""
-    spark = httpx.Client(base_url=f"{status.spark_ui}/api/v1/applications")
+    spark = httpx.Client(base_url=f"{status.spark_ui}/api/v1/applications", timeout=60)
     (application,) = spark.get("").raise_for_status().json()
     (shown,) = spark.get(f"{application['id']}/jobs").raise_for_status().json()
     runs = f"slots 0–1: {status.vertices[0].label}"
@@ -74,6 +87,33 @@ def _ask_spark(status: JobStatus) -> None:
     assert running == {slot.task: slot.slot for slot in status.slots}, "Index is the slot"
     settings = dict(spark.get(f"{application['id']}/environment").raise_for_status().json()["sparkProperties"])
     assert settings["spark.authenticate"] == "true"
+    assert settings["spark.hadoop.fs.s3a.secret.key"] == "*********(redacted)"
+
+
+def _look_for_kill_links(status: JobStatus) -> None:
+    """Spark's UI asks for no token: by its forms, which have one of their own, anybody could end the job."""
+    for page in ("jobs/", "stages/"):
+        shown = httpx.get(f"{status.spark_ui}/{page}", timeout=60).raise_for_status().text
+        assert "slots of chatty" in shown and "/kill" not in shown and "csrfToken" not in shown
+
+
+def _look_for_the_secret(job: RunningJob) -> None:
+    """The replaced JobMaster has the secret again, by its name. Other users can read arguments, but no such file."""
+    status = job.client.status()
+    spark = httpx.Client(base_url=f"{status.spark_ui}/api/v1/applications", timeout=60)
+    (application,) = spark.get("").raise_for_status().json()
+    settings = dict(spark.get(f"{application['id']}/environment").raise_for_status().json()["sparkProperties"])
+    assert settings["spark.hadoop.fs.s3a.secret.key"] == "*********(redacted)"
+    processes = [psutil.Process(int(line.split(" ", 1)[0])) for line in job.processes()]
+    arguments = " ".join(argument for process in processes for argument in process.cmdline())
+    assert "SparkSubmit" in arguments and "pyspark" in arguments, "the JVM and the slots"
+    assert "ExitOnOutOfMemoryError" in arguments, "options of the JVM are read from the same file"
+    assert SECRET not in arguments and "spark.authenticate.secret" not in arguments
+    folder = job.client.folder.folder.parent
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+    launch = job.client.folder.launch_file
+    assert "env:TEST_S3_KEY" in launch.read_text() and launch.stat().st_mode & 0o077 == 0
 
 
 def listening(job: RunningJob) -> list[tuple[str, int]]:
@@ -81,7 +121,7 @@ def listening(job: RunningJob) -> list[tuple[str, int]]:
     processes = [psutil.Process(int(line.split(" ", 1)[0])) for line in job.processes()]
     sockets = [socket for process in processes for socket in process.net_connections("tcp")]
     found = [(s.laddr.ip.removeprefix("::ffff:"), s.laddr.port) for s in sockets if s.status == psutil.CONN_LISTEN]
-    assert len(found) >= 5, "the JobMaster, its HTTP, Spark, and two slots"
+    assert len(found) == 5, "HTTP, PySpark's gateway, two ports of Spark, its UI; all else are sockets in a folder"
     return found
 
 

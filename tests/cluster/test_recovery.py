@@ -23,9 +23,12 @@ from tests.cluster.jobs import make
 
 READ_WITH_SPARK = """
 import sys
+from engine.spark.scratch import private_scratch
 from engine.spark.session import start_session
-spark = start_session("reader", 1, 1)
-spark.read.parquet(sys.argv[1]).toPandas().to_parquet(sys.argv[2])
+with private_scratch() as scratch:
+    spark = start_session("reader", 1, 1, scratch=scratch)
+    spark.read.parquet(sys.argv[1]).toPandas().to_parquet(sys.argv[2])
+    spark.stop()
 """
 
 
@@ -54,8 +57,9 @@ def got_windows(table: pa.Table) -> Counter[tuple[int, int, int, int]]:
 @pytest.mark.promise("A1", "A3", "B1", "B4", "D1", "D11")
 def test_killed_and_hung_slots_lose_and_double_nothing(tmp_path: Path) -> None:
     with RunningJob(tmp_path, "windows", heartbeat_timeout_s=2) as job:
-        killed = job.completed(2).slots[0].pid
-        os.kill(killed, signal.SIGKILL)
+        status = job.completed(2)
+        assert status.spark_ui is None, "nobody asked for it"
+        os.kill(status.slots[0].pid, signal.SIGKILL)
         job.wait_for("the second attempt", lambda s: s.attempt == 2 and s.running)
         stopped = job.completed(4).slots[1].pid
         os.kill(stopped, signal.SIGSTOP)

@@ -211,15 +211,6 @@ def test_a_header_without_a_declared_column_is_told(tmp_path: Path) -> None:
         csv_rows(tmp_path, "a,a\n1,2\n", "a long")
 
 
-def test_a_file_without_lines_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "CHUNK_BYTES", 100)
-    monkeypatch.setattr(text, "RECORD_BYTES", 1 << 20)
-    (tmp_path / "a.json").write_bytes(b"x" * (2 << 20))
-    reading = Reading(JsonSource(str(tmp_path)), SCHEMA)
-    with pytest.raises(FileError, match="the record at byte 0 is longer than 1 MiB"):
-        reading.all(reading.splits[0])
-
-
 @pytest.mark.parametrize(
     ("made", "schema", "said"),
     [

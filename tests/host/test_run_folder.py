@@ -60,7 +60,7 @@ def test_cancelling_a_job_that_never_was_makes_no_folder(tmp_path: Path) -> None
 
 @pytest.mark.promise("F2")
 def test_a_fenced_jobmaster_does_not_take_its_successor_s_address_away(folder: RunFolder, launch: MasterLaunch) -> None:
-    folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2))
+    folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2, "token"))
     folder.write_exit(MasterExit(Outcome.FENCED, "another JobMaster runs this job"), launch)
     assert folder.read_exit() is None and folder.read_address() is not None
     folder.write_exit(MasterExit(Outcome.CANCELLED, "cancelled"), launch)
@@ -88,10 +88,11 @@ def test_the_last_heartbeat_survives_a_restart_so_that_its_age_counts(folder: Ru
 def test_prometheus_finds_the_jobmaster_that_answers_now(folder: RunFolder, launch: MasterLaunch) -> None:
     targets = folder.folder / "targets.json"
     for port in (4711, 4712):
-        folder.write_address(MasterAddress(f"http://127.0.0.1:{port}", 1, 2))
+        folder.write_address(MasterAddress(f"http://127.0.0.1:{port}", 1, 2, f"token of {port}"))
+        assert (folder.folder / "token").read_text() == f"token of {port}"
         assert msgspec.json.decode(targets.read_bytes()) == [{"targets": [f"127.0.0.1:{port}"]}]
     folder.write_exit(MasterExit(Outcome.FINISHED, "done"), launch)
-    assert not targets.exists()
+    assert not targets.exists() and not (folder.folder / "token").exists()
 
 
 def test_one_that_is_ending_is_waited_for_until_it_says_how(folder: RunFolder, launch: MasterLaunch) -> None:
@@ -113,7 +114,7 @@ def test_one_that_is_ending_is_waited_for_until_it_says_how(folder: RunFolder, l
     with HTTPServer(("127.0.0.1", 0), Ends) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         folder.write_launch(launch)
-        folder.write_address(MasterAddress(f"http://127.0.0.1:{server.server_port}", 1, 1))
+        folder.write_address(MasterAddress(f"http://127.0.0.1:{server.server_port}", 1, 1, "token"))
         ended = JobClient(launch.store, "numbers").wait_until_ended(10)
         server.shutdown()
     assert ended == MasterExit(Outcome.CANCELLED, "cancelled") and len(answers) == 3

@@ -115,6 +115,12 @@ def test_what_can_t_be_answered_says_why(run: AnsweringRun, method: str, path: s
         assert answer.json()["routes"] == ROUTES
 
 
+def test_no_browser_takes_an_answer_for_a_page(run: AnsweringRun) -> None:
+    for path in ("/job/vertices/<script>alert(1)</script>", "/<script>", "/checkpoints/<script>", "/metrics"):
+        answer = ask(run, path)
+        assert "html" not in answer.headers["content-type"] and answer.headers["x-content-type-options"] == "nosniff"
+
+
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}])
 def test_nothing_is_answered_without_the_token(run: AnsweringRun, headers: dict[str, str]) -> None:
     for path in ("/", "/job", "/metrics", "/nothing"):

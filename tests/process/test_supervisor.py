@@ -148,7 +148,7 @@ def test_a_supervisor_that_slept_through_a_later_start_starts_nothing(watched: C
     job = watched(CRASHES)
     job.folder.write_launch(msgspec.structs.replace(job.launch, id="later"))
     (job.folder.folder / "nonce-1").touch()
-    job.folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2))
+    job.folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2, "token"))
     ended = job.until(lambda: False)
     assert ended is not None and ended.outcome is Outcome.FENCED
     assert len(job.started) == 1 and (job.folder.folder / "nonce-1").exists(), "the folder is not its own"

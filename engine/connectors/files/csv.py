@@ -13,7 +13,16 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from engine.connectors.files.listing import FileError
-from engine.connectors.files.text import BOM, LineFormat, Policy, TextSource, conform, newlines
+from engine.connectors.files.text import (
+    BOM,
+    LineFormat,
+    Policy,
+    TextSource,
+    conform,
+    newlines,
+    out_of_range,
+    overflowed,
+)
 from engine.core.durations import Duration
 
 _ZONED = r":\d\d(\.\d+)?\s?(Z|[+-]\d\d(:?\d\d)?)$"
@@ -88,6 +97,20 @@ class _Csv:
 
     def parse(self, lines: bytes) -> pa.RecordBatch:
         self._check_closed(lines)
+        rows = self._rows(lines)
+        if infinite := overflowed(rows):
+            self._check_written(lines, rows, infinite)
+        return rows
+
+    def _check_written(self, lines: bytes, rows: pa.RecordBatch, infinite: list[str]) -> None:
+        """Raises if a number is infinite that is not written as infinity."""
+        texts = self._read(lines, {**self._types, **dict.fromkeys(infinite, pa.string())})
+        for name in infinite:
+            written = pc.match_substring_regex(texts.column(name).combine_chunks(), r"(?i)^\s*[+-]?inf")
+            if pc.any(pc.and_not(pc.is_inf(rows.column(name)), written)).as_py():
+                raise out_of_range(name, self._schema)
+
+    def _rows(self, lines: bytes) -> pa.RecordBatch:
         try:
             return conform(self._read(lines, self._types), self._schema)
         except pa.ArrowInvalid:
@@ -128,12 +151,12 @@ class _Csv:
             ),
         )
 
-    def ends(self, data: bytes) -> np.ndarray:
+    def ends(self, data: bytes, quoted: bool = False) -> tuple[np.ndarray, bool]:
         if not self._dialect.multiline:
-            return newlines(data)
+            return newlines(data), False
         octets = np.frombuffer(data, np.uint8)
-        inside = np.bitwise_xor.accumulate(octets == ord(self._dialect.quote))
-        return np.flatnonzero((octets == ord("\n")) & ~inside) + 1
+        inside = np.bitwise_xor.accumulate(octets == ord(self._dialect.quote)) ^ quoted
+        return np.flatnonzero((octets == ord("\n")) & ~inside) + 1, bool(inside[-1]) if len(inside) else quoted
 
     def blank(self, line: bytes) -> bool:
         return not line.rstrip(b"\r\n")

@@ -10,7 +10,16 @@ import pyarrow as pa
 import pyarrow.json
 
 from engine.connectors.files.listing import FileError
-from engine.connectors.files.text import BOM, LineFormat, Policy, TextSource, conform, newlines
+from engine.connectors.files.text import (
+    BOM,
+    LineFormat,
+    Policy,
+    TextSource,
+    conform,
+    newlines,
+    out_of_range,
+    overflowed,
+)
 from engine.core.durations import Duration
 
 
@@ -36,11 +45,15 @@ class _Json:
         )
 
     def parse(self, lines: bytes) -> pa.RecordBatch:
+        _check_utf8(lines)
         whole = pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
-        return conform(pyarrow.json.read_json(pa.BufferReader(lines), whole, self._options), self._schema)
+        rows = conform(pyarrow.json.read_json(pa.BufferReader(lines), whole, self._options), self._schema)
+        for column in overflowed(rows):  # JSON has no infinity
+            raise out_of_range(column, self._schema)
+        return rows
 
-    def ends(self, data: bytes) -> np.ndarray:
-        return newlines(data)
+    def ends(self, data: bytes, quoted: bool = False) -> tuple[np.ndarray, bool]:
+        return newlines(data), False
 
     def blank(self, line: bytes) -> bool:
         return not line.strip()
@@ -50,6 +63,15 @@ class _Json:
         if found := re.match(r"Column\((.*)\) changed from (\w+) to (\w+)", text):
             return f"{found[1] or 'the record'} has the type {found[3]}, not {found[2]}"
         return text
+
+
+def _check_utf8(lines: bytes) -> None:
+    """Raises if the lines are not UTF-8. Arrow's JSON reader would make strings of them that nobody can read."""
+    offsets = pa.py_buffer(np.array([0, len(lines)], np.int64))
+    try:
+        pa.Array.from_buffers(pa.large_string(), 1, [None, offsets, pa.py_buffer(lines)]).validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ValueError("it is not UTF-8") from error
 
 
 def _parsed_as(declared: pa.DataType) -> pa.DataType:

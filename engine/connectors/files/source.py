@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from engine.connectors.files.discovery import Frozen, Watched
 from engine.connectors.files.listing import FileError, FileSplit, Location
-from engine.connectors.files.readahead import ChunkReader, Position, ReadAhead
+from engine.connectors.files.readahead import Chunk, ChunkReader, Position, ReadAhead
 from engine.core.durations import Duration, to_ms
 from engine.core.sources import Discovery, Source, SourceContext, SplitReader
 
@@ -36,7 +36,8 @@ class FileSource(Source):
         parsed = FileSplit.of(split)
 
         def open_at(start: Position | None) -> ChunkReader:
-            return self.chunks(self.location.checked(parsed), parsed, start, context.schema)
+            chunks = self.chunks(self.location.checked(parsed), parsed, start, context.schema)
+            return _Unchanged(chunks, self.location, parsed)
 
         return ReadAhead(open_at, position, context)
 
@@ -54,3 +55,28 @@ class FileSource(Source):
     @abstractmethod
     def chunks(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> ChunkReader:
         """Opens a split at a position; None: at its beginning. Runs off the task thread."""
+
+
+class _Unchanged(ChunkReader):
+    """Reads chunks, and raises if the file was replaced or overwritten meanwhile. A deleted file is read to its end."""
+
+    def __init__(self, chunks: ChunkReader, location: Location, split: FileSplit) -> None:
+        self._chunks = chunks
+        self._location = location
+        self._split = split
+
+    def read(self) -> Chunk:
+        try:
+            chunk = self._chunks.read()
+        except FileError:
+            self._check()  # that it has changed says more than what is wrong inside
+            raise
+        self._check()
+        return chunk
+
+    def _check(self) -> None:
+        if (self._location.base / self._split.path).exists():
+            self._location.checked(self._split)
+
+    def close(self) -> None:
+        self._chunks.close()

@@ -7,12 +7,14 @@ position (byte offset of a chunk, records of it handed out) does not depend on h
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from engine.connectors.files.listing import FileError, FileSplit
 from engine.connectors.files.readahead import BadRecord, Chunk, ChunkReader, Position
@@ -23,7 +25,10 @@ from engine.core.sources import MALFORMED
 SPLIT_BYTES = 32 << 20
 CHUNK_BYTES = 4 << 20
 RECORD_BYTES = 64 << 20
-"""The longest record; a longer one means that the file has no lines."""
+"""The longest record. A longer one is malformed and is never held in memory as a whole."""
+
+SHOWN_BYTES = 64 << 10
+"""How much of a record that is too long is kept, to be shown."""
 
 HEADER_BYTES = 1 << 20
 
@@ -41,8 +46,11 @@ class LineFormat(Protocol):
     def parse(self, lines: bytes) -> pa.RecordBatch:
         """Returns rows of the declared schema; raises ValueError (Arrow's is a subclass) if a line does not fit."""
 
-    def ends(self, data: bytes) -> np.ndarray:
-        """Returns the offset after each line end in `data`, which begins at the start of a line."""
+    def ends(self, data: bytes, quoted: bool = False) -> tuple[np.ndarray, bool]:
+        """Returns the offset after each line end in `data`, and whether the end of `data` is inside quotes.
+
+        `data` begins at the start of a line, or inside of one: `quoted` then says whether that is inside quotes.
+        """
 
     def blank(self, line: bytes) -> bool:
         """True if the line is empty and so not a record."""
@@ -82,6 +90,14 @@ class TextSource(FileSource):
         """Returns the format of one file, which begins with `head`."""
 
 
+@dataclass(frozen=True)
+class _LongLine:
+    """A line that is too long: its beginning, and its length."""
+
+    beginning: bytes
+    size: int
+
+
 class _Lines:
     """Reads the lines of a split. `offset`: where the next line begins."""
 
@@ -96,16 +112,20 @@ class _Lines:
         self.offset = start[0] if start else split.start - 1 if between else form.skip_bytes
         self._seek(self.offset)
         if between:  # the first line belongs to the previous split, even if it ends exactly here
-            self._cut(self._first_end())
+            self._fill(CHUNK_BYTES)
+            self._pass_line(self._end)
 
-    def next(self) -> tuple[bytes, np.ndarray]:
+    def next(self) -> tuple[bytes, np.ndarray] | _LongLine:
         """Returns the next lines that begin in the split, and where each ends; empty at the end."""
         left = None if self._end is None else self._end - self.offset
         if left is not None and left <= 0:
             return b"", np.array([], np.int64)
         self._fill(CHUNK_BYTES if left is None else min(left, CHUNK_BYTES))
-        self._first_end()
-        ends = self._form.ends(self._carry)
+        if not self._has_first_line():
+            beginning, at = self._carry[:SHOWN_BYTES], self.offset
+            self._pass_line(None)
+            return _LongLine(beginning, self.offset - at)
+        ends, _ = self._form.ends(self._carry)
         if self._eof and (not len(ends) or ends[-1] < len(self._carry)):
             ends = np.append(ends, len(self._carry))  # the last line need not end with a newline
         if left is not None:
@@ -135,23 +155,29 @@ class _Lines:
         while offset > 0 and (passed := self._stream.read(min(offset, CHUNK_BYTES))):  # compressed streams can't seek
             offset -= len(passed)
 
-    def _first_end(self) -> int:
-        """Returns where the first line ends; reads on until it does."""
-        while True:
-            ends = self._form.ends(self._carry)
-            if len(ends):
-                return int(ends[0])
-            if self._eof:
-                return len(self._carry)
+    def _has_first_line(self) -> bool:
+        """Reads on until the first line ends. Returns False if that line is too long."""
+        while not self._eof and not len(self._form.ends(self._carry)[0]):
+            if len(self._carry) > RECORD_BYTES:
+                return False
             self._fill(len(self._carry) + CHUNK_BYTES)
+        return True
+
+    def _pass_line(self, until: int | None) -> None:
+        """Passes over the first line, holding one chunk of it at a time. Stops early at the offset `until`."""
+        quoted = False
+        while True:
+            ends, quoted = self._form.ends(self._carry, quoted)
+            self._cut(int(ends[0]) if len(ends) else len(self._carry))
+            if len(ends) or self._eof or (until is not None and self.offset >= until):
+                return
+            self._fill(CHUNK_BYTES)
 
     def _fill(self, size: int) -> None:
         while len(self._carry) < size and not self._eof:
             data = self._stream.read(CHUNK_BYTES)
             self._eof = not data
             self._carry += data
-        if size > RECORD_BYTES:
-            raise FileError(f"{self.path}: the record at byte {self.offset} is longer than {RECORD_BYTES >> 20} MiB")
 
     def _cut(self, size: int) -> bytes:
         lines, self._carry = self._carry[:size], self._carry[size:]
@@ -167,16 +193,26 @@ class _Chunks(ChunkReader):
         self._form = form
         self._schema = schema
         self._fail = fail
-        self._counted = (0, 0)  # an offset, and the number of lines that end before it
+        self._counted: tuple[int, int] | None = None  # an offset, and the number of lines that end before it
 
     def read(self) -> Chunk:
         at = self._lines.offset
         try:
-            data, ends = self._lines.next()
+            found = self._lines.next()
         except (OSError, pa.ArrowException) as error:
             raise FileError(f"{self._lines.path}, byte {at}: {error}") from error
-        rows, bad = self._parse(at, data, ends)
+        if isinstance(found, _LongLine):
+            reason = f"the record has {found.size} bytes, more than {RECORD_BYTES >> 20} MiB"
+            rows, bad = self._no_rows(), [self._bad(0, self._line(at, b"", 0), found.beginning, reason)]
+            self._counted = None  # the line may have newlines in quotes
+        else:
+            rows, bad = self._parse(at, *found)
+            if self._counted is not None:
+                self._line(at, found[0], len(found[0]))
         return Chunk(rows, [at, 0], None if self._lines.ended else [self._lines.offset, 0], bad)
+
+    def _no_rows(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self._schema)
 
     def _parse(self, at: int, data: bytes, ends: np.ndarray) -> tuple[pa.RecordBatch, list[BadRecord]]:
         """Parses all lines at once; if that fails, halves of them, down to the single bad lines."""
@@ -185,7 +221,7 @@ class _Chunks(ChunkReader):
         starts = np.concatenate([[0], ends[:-1]]) if data else ends
         places = zip(starts.tolist(), ends.tolist(), strict=True)
         records = [(begin, end) for begin, end in places if not self._form.blank(data[begin:end])]
-        good, bad, before = [pa.RecordBatch.from_pylist([], schema=self._schema)], [], 0
+        good, bad, before = [self._no_rows()], [], 0
         todo = [(0, len(records))] if records else []
         while todo:
             first, last = todo.pop()
@@ -195,7 +231,8 @@ class _Chunks(ChunkReader):
                 good.append(rows)
                 before += rows.num_rows
             elif last - first == 1:
-                bad.append(self._bad(before, at, data, begin, end, rows))
+                line = self._line(at, data, begin)
+                bad.append(self._bad(before, line, data[begin:end], self._form.reason(rows)))
             else:
                 middle = (first + last) // 2
                 todo += [(middle, last), (first, middle)]
@@ -208,22 +245,20 @@ class _Chunks(ChunkReader):
             return error
         return rows if rows.num_rows == records else ValueError(f"{rows.num_rows} records, expected {records}")
 
-    def _bad(self, before: int, at: int, data: bytes, begin: int, end: int, error: Exception) -> BadRecord:
-        text = data[begin:end].rstrip(b"\r\n").decode("utf-8", "replace")
-        record = BadRecord(before, str(self._lines.path), self._line(at, data, begin), text, self._form.reason(error))
+    def _bad(self, before: int, line: int, record: bytes, reason: str) -> BadRecord:
+        text = record.rstrip(b"\r\n").decode("utf-8", "replace")
+        bad = BadRecord(before, str(self._lines.path), line, text, reason)
         if self._fail:
             shown = text if len(text) <= 200 else text[:197] + "..."
             raise FileError(
-                f"{record.file}, line {record.line}: {record.reason}; the line is {shown!r}. Mend the file and start a "
+                f"{bad.file}, line {bad.line}: {bad.reason}; the line is {shown!r}. Mend the file and start a "
                 'job with another name, or give the source malformed="skip" or malformed="dead_letter"'
             )
-        return record
+        return bad
 
     def _line(self, at: int, data: bytes, begin: int) -> int:
         """Returns the number of the line at `at + begin`, counting on from the previous call."""
-        offset, lines = self._counted
-        if offset < at:
-            offset, lines = at, self._lines.before(at)
+        offset, lines = self._counted or (at, self._lines.before(at))
         lines += data.count(b"\n", offset - at, begin)
         self._counted = (at + begin, lines)
         return lines + 1
@@ -246,6 +281,19 @@ def _opened(path: Path) -> Any:
 def newlines(data: bytes) -> np.ndarray:
     """Returns the offset after each newline."""
     return np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+
+
+def overflowed(rows: pa.RecordBatch) -> list[str]:
+    """Returns the columns with infinities: as Arrow reads them, numbers too large for their type are infinite."""
+    return [
+        field.name
+        for field in rows.schema
+        if pa.types.is_floating(field.type) and pc.any(pc.is_inf(rows.column(field.name))).as_py()
+    ]
+
+
+def out_of_range(column: str, schema: pa.Schema) -> ValueError:
+    return ValueError(f"column {column!r} is out of the range of {schema.field(column).type}")
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
