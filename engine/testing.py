@@ -25,7 +25,7 @@ from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.events import Aborted, AnyEvent, Completed
-from engine.jobmaster.master import JobMaster
+from engine.jobmaster.master import JobMaster, MasterConfig
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.messages import Register, SlotMessage
 from engine.runtime.slot import SlotRuntime
@@ -169,6 +169,7 @@ class LocalRun:
         parallelism: int,
         params: Mapping[str, str],
         after: LocalRun | None = None,
+        allow_non_restored_state: bool = False,
     ) -> None:
         env = StreamEnvironment(params=params, parallelism=parallelism)
         job(env)
@@ -186,8 +187,9 @@ class LocalRun:
         self._wanted: dict[int, Checkpoint] = {}
         committers = {uid: sink.committer(self.store, self.paths) for uid, sink in graph.sinks}
         log = EpochLog(self.store, self.paths)
+        config = MasterConfig(allow_non_restored_state=allow_non_restored_state)
         self.master = JobMaster(
-            self.execution, log, committers, f"owner of {self.nonce}", self.nonce, self.wall_ms, lambda: 0.5
+            self.execution, log, committers, f"owner of {self.nonce}", self.nonce, self.wall_ms, lambda: 0.5, config
         )
         self.slots = [self._start_slot(index) for index in range(self.execution.slots)]
 
@@ -292,13 +294,15 @@ def run(
     params: Mapping[str, str] | None = None,
     until: Callable[[LocalRun], bool] | None = None,
     after: LocalRun | None = None,
+    allow_non_restored_state: bool = False,
 ) -> LocalRun:
     """Runs a job to its end; raises `JobFailed` with the job's own error if it does not finish.
 
     `until`: stops the run as soon as this returns True. `after`: goes on from the last epoch of an earlier run; the
-    parallelism and the code may have changed.
+    parallelism and the code may have changed. `allow_non_restored_state`: the state of operators that are gone is
+    dropped.
     """
-    started = LocalRun(job, parallelism, params or {}, after)
+    started = LocalRun(job, parallelism, params or {}, after, allow_non_restored_state)
     return started.run(None if until is None else lambda: until(started))
 
 

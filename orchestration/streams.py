@@ -44,6 +44,10 @@ class StreamConfig(dg.Config):
         "written again",
     )
 
+    allow_non_restored_state: bool = Field(
+        default=False, description="drop state, positions and tables of operators that the job no longer has"
+    )
+
     @classmethod
     def of(cls, launch: MasterLaunch) -> "StreamConfig":
         """Returns the config that starts a job again with its last parameters, parallelism and store.
@@ -58,6 +62,7 @@ class StreamConfig(dg.Config):
             options,
             params={**options.params, **self.params},
             parallelism=self.parallelism or options.parallelism,
+            allow_non_restored_state=self.allow_non_restored_state,
         )
 
 
@@ -84,7 +89,10 @@ def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensure
 def _wait(client: JobClient) -> None:
     ended = client.wait_until_running(START_TIMEOUT_S)
     if ended is not None and ended.outcome is not Outcome.FINISHED:
-        raise WeirError(f"job {client.name!r} {ended.outcome}: {ended.reason}. Its log is {client.folder.log_file}")
+        raised = f"\n{ended.raised.traceback}" if ended.raised is not None else ""
+        raise WeirError(
+            f"job {client.name!r} {ended.outcome}: {ended.reason}. Its log is {client.folder.log_file}{raised}"
+        )
 
 
 def _same_as_asked(client: JobClient, config: StreamConfig) -> None:

@@ -172,14 +172,15 @@ class StreamEnvironment:
         check_name("job", name)
         return self.graph.translate(name, self.checkpoints, self.restart, self.max_parallelism, code)
 
-    def execute(self, name: str) -> None:
+    def execute(self, name: str, *, allow_non_restored_state: bool = False) -> None:
         """Runs the job on the environment's Spark session until it ends.
 
-        If a job of this name has run before, it goes on from its last epoch.
+        If a job of this name has run before, it goes on from its last epoch. If operators are gone since then, the job
+        is refused, unless `allow_non_restored_state` drops their state.
         """
-        self.execute_async(name).wait()
+        self.execute_async(name, allow_non_restored_state=allow_non_restored_state).wait()
 
-    def execute_async(self, name: str) -> AttachedJob:
+    def execute_async(self, name: str, *, allow_non_restored_state: bool = False) -> AttachedJob:
         """Starts the job on the environment's Spark session and returns at once, for notebooks.
 
         The returned job can be watched, cancelled and waited for.
@@ -189,4 +190,10 @@ class StreamEnvironment:
 
         if self._spark is None:
             raise JobError("there is no Spark session to execute on: write StreamEnvironment(spark), or use `weir run`")
-        return AttachedJob(self._spark, self.build(name), self._store, allow_shared_store=self._allow_shared_store)
+        return AttachedJob(
+            self._spark,
+            self.build(name),
+            self._store,
+            allow_non_restored_state=allow_non_restored_state,
+            allow_shared_store=self._allow_shared_store,
+        )

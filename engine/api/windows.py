@@ -18,6 +18,9 @@ class TumblingEventTimeWindows:
 
     size_ms: int
 
+    def __str__(self) -> str:
+        return f"tumbling by {self.size_ms} ms of event time"
+
     @classmethod
     def of(cls, size: Duration) -> TumblingEventTimeWindows:
         """Returns windows of this size, such as "10 s"."""

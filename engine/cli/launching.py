@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from engine.cli.shared import Store, console, errors
+from engine.cli.shared import Store, console, errors, print_raised
 from engine.core.errors import JobError, WeirError
 from engine.host.launch import (
     HEARTBEAT_TIMEOUT_S,
@@ -54,6 +54,10 @@ _SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot ma
 _AllowSharedStore = Annotated[
     bool, typer.Option("--allow-shared-store", help="start even if other users can write to the store")
 ]
+_AllowNonRestored = Annotated[
+    bool,
+    typer.Option("--allow-non-restored-state", help="drop state, positions and tables of operators that are gone"),
+]
 _Rewind = Annotated[
     bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide what later epochs published")
 ]
@@ -96,6 +100,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
         conf: _Conf = None,
         py_files: _PyFiles = None,
         slot_memory: _SlotMemory = None,
+        allow_non_restored_state: _AllowNonRestored = False,
         allow_shared_store: _AllowSharedStore = False,
         rewind: _Rewind = False,
         fork_name: _Fork = None,
@@ -115,6 +120,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
             conf=_pairs("--conf", conf),
             py_files=py_files or [],
             slot_memory_mb=slot_memory,
+            allow_non_restored_state=allow_non_restored_state,
             allow_shared_store=allow_shared_store,
         )
         command(options, store, GoBack(rewind, fork_name, allow_replay))
@@ -141,7 +147,7 @@ def _pairs(flag: str, pairs: list[str] | None) -> dict[str, str]:
 
 
 def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
-    """Checks the start, makes the chosen epoch the one to go on from, and prints which one that is."""
+    """Checks the start, makes the chosen epoch the one to go on from, and prints what is special about it."""
     for name in literal_secrets(options.conf):
         errors.print(
             f"[yellow]--conf {escape(name)} looks like a secret, and every user of this machine can read a command "
@@ -155,8 +161,9 @@ def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
     elif back.rewind or back.allow_replay:
         said = choose_snapshot(launch, FromSnapshot.REWIND if back.rewind else FromSnapshot.ALLOW_REPLAY)
     else:
-        return launch
-    console.print(said, highlight=False)
+        said = choose_snapshot(launch, FromSnapshot.LAST)
+    if said:
+        console.print(said, highlight=False)
     return launch
 
 
@@ -164,6 +171,7 @@ def finish(ended: MasterExit, launch: MasterLaunch) -> None:
     """Prints how the job ended and where its tables are; a failure ends `weir` with exit code 1."""
     if ended.outcome in (Outcome.FAILED, Outcome.FENCED):
         errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {escape(ended.reason)}")
+        print_raised(ended.raised)
         errors.print(f"log: {RunFolder(launch.store, launch.name).log_file}", highlight=False)
         raise typer.Exit(1)
     console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)

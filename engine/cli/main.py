@@ -26,8 +26,8 @@ from engine.cli.launching import (
     shown_options,
     store_hint,
 )
-from engine.cli.shared import JobName, Store, console, errors, examples, job_name
-from engine.core.errors import WeirError
+from engine.cli.shared import JobName, Store, console, errors, examples, job_name, print_differences, print_raised
+from engine.core.errors import IncompatibleJob, WeirError
 from engine.graph.drawing.diagram import Level, diagrams
 from engine.graph.drawing.render import Format
 from engine.graph.drawing.render import render as render_graph
@@ -55,8 +55,12 @@ def main() -> None:
         sys.exit(app(standalone_mode=False) or 0)
     except typer.Abort:
         sys.exit(130)
+    except IncompatibleJob as error:
+        print_differences(error)
+        sys.exit(1)
     except WeirError as error:
         errors.print(f"[bold red]error:[/] {escape(str(error))}")
+        print_raised(getattr(error, "raised", None))
         sys.exit(1)
     except Exception as error:
         if hasattr(error, "format_message"):  # a wrong option or argument

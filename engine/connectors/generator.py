@@ -56,6 +56,11 @@ class GeneratorSource(FixedSource):
         self._live_since_ms = live_since_ms
         self._buffer_timeout_ms = buffer_timeout_ms
 
+    @property
+    def positions(self) -> str:
+        """The number of splits decides which records a split has."""
+        return f"{self._splits} splits"
+
     def splits(self) -> Sequence[str]:
         return [str(split) for split in range(self._splits)]
 

@@ -180,10 +180,28 @@ class TableCommitter(Committer):
             lines = self._all_lines(number) + lines
         self._create(self._record(number), "\n".join(["v1", *lines]).encode())
 
+    def begin(self, first_epoch: int) -> None:
+        """Makes the log one that Spark can read from `first_epoch` on: Spark asks for the records before it, too.
+
+        Spark reads from the last record that repeats everything, and takes the distance between the last two of these
+        as their interval. So both are written, if they are missing, with all that the table has published until now,
+        and empty records after them.
+        """
+        first = first_epoch - 1
+        if first == 0:
+            return
+        lines = self._lines_until(first)
+        last = first // COMPACT_EVERY * COMPACT_EVERY - 1
+        present = _records(self._store, self._table)
+        for number in (last - COMPACT_EVERY, *range(last, first)):
+            if number >= 0 and number not in present:
+                repeated = lines if (number + 1) % COMPACT_EVERY == 0 else []
+                self._create(self._record(number), "\n".join(["v1", *repeated]).encode())
+
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
         """Writes a record that repeats all up to `to_epoch`; readers begin at it, so the epochs between are hidden."""
         assert permit.epoch % COMPACT_EVERY == 0 and permit.epoch > to_epoch
-        lines = self._all_lines(to_epoch)
+        lines = self._lines_until(to_epoch)
         self._create(self._record(permit.epoch - 1), "\n".join(["v1", *lines]).encode())
 
     def rewind_epoch(self, at_least: int) -> int:
@@ -214,6 +232,14 @@ class TableCommitter(Committer):
                 continue
             if AttemptId(int(written["generation"]), int(written["attempt"])) < attempt:
                 self._store.delete(path)
+
+    def _lines_until(self, epoch: int) -> list[str]:
+        """Returns the entries of all epochs up to this one, of a table whose log may begin later or have a gap there.
+
+        A log has a gap if the job had no sink for this table for some epochs.
+        """
+        newest = max((number for number in _records(self._store, self._table) if number < epoch), default=None)
+        return [] if newest is None else self._all_lines(newest + 1)
 
     def _all_lines(self, before: int) -> list[str]:
         """Returns the entries of all records below `before`, read from the last record that repeats everything."""
@@ -258,9 +284,14 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _newest_record(store: Store, table: str) -> int | None:
+def _records(store: Store, table: str) -> set[int]:
+    """Returns the numbers of the records that a table's log has."""
     names = [_name(path) for path in store.list(f"{table}/_spark_metadata")]
-    return max((int(name.removesuffix(".compact")) for name in names if name[0].isdigit()), default=None)
+    return {int(name.removesuffix(".compact")) for name in names if name[0].isdigit()}
+
+
+def _newest_record(store: Store, table: str) -> int | None:
+    return max(_records(store, table), default=None)
 
 
 def published(store: Store, table: str) -> list[str] | None:

@@ -76,6 +76,9 @@ class SinkWriter(ABC):
 class Committer(ABC):
     """Publishes the output of epochs. It runs in the JobMaster."""
 
+    def begin(self, first_epoch: int) -> None:  # noqa: B027 (few depend on the number)
+        """Prepares the target for a sink that comes into the job with this epoch. Idempotent; called before writing."""
+
     @abstractmethod
     def claim(self, job_id: str) -> None:
         """Makes the target this job's own before anything is written to it. Idempotent.

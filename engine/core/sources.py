@@ -108,6 +108,11 @@ class Source(ABC):
     side_outputs: tuple[OutputTag, ...] = ()
 
     @property
+    def positions(self) -> str:
+        """What the positions in a snapshot refer to besides the names of splits. If it changes, they can't be used."""
+        return ""
+
+    @property
     def max_parallelism(self) -> int | None:
         """The number of subtasks beyond which some would have nothing to read; None if it is unknown before the run."""
         return None

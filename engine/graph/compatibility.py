@@ -1,17 +1,250 @@
-"""Decides whether a job may be restored from a snapshot that an earlier version of it has taken. Pure."""
+"""Decides whether a job may go on from a snapshot that an earlier version of it has taken (D8). Pure.
+
+State, positions and output are found by uid. What nobody claims any more would be lost, so the job is refused, unless
+the user allows it to be dropped. What is still claimed must be readable as it was saved; no option changes that.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from engine.core.errors import IncompatibleJob
+from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
+from engine.protocol.job_description import (
+    Column,
+    JobDescription,
+    OperatorDescription,
+    SinkDescription,
+    SourceDescription,
+)
 from engine.protocol.manifest import Manifest
 
+ALLOW = "--allow-non-restored-state"
 
-def incompatibility(graph: JobGraph, manifest: Manifest) -> str | None:
-    """Returns why the job can't be restored from this snapshot and what to do, or None if it can."""
-    if manifest.max_parallelism != graph.max_parallelism:
-        return (
-            f"epoch {manifest.epoch} was taken with max_parallelism {manifest.max_parallelism}, the job now "
-            f"has {graph.max_parallelism}: set it back to {manifest.max_parallelism}, because the state can't be "
-            "moved to other key groups"
+Described: TypeAlias = OperatorDescription | SourceDescription | SinkDescription
+T = TypeVar("T", OperatorDescription, SourceDescription, SinkDescription)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One change that loses or breaks something. `droppable`: the user may allow it, and its state is then dropped."""
+
+    uid: str
+    what: str
+    fix: str
+    droppable: bool = False
+
+
+def check(graph: JobGraph, manifest: Manifest, allow_non_restored_state: bool) -> list[Difference]:
+    """Returns what will be dropped because the user allows it. Raises IncompatibleJob if the job can't go on."""
+    found = differences(graph, manifest)
+    refused = [one for one in found if not (one.droppable and allow_non_restored_state)]
+    if refused:
+        raise IncompatibleJob(
+            f"job {graph.name!r} has changed and can't go on from epoch {manifest.epoch}",
+            [(one.uid, one.what, one.fix) for one in refused],
         )
-    return None
+    return found
+
+
+def differences(graph: JobGraph, manifest: Manifest) -> list[Difference]:
+    """Returns every change since the snapshot that loses state, positions or output, or makes them unreadable."""
+    before = manifest.description
+    now = describe(graph, before, manifest.epoch + 1)
+    held = {uid for state in manifest.subtasks for uid in (*state.inline, *(file.uid for file in state.files))}
+    pending = {committable.uid for committable in manifest.commits}
+    operators = [operator for operator in before.operators if operator.uid in held]
+    return [
+        *_key_groups(graph, manifest),
+        *_compared(before.sources, now.sources, now, _gone_source, _changed_source),
+        *_compared(operators, now.operators, now, _gone_operator, _changed_operator),
+        *_compared(
+            [sink for sink in before.sinks if sink.target or sink.uid in pending],
+            now.sinks,
+            now,
+            _gone_sink,
+            _changed_sink,
+        ),
+    ]
+
+
+def gone_tables(graph: JobGraph, manifest: Manifest) -> list[SinkDescription]:
+    """Returns the sinks of the snapshot that the job no longer has, and whose tables can be committed without them."""
+    now = {uid for uid, _ in graph.sinks}
+    return [sink for sink in manifest.description.sinks if sink.uid not in now and sink.table]
+
+
+def new_sinks(graph: JobGraph, manifest: Manifest | None) -> list[str]:
+    """Returns the sinks that come into the job with the epoch after this snapshot."""
+    known = {sink.uid for sink in manifest.description.sinks} if manifest is not None else set()
+    return [uid for uid, _ in graph.sinks if uid not in known]
+
+
+def _compared(
+    before: Sequence[T],
+    now: Sequence[T],
+    job: JobDescription,
+    gone: Callable[[T, T | None], Difference],
+    changed: Callable[[T, T], Iterator[Difference]],
+) -> Iterator[Difference]:
+    """Compares what has the same uid. Guesses of what is gone and what is new which belong together."""
+    known = {one.uid for one in before}
+    by_uid = {one.uid: one for one in now}
+    new = [one for one in now if one.uid not in known]
+    everything: list[Described] = [*job.sources, *job.operators, *job.sinks]
+    kinds = {one.uid: one.kind for one in everything}
+    for one in before:
+        same = by_uid.get(one.uid)
+        if same is not None:
+            yield from changed(one, same)
+        elif one.uid in kinds:
+            yield _other_kind(one, kinds[one.uid])
+        else:
+            renamed = next((other for other in new if _anonymous(other) == _anonymous(one)), None)
+            if renamed is not None:
+                new.remove(renamed)
+            yield gone(one, renamed)
+
+
+def _anonymous(one: Described) -> Described:
+    named = msgspec.structs.replace(one, uid="")
+    return msgspec.structs.replace(named, first_epoch=0) if isinstance(named, SinkDescription) else named
+
+
+def _key_groups(graph: JobGraph, manifest: Manifest) -> Iterator[Difference]:
+    was, now = manifest.max_parallelism, graph.max_parallelism
+    if was != now:
+        yield Difference(
+            "(job)",
+            f"max_parallelism was {was}, is {now}; state can't be moved to other key groups",
+            f"write env.max_parallelism = {was} again",
+        )
+
+
+def _other_kind(one: Described, kind: str) -> Difference:
+    return Difference(one.uid, f"was a {one.kind}, is a {kind}", "give what is new a uid of its own")
+
+
+# --- operators ---
+
+
+def _gone_operator(one: OperatorDescription, renamed: OperatorDescription | None) -> Difference:
+    what = f"the {one.kind} is gone, and its state would be lost"
+    if renamed is not None:
+        return Difference(
+            one.uid,
+            f"{what}; {renamed.uid} is new and keeps the same state",
+            f'write uid="{one.uid}" again instead of "{renamed.uid}"; or {ALLOW} drops the state of {one.uid}, and '
+            f"{renamed.uid} starts empty",
+            droppable=True,
+        )
+    return Difference(one.uid, what, f"put it back; or {ALLOW} drops its state", droppable=True)
+
+
+def _changed_operator(was: OperatorDescription, now: OperatorDescription) -> Iterator[Difference]:
+    anew = f"or give it a uid of its own and start with {ALLOW}: it then starts empty"
+    if was.kind != now.kind:
+        yield _other_kind(was, now.kind)
+        return
+    if was.keys != now.keys:
+        yield Difference(
+            was.uid, f"was {_keyed(was.keys)}, is {_keyed(now.keys)}", f"make it {_keyed(was.keys)} again, {anew}"
+        )
+    for name, saved in was.state.items():
+        asked = now.state.get(name)
+        if asked is None:
+            yield Difference(was.uid, f"no longer has the {name} ({saved})", f"put it back, {anew}")
+        elif asked != saved:
+            yield Difference(was.uid, f"{name}: was {saved}, is {asked}", f"set it back, {anew}")
+
+
+def _keyed(keys: Sequence[Column]) -> str:
+    return f"keyed by {_listed(keys)}" if keys else "not keyed"
+
+
+def _listed(columns: Iterable[Column]) -> str:
+    return ", ".join(map(str, columns))
+
+
+# --- sources ---
+
+
+def _gone_source(one: SourceDescription, renamed: SourceDescription | None) -> Difference:
+    what = "the source is gone, and its positions would be lost"
+    if renamed is not None:
+        return Difference(
+            one.uid,
+            f"{what}; {renamed.uid} is new and would read everything again",
+            f'write uid="{one.uid}" again instead of "{renamed.uid}"; or {ALLOW} drops the positions of {one.uid}',
+            droppable=True,
+        )
+    return Difference(one.uid, what, f"put it back; or {ALLOW} drops its positions", droppable=True)
+
+
+def _changed_source(was: SourceDescription, now: SourceDescription) -> Iterator[Difference]:
+    anew = f"or give it a uid of its own and start with {ALLOW}: it then reads everything"
+    if was.kind != now.kind:
+        yield Difference(
+            was.uid, f"was a {was.kind}, is a {now.kind}, which can't use its positions", f"change it back, {anew}"
+        )
+    elif was.positions != now.positions:
+        yield Difference(
+            was.uid, f"its positions belong to {was.positions}, it has {now.positions}", f"change it back, {anew}"
+        )
+
+
+# --- sinks ---
+
+
+def _gone_sink(one: SinkDescription, renamed: SinkDescription | None) -> Difference:
+    what = f"the sink of {one.target or 'its output'} is gone"
+    if not one.table:
+        return Difference(
+            one.uid,
+            f"{what}, and the output of the newest epoch may not be committed",
+            "put it back: without it nobody can commit that output",
+        )
+    if renamed is not None:
+        return Difference(
+            one.uid,
+            f"{what}; {renamed.uid} is new and writes the same table",
+            f'write uid="{one.uid}" again instead of "{renamed.uid}"; or {ALLOW} lets {renamed.uid} go on with it',
+            droppable=True,
+        )
+    return Difference(
+        one.uid, what, f"put it back; or {ALLOW} ends the table with the newest epoch, which is kept", droppable=True
+    )
+
+
+def _changed_sink(was: SinkDescription, now: SinkDescription) -> Iterator[Difference]:
+    if was.target != now.target or was.kind != now.kind:
+        yield Difference(
+            was.uid,
+            f"wrote {was.target or was.kind}, is to write {now.target or now.kind}",
+            f"write {was.target or was.kind} again; or give the sink of {now.target or now.kind} a uid of its own and "
+            f"start with {ALLOW}",
+        )
+        return
+    anew = f"or write to another table, by a sink with a uid of its own, and start with {ALLOW}"
+    saved, asked = ({column.name: column.type for column in of.columns} for of in (was, now))
+    for name, kind in saved.items():
+        if name not in asked:
+            yield Difference(was.uid, f"{was.target} no longer has the column {name} {kind}", f"put it back, {anew}")
+        elif asked[name] != kind:
+            yield Difference(
+                was.uid,
+                f"the column {name} of {was.target} was {kind}, is {asked[name]}; its readers would fail",
+                f"cast it to {kind}, {anew}",
+            )
+    for name, kind in asked.items():
+        if name not in saved:
+            yield Difference(
+                was.uid,
+                f"{was.target} has the new column {name} {kind}; its readers would see it or not, by chance",
+                f"leave it out, {anew}",
+            )

@@ -5,7 +5,7 @@ Invariant: the JobMaster and every slot have the same JobGraph; they compare its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -33,7 +33,8 @@ class OperatorSpec:
     """Describes an operator. `build` makes a new operator for each subtask.
 
     `named` is True if the author chose the uid, so that state is found by it. `row_lane` is True if the operator runs
-    Python per record.
+    Python per record. `state` holds by name what makes its saved state unreadable if it changes, as text.
+    `input_schema` is the schema of a sink's records.
     """
 
     uid: str
@@ -43,6 +44,8 @@ class OperatorSpec:
     row_lane: bool = False
     sink: Sink | None = None
     static: DataFrameTable | None = None
+    state: Mapping[str, str] = field(default_factory=dict)
+    input_schema: pa.Schema | None = None
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
 
 from engine.core.errors import WeirError
+from engine.store.directory import check_directory
 
 PRIVATE = 0o700
 """The mode of a job's folder, whatever the umask: state, history and tables below it are the job's user's alone."""
@@ -21,20 +23,14 @@ def make_folder(folder: Path) -> None:
 
 
 def check_store(store: str | Path, job: str, *, allow_shared: bool) -> None:
-    """Makes the store if it does not exist. Raises an error if it can't be written, or if other users can write to it.
+    """Makes the store if it does not exist. Raises an error if it can't be one, or if other users can write to it.
 
     Whoever can write to a job's folder can replace `launch.json`, and so run code as the user of the job.
     """
     folder = Path(store).absolute()
-    try:
+    with contextlib.suppress(OSError):  # `check_directory` says what is wrong
         make_folder(folder)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_bytes(b"weir")
-        probe.unlink()
-    except OSError as error:
-        raise WeirError(
-            f"the store {folder} can't be written: {error.strerror}; choose another with --store"
-        ) from error
+    check_directory(folder)
     for place in (folder, folder / job):
         why = None if allow_shared or not place.exists() else others_can_write(place.stat(), os.getuid())
         if why is not None:

@@ -18,7 +18,7 @@ from engine.core.names import check_name
 from engine.host.folders import PRIVATE
 from engine.host.launch import MasterLaunch
 from engine.jobmaster.actions import Outcome
-from engine.protocol.failures import Fault
+from engine.protocol.failures import Fault, Raised
 
 T = TypeVar("T")
 
@@ -36,10 +36,11 @@ class MasterAddress(msgspec.Struct, frozen=True):
 
 
 class MasterExit(msgspec.Struct, frozen=True):
-    """The end of a JobMaster: its outcome, and why."""
+    """The end of a JobMaster: its outcome, and why. `raised` is there if the job's own code raised an error."""
 
     outcome: Outcome
     reason: str
+    raised: Raised | None = None
 
 
 class LastHeartbeat(msgspec.Struct, frozen=True):

@@ -10,6 +10,8 @@ import re
 
 import msgspec
 
+from engine.protocol.failures import Raised
+
 
 def _kind(name: str) -> str:
     """Returns the name of an event's class as it stands in JSON: `AttemptFailed` is `attempt_failed`."""
@@ -62,6 +64,13 @@ class SlotRegistered(Event, frozen=True):
     registered: int
 
 
+class StateDropped(Event, frozen=True):
+    """The job goes on without this operator's state, positions or output, because the user allowed it."""
+
+    uid: str
+    what: str
+
+
 class Deploying(Event, frozen=True):
     """Slots build the subtasks of this attempt from the state of `epoch`, or without state if it is None."""
 
@@ -92,11 +101,12 @@ class SlotKilled(Event, frozen=True):
 
 
 class TaskFailed(Event, frozen=True):
-    """A subtask could not go on. `detail` is the traceback."""
+    """A subtask could not go on. `detail` is the whole traceback, `raised` the part that is the author's."""
 
     where: str
     error: str
     detail: str
+    raised: Raised | None = None
 
 
 class AttemptFailed(Event, frozen=True):
@@ -109,6 +119,7 @@ class AttemptFailed(Event, frozen=True):
     vertex: str = ""
     subtask: int | None = None
     slot: int | None = None
+    raised: Raised | None = None
 
 
 class Stopped(Event, frozen=True):
@@ -116,6 +127,7 @@ class Stopped(Event, frozen=True):
 
     outcome: str
     reason: str
+    raised: Raised | None = None
 
 
 # --- a checkpoint ---
@@ -211,6 +223,7 @@ AnyEvent = (
     | ClaimLost
     | SlotsMissing
     | SlotRegistered
+    | StateDropped
     | Deploying
     | Running
     | SlowStep

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed, TargetTaken, fault_of
+from engine.core.errors import CorruptSnapshot, IncompatibleJob, StoreError, SyncFailed, TargetTaken, fault_of
 from engine.core.sinks import Committer
-from engine.graph.compatibility import incompatibility
+from engine.graph.compatibility import differences
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
@@ -46,7 +46,7 @@ from engine.protocol.coordinator import (
     TriggerSources,
 )
 from engine.protocol.epoch_records import Claimed
-from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt, Fault
+from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt, Fault, Raised
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.protocol.messages import (
@@ -58,6 +58,7 @@ from engine.protocol.messages import (
     Left,
     MasterHeartbeat,
     MasterMessage,
+    NotBuilt,
     NotifyAbort,
     NotifyComplete,
     OverBudget,
@@ -96,7 +97,8 @@ class MasterConfig:
     A broken channel is reported as the cause of a failure if no other cause shows up within `cause_grace_ms`.
     The job fails after `same_error_limit` equal errors of its own code without an epoch in between. `retry_ms` is the
     wait before the JobMaster asks the store again; while the job is claimed, it waits longer after each error. Every
-    `slots_timeout_ms` it notes that slots are missing.
+    `slots_timeout_ms` it notes that slots are missing. `allow_non_restored_state`: state that no operator claims any
+    more is dropped.
     """
 
     slots_timeout_ms: float = 60_000
@@ -108,6 +110,7 @@ class MasterConfig:
     cause_grace_ms: float = 2_000
     same_error_limit: int = 3
     retry_ms: float = 50
+    allow_non_restored_state: bool = False
 
 
 @dataclass
@@ -142,7 +145,14 @@ class JobMaster:
         self.rates = Rates()
         self._current: Attempt | None = None
         self._publisher = Publisher(
-            execution.graph, epoch_log, committers, wall_ms, self.config.retry_ms, self._off_loop, self._publication_is
+            execution.graph,
+            epoch_log,
+            committers,
+            wall_ms,
+            self.config.retry_ms,
+            self.config.allow_non_restored_state,
+            self._off_loop,
+            self._publication_is,
         )
         self._restarts = Restarts(execution.graph.restart, self.config.same_error_limit)
         self._owner = owner
@@ -224,6 +234,8 @@ class JobMaster:
             return []
         if isinstance(message, Register):
             return self._register(message, now_ms)
+        if isinstance(message, NotBuilt):
+            return self._not_built(message)
         slot = self.slots.get(session)
         if slot is None:
             return []  # this slot was given up; its replacement has another session
@@ -326,6 +338,15 @@ class JobMaster:
         lost = self._lose(slot, failure, detail, now_ms, at)
         return killed + (lost or [Note(events.SlotKilled(slot.pid, why))])
 
+    def _not_built(self, message: NotBuilt) -> list[Action]:
+        """Ends the job if its code does not build in a slot: every replacement would find the same."""
+        where = f"the job can't be built in the slot of process {message.pid}: {message.error}"
+        fault = Fault.JOB if message.raised is not None else Fault.OUTSIDE
+        if remedy(Where.JOBMASTER, fault) is not Remedy.END:
+            return [Note(events.TaskFailed("", where, ""))]  # Spark starts another task
+        reason = f"{where}. Ship the job with everything that it imports to every executor"
+        return self._stop(Outcome.FAILED, reason, message.raised)
+
     def _lose(
         self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
     ) -> list[Action]:
@@ -380,17 +401,15 @@ class JobMaster:
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
             return self._stop(Outcome.FAILED, self._corrupt(str(error)))
-        if isinstance(error, TargetTaken):
+        if isinstance(error, IncompatibleJob | TargetTaken):
             return self._stop(Outcome.FAILED, str(error))
         if error is not None:
             return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
-        why_not = incompatibility(self.execution.graph, manifest) if manifest is not None else None
-        if why_not is not None:
-            return self._stop(Outcome.FAILED, why_not)
+        dropped = differences(self.execution.graph, manifest) if manifest is not None else []
         self._publisher.go_on_from(manifest)
         self.phase = Phase.WAITING
         self._since_ms = now_ms
-        return self._deploy_if_ready(now_ms)
+        return [*(Note(events.StateDropped(one.uid, one.what)) for one in dropped), *self._deploy_if_ready(now_ms)]
 
     def _corrupt(self, what: str) -> str:
         epoch = self.newest.epoch if self.newest else 0
@@ -465,10 +484,13 @@ class JobMaster:
     def _failed_in_task(self, message: TaskFailed, now_ms: float) -> list[Action]:
         failure = AttemptFailure.USER_CODE if message.fault is Fault.JOB else AttemptFailure.RUNTIME
         where = f"{message.subtask}: " if message.subtask else ""
-        noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail))]
-        if message.fault is Fault.JOB and (reason := self._restarts.on_job_error(message.error)) is not None:
-            return noted + self._stop(Outcome.FAILED, reason)
-        at = FailedAt(message.uid, message.subtask)
+        noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail, message.raised))]
+        if message.fault is Fault.JOB and message.raised is not None:
+            times = self._restarts.on_job_error(message.uid, message.raised)
+            if times is not None:
+                reason = f"{message.error} (the same error {times} times without a checkpoint in between)"
+                return noted + self._stop(Outcome.FAILED, reason, message.raised)
+        at = FailedAt(message.uid, message.subtask, raised=message.raised)
         return noted + self._end_attempt(failure, where + message.error, now_ms, at)
 
     def _end_attempt(
@@ -485,7 +507,7 @@ class JobMaster:
         self.stats.running_since_ms = None
         actions.append(Note(failed))
         if delay_ms is None:
-            return actions + self._stop(Outcome.FAILED, f"{failure.text}: {detail}")
+            return actions + self._stop(Outcome.FAILED, f"{failure.text}: {detail}", failed.raised)
         self.stats.restarts += 1
         self.phase = Phase.RESTARTING
         self._restart_at_ms = now_ms + delay_ms
@@ -494,7 +516,7 @@ class JobMaster:
     def _failed(self, failure: AttemptFailure, detail: str, at: FailedAt) -> events.AttemptFailed:
         vertex, subtask = (at.subtask.vertex, at.subtask.index) if at.subtask else ("", None)
         return events.AttemptFailed(
-            str(self.attempt), failure.code, detail, at.uid, vertex, subtask, at.slot, at_ms=self._wall_ms()
+            str(self.attempt), failure.code, detail, at.uid, vertex, subtask, at.slot, at.raised, at_ms=self._wall_ms()
         )
 
     def _abort_checkpoints(self, why: str, now_ms: float) -> list[Action]:
@@ -510,10 +532,10 @@ class JobMaster:
         self._next_checkpoint = max(self._next_checkpoint, coordinator.next_checkpoint)
         return self._carry_out(decided, now_ms)
 
-    def _stop(self, outcome: Outcome, reason: str) -> list[Action]:
+    def _stop(self, outcome: Outcome, reason: str, raised: Raised | None = None) -> list[Action]:
         self.phase = Phase.STOPPED
         shutdowns: list[Action] = [Send(slot.session, Shutdown(reason)) for slot in self.slots.all]
-        return [*shutdowns, Note(events.Stopped(outcome.value, reason)), Stop(outcome, reason)]
+        return [*shutdowns, Note(events.Stopped(outcome.value, reason, raised)), Stop(outcome, reason, raised)]
 
     # ------------------------------------------------------------------ checkpoints
 

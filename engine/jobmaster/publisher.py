@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from engine.connectors.table import TableSink
 from engine.core.errors import Fenced, StoreError
 from engine.core.sinks import Committer
+from engine.graph.compatibility import check, gone_tables, new_sinks
+from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, Note, RunOffLoop
@@ -25,10 +28,11 @@ from engine.protocol.checkpoint import CommitPermit, CompletedCheckpoint
 from engine.protocol.epoch_records import Claimed, LogRecord
 from engine.protocol.failures import CheckpointFailure
 from engine.protocol.ids import AttemptId
+from engine.protocol.job_description import JobDescription
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.retention import disposable, keep
+from engine.snapshot.retention import disposable
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class Publisher:
         committers: Mapping[str, Committer],
         wall_ms: Callable[[], int],
         retry_ms: float,
+        allow_non_restored_state: bool,
         off_loop: OffLoop,
         tell: Tell,
     ) -> None:
@@ -107,12 +112,14 @@ class Publisher:
         self._committers = dict(committers)
         self._wall_ms = wall_ms
         self._retry_ms = retry_ms
+        self._allow_non_restored_state = allow_non_restored_state
         self._off_loop = off_loop
         self._tell = tell
         self._record: LogRecord | None = None  # the newest record of the log: the next one is created after it
+        self._description = describe(graph, JobDescription(), 1)  # the job now, with the first epoch of each sink
         self._restored: Manifest | None = None  # the manifest that this attempt goes on from
         self._carried: list[Committable] = []  # the newest epoch's, which later snapshots may still hold
-        self._retained: list[ManifestRef] = []
+        self._retained: list[ManifestRef] = []  # oldest first; a sweep forgets those that are not kept any more
         self._unswept: set[int] | None = None  # generations that may hold files to delete; None: all so far
         self._queue: deque[CompletedCheckpoint] = deque()
         self._publication: Publication | None = None
@@ -167,25 +174,48 @@ class Publisher:
         """Claims the sinks' targets, commits the newest epoch again and aborts output that no epoch knows.
 
         The newest epoch may have been published and not committed. `done` gets its manifest; None if there is no epoch.
+        A job that has changed is compared with the epoch first: `done` gets IncompatibleJob if it can't go on.
         """
         assert not self.busy, "nothing is restored while a publication is open"
         newest, job_id = self.newest, self.job_id
 
         def work() -> Manifest | None:
-            for committer in self._committers.values():
-                committer.claim(job_id)
             manifest = self._epoch_log.read_manifest(newest) if newest else None
+            if manifest is not None:
+                check(self._graph, manifest, self._allow_non_restored_state)
+            gone = self._gone(manifest)
+            for committer in (*gone.values(), *self._committers.values()):
+                committer.claim(job_id)
             permit = CommitPermit.issue(newest, attempt.generation) if newest else None
             if permit is not None and manifest is not None:
-                commit_epoch(self._committers, permit, manifest)
-            for committer in self._committers.values():
+                commit_epoch({**self._known(manifest), **gone}, permit, manifest)
+            for uid, committer in self._committers.items():
+                if uid in new_sinks(self._graph, manifest):
+                    committer.begin(newest.epoch + 1 if newest else 1)
+            for committer in (*gone.values(), *self._committers.values()):
                 committer.abort_unknown(permit, attempt)
             return manifest
 
         return self._off_loop("restore", work, done)
 
+    def _known(self, manifest: Manifest) -> dict[str, Committer]:
+        """Returns the committers of the sinks that took part in this epoch. A rewind hides the output of all."""
+        new = new_sinks(self._graph, manifest) if manifest.rewound_to is None else []
+        return {uid: committer for uid, committer in self._committers.items() if uid not in new}
+
+    def _gone(self, manifest: Manifest | None) -> dict[str, Committer]:
+        """Returns committers for tables whose sinks the job no longer has: what was published is never forgotten."""
+        store, paths = self._epoch_log.store, self._epoch_log.paths
+        gone = gone_tables(self._graph, manifest) if manifest is not None else []
+        return {sink.uid: TableSink(sink.table).committer(store, paths) for sink in gone}
+
     def go_on_from(self, restored: Manifest | None) -> None:
         """Makes this manifest's totals the base of the next attempt's ledger."""
+        self._description = describe(
+            self._graph,
+            restored.description if restored else JobDescription(),
+            restored.epoch + 1 if restored else 1,
+        )
         self._restored = restored
         self.ledger = dict(restored.ledger) if restored else {}
 
@@ -230,6 +260,7 @@ class Publisher:
             commits=[c for c in carried if c.identity not in published],
             carried=carried,
             ledger=ledger.total(self._base, (ack.ledger for ack in completed.acks)),
+            description=self._description,
             final=completed.final,
         )
 
@@ -278,6 +309,7 @@ class Publisher:
         self._record = record
         self.newest = record.newest
         assert self.newest is not None and self.newest.epoch == manifest.epoch
+        self._retained.append(self.newest)  # also if its commit fails now: the restore commits it
         self._carried = manifest.carried
         self.ledger = dict(manifest.ledger)
         permit = CommitPermit.issue(self.newest, record.generation)
@@ -305,7 +337,7 @@ class Publisher:
         assert self.newest is not None
         store, paths = self._epoch_log.store, self._epoch_log.paths
         held = {parsed[0] for ref in self._retained if (parsed := paths.parse_checkpoint(ref.path))}
-        self._retained = keep(self._retained, self.newest, self._graph.checkpoints.retained)
+        self._retained = self._retained[-self._graph.checkpoints.retained :]
         kept = list(self._retained)
         # Only this generation makes files; an epoch that is kept no longer may be of an earlier one, or of the job that
         # this one was forked from.

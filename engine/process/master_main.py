@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from engine.core.errors import SparkLost, fault_of
+from engine.core.errors import SparkLost, fault_of, raised_by
+from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.descriptors import raise_descriptor_limit
 from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
@@ -20,10 +21,13 @@ from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.loading import load
 from engine.process.master_process import MasterProcess
+from engine.process.upgrade import check_upgrade
 from engine.protocol.remedy import Remedy, Stage, Where, remedy
+from engine.snapshot.epoch_log import EpochLog
 from engine.spark.packaging import package
 from engine.spark.scratch import private_scratch
 from engine.spark.session import is_local, kill_java, start_session
+from engine.store.directory import DirectoryStore
 
 logger = logging.getLogger("weir.master")
 
@@ -47,7 +51,7 @@ def main() -> None:
         if remedy(Where.JOBMASTER, fault_of(error)) is not Remedy.END:
             crash(lifeline, error)
         logger.exception("the job can't run")
-        end = MasterExit(Outcome.FAILED, str(error))
+        end = MasterExit(Outcome.FAILED, str(error), raised_by(error))
         lifeline.last_words(fault_of(error), end.reason)
         folder.write_exit(end, launch)
     logger.info("the job is %s: %s", end.outcome, end.reason)
@@ -75,6 +79,10 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
     lifeline.show(Stage.LOADING)
     graph = load(launch)
+    # Before Spark starts: a job that has changed since its supervisor was started is refused at once.
+    epoch_log = EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
+    if dropped := check_upgrade(graph, epoch_log, launch.allow_non_restored_state):
+        logger.info("%s", dropped)
     lifeline.show(Stage.STARTING)
     session = start_session(
         launch.name,

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.errors import WeirError
+from engine.core.errors import IncompatibleJob, WeirError
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
+from engine.graph.compatibility import check
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.folders import check_store
 from engine.host.launch import LaunchOptions, MasterLaunch
@@ -22,9 +23,11 @@ from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
 from engine.process.loading import load
 from engine.process.settings import read_settings
+from engine.process.upgrade import check_upgrade, newest_committers
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.rewind import fork, go_back
+from engine.snapshot.rewind import as_forked, fork, go_back, newest_intact
 from engine.spark.conf import resolved
+from engine.spark.java import find_java
 from engine.spark.session import default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
@@ -52,8 +55,9 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
             f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a "
             "lower --parallelism"
         )
-    resolved(options.conf, os.environ)
     check_store(store, graph.name, allow_shared=options.allow_shared_store)
+    find_java()  # a JobMaster would look for one for ever
+    resolved(options.conf, os.environ)
     if JobClient(str(store), graph.name).alive():
         raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")
     for file in options.py_files:
@@ -70,18 +74,23 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
 
 
 def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
-    """Makes the chosen state the one that the job goes on from. Returns what was done, empty if nothing."""
-    if choice is FromSnapshot.LAST:
-        return ""
-    hide = choice is FromSnapshot.REWIND
+    """Makes the chosen state the one that the job goes on from. Returns what was done, empty if nothing.
+
+    Raises IncompatibleJob if the job has changed so that it can't go on from there.
+    """
     graph = load(launch)
+    if choice is FromSnapshot.LAST:
+        return check_upgrade(graph, _epoch_log(launch), launch.allow_non_restored_state)
+    hide = choice is FromSnapshot.REWIND
     fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
     if hide and fixed:
         raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
     try:
         log = _epoch_log(launch)
-        committers = {uid: sink.committer(log.store, log.paths) for uid, sink in graph.sinks}
-        old, new = go_back(log, committers, _owner(), _pause, hide=hide)
+        check(graph, newest_intact(log), launch.allow_non_restored_state)
+        old, new = go_back(log, newest_committers(graph, log), _owner(), _pause, hide=hide)
+    except IncompatibleJob:
+        raise
     except WeirError as error:
         raise WeirError(f"job {launch.name!r} can't go back to an older epoch: {error}") from error
     what = (
@@ -96,7 +105,11 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     """Makes a job of another name that goes on from the newest intact epoch of this one."""
     check_name("job", name)
     try:
-        epoch = fork(_epoch_log(launch), name, _owner(), _pause)
+        log = _epoch_log(launch)
+        check(load(launch), as_forked(newest_intact(log), name), launch.allow_non_restored_state)
+        epoch = fork(log, name, _owner(), _pause)
+    except IncompatibleJob:
+        raise
     except WeirError as error:
         raise WeirError(f"job {launch.name!r} can't be forked: {error}") from error
     return msgspec.structs.replace(launch, name=name), f"{name} goes on from epoch {epoch} of {launch.name}"

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.job_description import JobDescription
 from engine.protocol.redistribution import Distribution
 
 
@@ -85,6 +86,8 @@ class Manifest(msgspec.Struct, frozen=True):
     commits: list[Committable]
     carried: list[Committable]
     ledger: dict[str, int]
+    description: JobDescription = JobDescription()
+    """The job that took the snapshot."""
     final: bool = False
     rewound_to: int | None = None
     """Set by a rewind: the older epoch whose state this is. Tables hide the output of the epochs in between."""

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from engine.core.errors import ChannelBroken, CorruptSnapshot, StoreError, SyncFailed, UserFunctionError, WeirError
+from engine.core.errors import (
+    ChannelBroken,
+    CorruptSnapshot,
+    StoreError,
+    SyncFailed,
+    UserFunctionError,
+    WeirError,
+    fault_of,
+    raised_by,
+)
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Control, Frame, Offload, Store, Transport
 from engine.protocol.credits import ChannelLimits
@@ -309,8 +318,9 @@ class SlotRuntime:
             uid or (running.uid if running else ""),
             text,
             detail,
-            error.fault if isinstance(error, WeirError) else Fault.WEIR,
+            fault_of(error),
             corrupt=isinstance(error, CorruptSnapshot),
+            raised=raised_by(error),
             channel_broken=isinstance(error, ChannelBroken),
         )
         self._control.send(message)
@@ -338,6 +348,9 @@ class SlotRuntime:
                 return
             if isinstance(error, SyncFailed):
                 raise error
+            if error is not None and fault_of(error) is Fault.JOB:
+                self._fail(subtask.id, error)  # the next checkpoint would meet it again
+                return
             if uploaded is None:
                 self._control.send(Decline(attempt, taken.checkpoint, subtask.id, True, str(error)))
                 return

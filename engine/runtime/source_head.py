@@ -17,6 +17,7 @@ from engine.core.sources import MALFORMED, Source, SourceContext, SplitReader
 from engine.core.tags import OutputTag
 from engine.protocol import ledger
 from engine.protocol.signals import MIN_WATERMARK
+from engine.runtime.connectors import calling
 from engine.runtime.operators.base import OperatorContext, OperatorSnapshot, RestoredState
 from engine.runtime.running import RUNNING
 
@@ -62,8 +63,9 @@ class SourceHead:
             self._schema,
         )
         known = [*self._held, *sorted(self._held_finished)]
-        self._discovery = self._source.discovery(self._source_context, known)
-        self._admit()
+        with calling(context, self._source, "discovery()"):
+            self._discovery = self._source.discovery(self._source_context, known)
+            self._admit()
 
     def _admit(self) -> None:
         """Opens the splits that the discovery has found."""
@@ -85,8 +87,9 @@ class SourceHead:
         return batch
 
     def _poll(self, max_rows: int) -> pa.RecordBatch | None:
-        if not self._discovery.finished:
-            self._admit()
+        with calling(self._context, self._source, "discovery"):
+            if not self._discovery.finished:
+                self._admit()
         splits = self._splits
         if self._source.open_splits is not None:
             self._let_go()
@@ -95,8 +98,9 @@ class SourceHead:
             split = splits[(self._next + step) % len(splits)]
             if split.reader.finished:
                 continue
-            batch = split.reader.poll(max_rows)
-            self._put_aside(split.reader.malformed())
+            with calling(self._context, self._source, f"split {split.name!r}, poll()"):
+                batch = split.reader.poll(max_rows)
+                self._put_aside(split.reader.malformed())
             if batch is None or not batch.num_rows:
                 continue
             self._next = (self._next + step + 1) % len(splits)
@@ -188,7 +192,8 @@ class SourceHead:
         return None if any(time is None for time in times) else min((t for t in times if t is not None), default=None)
 
     def snapshot(self) -> OperatorSnapshot:
-        splits = {s.name: {"position": s.reader.position, "seen_ms": s.seen_ms} for s in self._splits}
+        with calling(self._context, self._source, "position"):
+            splits = {s.name: {"position": s.reader.position, "seen_ms": s.seen_ms} for s in self._splits}
         finished = {"finished": list(self._finished)} if self._finished else {}
         return OperatorSnapshot(inline={"splits": splits, **finished})
 

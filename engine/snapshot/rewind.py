@@ -116,14 +116,26 @@ def fork(epoch_log: EpochLog, name: str, owner: str, pause: Pause) -> int:
     if other.last() is not None:
         raise StoreError(f"the store already has a job {name!r}: start it with --name {name}, or choose another name")
     _copy_inputs(epoch_log.store, epoch_log.paths, other.paths)
-    manifest = msgspec.structs.replace(
-        target, job=name, epoch=0, attempt=AttemptId(1, 0), commits=[], carried=[], final=False, rewound_to=None
-    )
-    ref = _write_copy(other, manifest, owner)
+    ref = _write_copy(other, as_forked(target, name), owner)
     record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1, job_id_from(owner))
     if _insist(lambda: _definite(other.append(record)), pause) is Created.EXISTS:
         raise StoreError(f"another process has just created a job {name!r}: choose another name")
     return target.epoch
+
+
+def as_forked(target: Manifest, name: str) -> Manifest:
+    """Returns the manifest from which a fork goes on: it has the state, and no output of its own yet."""
+    return msgspec.structs.replace(
+        target,
+        job=name,
+        epoch=0,
+        attempt=AttemptId(1, 0),
+        commits=[],
+        carried=[],
+        description=msgspec.structs.replace(target.description, sinks=[]),
+        final=False,
+        rewound_to=None,
+    )
 
 
 def _copy_inputs(store: Store, source: JobPaths, target: JobPaths) -> None:

@@ -49,6 +49,11 @@ class OperatorBackend:
         assert name not in self._declared, f"state {name!r} is restored after it was opened"
         self._restored[name] = (distribution, table)
 
+    @property
+    def unclaimed(self) -> list[str]:
+        """The names of restored states that were not asked for."""
+        return list(self._restored)
+
     def snapshot(self) -> list[Part]:
         """Returns for each state a function that makes its table. Later updates do not show in the table."""
         parts: list[Part] = []

@@ -74,7 +74,7 @@ def test_every_flag_reaches_the_launch_options() -> None:
 def test_run_and_submit_have_the_same_flags() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     run, submit = ([(p.opts, p.default, p.help) for p in commands[name].params] for name in ("run", "submit"))
-    assert run == submit and len(run) == 18
+    assert run == submit and len(run) == 19
 
 
 @pytest.mark.parametrize(

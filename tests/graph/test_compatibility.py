@@ -1,25 +1,224 @@
-"""What a job may be restored from."""
+"""Which changes of a job lose state, positions or output, or make them unreadable (D8)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
-from engine.api import StreamEnvironment
-from engine.graph.compatibility import incompatibility
-from engine.protocol.ids import AttemptId
-from engine.protocol.manifest import Manifest
+from engine.api import (
+    DataStream,
+    KeyedBroadcastProcessFunction,
+    MapStateDescriptor,
+    StreamEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    count,
+    maximum,
+    mean,
+    total,
+)
+from engine.connectors.generator import GeneratorSource
+from engine.connectors.printing import PrintSink
+from engine.connectors.table import TableSink
+from engine.core.errors import IncompatibleJob
+from engine.graph.compatibility import check, differences
+from engine.graph.description import describe
+from engine.graph.job_graph import JobGraph
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.job_description import JobDescription
+from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskState
+
+Build = Callable[[DataStream], Any]
+SCHEMA = "app string, n long, x double, ts timestamp"
 
 
-@pytest.mark.promise("D7")
-@pytest.mark.parametrize(("was", "refused"), [(128, False), (64, True)])
-def test_key_groups_can_t_be_split_anew(was: int, refused: bool) -> None:
+def graph(build: Build, splits: int = 2, source: str = "views") -> JobGraph:
     env = StreamEnvironment()
-    env.from_elements([{"x": 1}], "x long").print(uid="out")
-    manifest = Manifest("job", 7, 9, AttemptId(1, 1), 0, was, [], [], [], {})
-    why = incompatibility(env.build("job"), manifest)
-    assert why == (
-        "epoch 7 was taken with max_parallelism 64, the job now has 128: set it back to 64, "
-        "because the state can't be moved to other key groups"
-        if refused
-        else None
-    )
+    views = env.from_source(GeneratorSource(lambda n: {}, splits=splits), SCHEMA, uid=source)
+    build(views)
+    return env.build("job")
+
+
+def taken_by(job: JobGraph, *stateful: str, commits: tuple[str, ...] = ()) -> Manifest:
+    """Returns the manifest of an epoch in which these operators had state and these sinks output."""
+    files = [StateFile(uid, "state", f"{uid}.arrow", 1, "00", 1) for uid in stateful]
+    inline = {vertex.source.uid: {"splits": {}} for vertex in job.vertices if vertex.source}
+    output = [Committable(uid, 0, AttemptId(1, 1), 7, 1, {}) for uid in commits]
+    state = SubtaskState(SubtaskId("views", 0), files, inline)
+    described = describe(job, JobDescription(), 7)
+    return Manifest("job", 7, 9, AttemptId(1, 1), 0, 128, [state], output, output, {}, described)
+
+
+def found(before: Build, now: Build, *stateful: str) -> list[tuple[str, str]]:
+    return [(one.uid, one.what) for one in differences(graph(now), taken_by(graph(before), *stateful))]
+
+
+def windows(size: str = "10 s", key: str = "app", **aggregates: Any) -> Build:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 s").with_timestamps("ts")
+
+    def build(views: DataStream) -> None:
+        windowed = (
+            views.assign_timestamps_and_watermarks(strategy).key_by(key).window(TumblingEventTimeWindows.of(size))
+        )
+        windowed.aggregate(uid="pv", **(aggregates or {"pv": count(), "n": total("n")})).print()
+
+    return build
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize(
+    ("now", "what"),
+    [
+        (windows(), []),
+        (windows(views=count(), n=total("n")), []),
+        (windows(n=total("n")), []),
+        (windows("20 s"), ["windows: was tumbling by 10000 ms of event time, is tumbling by 20000 ms of event time"]),
+        (windows(pv=count(), n=mean("n")), ["aggregates: was count(*) int64, sum(n) int64, is count(*) int64, "]),
+        (
+            windows(pv=count(), n=total("x")),
+            ["aggregates: was count(*) int64, sum(n) int64, is count(*) int64, sum(x)"],
+        ),
+        (windows(key="n", pv=count(), s=total("n")), ["was keyed by app string, is keyed by n int64"]),
+    ],
+)
+def test_windows_keep_their_size_keys_and_partial_aggregates(now: Build, what: list[str]) -> None:
+    got = found(windows(), now, "pv")
+    assert [uid for uid, _ in got] == ["pv"] * len(what)
+    for (_, said), begin in zip(got, what, strict=True):
+        assert said.startswith(begin)
+
+
+@pytest.mark.promise("D8")
+def test_partial_aggregates_may_change_their_order() -> None:
+    assert not found(windows(n=total("n"), high=maximum("x")), windows(high=maximum("x"), sum=total("n")), "pv")
+
+
+@pytest.mark.promise("D8")
+def test_a_running_value_keeps_its_columns() -> None:
+    def summed(*columns: str) -> Build:
+        return lambda views: views.select(*columns).key_by("app").sum("n", uid="sum").print()
+
+    assert found(summed("app", "n"), summed("app", "n", "x"), "sum") == [
+        ("sum", "running value: was app string, n int64, is app string, n int64, x double")
+    ]
+
+
+class Rules(KeyedBroadcastProcessFunction):
+    pass
+
+
+@pytest.mark.promise("D8")
+def test_broadcast_state_keeps_its_types() -> None:
+    def ruled(name: str, kind: pa.DataType) -> Build:
+        def build(views: DataStream) -> None:
+            rules = views.broadcast(MapStateDescriptor(name, pa.string(), kind))
+            views.key_by("app").connect(rules).process(Rules(), uid="rules").print()
+
+        return build
+
+    before = ruled("limits", pa.int64())
+    assert not found(before, before, "rules")
+    assert found(before, ruled("limits", pa.string()), "rules") == [
+        ("rules", "broadcast state 'limits': was string to int64, is string to string")
+    ]
+    assert found(before, ruled("bounds", pa.int64()), "rules") == [
+        ("rules", "no longer has the broadcast state 'limits' (string to int64)")
+    ]
+
+
+def summed(uid: str) -> Build:
+    return lambda views: views.key_by("app").sum("n", uid=uid).print()
+
+
+@pytest.mark.promise("D8")
+def test_an_operator_without_state_may_go_and_a_new_one_may_come() -> None:
+    assert not found(summed("sum"), summed("total"))
+    assert not found(lambda views: views.print(), summed("sum"))
+
+
+@pytest.mark.promise("D8")
+def test_another_kind_of_operator_under_the_same_uid_is_refused() -> None:
+    assert found(windows(), summed("pv"), "pv") == [("pv", "was a window, is a reduce")]
+    assert found(summed("pv"), lambda views: views.sink_to(TableSink("t"), uid="pv"), "pv") == [
+        ("pv", "was a reduce, is a TableSink")
+    ]
+
+
+@pytest.mark.promise("D8")
+def test_a_generator_keeps_its_number_of_splits_because_it_decides_what_a_position_means() -> None:
+    def built(splits: int) -> JobGraph:
+        return graph(lambda views: views.print(), splits)
+
+    assert [one.what for one in differences(built(3), taken_by(built(2)))] == [
+        "its positions belong to 2 splits, it has 3 splits"
+    ]
+
+
+@pytest.mark.promise("D8")
+def test_two_renames_are_told_apart_and_only_what_is_alike_is_guessed() -> None:
+    def both(first: str, second: str) -> Build:
+        def build(views: DataStream) -> None:
+            views.key_by("app").sum("n", uid=first).print()
+            views.key_by("n").sum("n", uid=second).print()
+
+        return build
+
+    got = dict(found(both("a", "b"), both("c", "d"), "a", "b"))
+    assert "c is new" in got["a"] and "d is new" in got["b"]
+    assert dict(found(both("a", "b"), both("a", "c"), "a", "b")).keys() == {"b"}
+    assert "is new" not in dict(found(windows(), summed("sum"), "pv"))["pv"]
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        (("app", "n"), []),
+        (("n", "app"), []),
+        (("app",), ["the table 't' no longer has the column n int64"]),
+        (("app", "n", "x"), ["the table 't' has the new column x double; its readers would see it or not, by chance"]),
+    ],
+)
+def test_a_table_keeps_its_columns_in_any_order(columns: tuple[str, ...], what: list[str]) -> None:
+    def table(*names: str) -> Build:
+        return lambda views: views.select(*names).sink_to(TableSink("t"), uid="out")
+
+    assert [said for _, said in found(table("app", "n"), table(*columns))] == what
+
+
+@pytest.mark.promise("D8")
+def test_print_sinks_come_and_go_as_they_like() -> None:
+    def build(views: DataStream) -> None:
+        views.print()
+        views.print(uid="shown")
+
+    assert not found(build, lambda views: views.print(uid="other"))
+
+
+class Other(PrintSink):
+    """A sink with output to commit whose committer can't be made without the job's code."""
+
+
+@pytest.mark.promise("D8", "D11")
+def test_pending_output_that_only_the_gone_sink_can_commit_is_refused_whatever_is_allowed() -> None:
+    before = graph(lambda views: views.sink_to(Other(), uid="out"))
+    now = graph(lambda views: views.print())
+    check(now, taken_by(before), allow_non_restored_state=False)
+    with pytest.raises(IncompatibleJob, match="without it nobody can commit that output"):
+        check(now, taken_by(before, commits=("out",)), allow_non_restored_state=True)
+
+
+@pytest.mark.promise("D8")
+def test_a_sink_keeps_its_first_epoch() -> None:
+    first = describe(graph(lambda views: views.sink_to(TableSink("t"), uid="out")), JobDescription(), 1)
+
+    def both(views: DataStream) -> None:
+        views.sink_to(TableSink("t"), uid="out")
+        views.sink_to(TableSink("u"), uid="more")
+
+    then = describe(graph(both), first, 8)
+    assert {sink.uid: sink.first_epoch for sink in then.sinks} == {"out": 1, "more": 8}
+    assert {sink.uid: sink.first_epoch for sink in describe(graph(both), then, 12).sinks} == {"out": 1, "more": 8}

@@ -30,6 +30,7 @@ EXAMPLES = [
     events.Published(5, 4),
     completed(4, {"source:a": 1}),
     events.Refreshed("prices", 2, None),
+    events.StateDropped("pv", "the window is gone, and its state would be lost"),
 ]
 
 

@@ -11,6 +11,7 @@ import pytest
 from engine.core.errors import Fenced, StoreError, TargetTaken
 from engine.core.paths import JobPaths
 from engine.core.sinks import Committer
+from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster.actions import Action, Note, RunOffLoop
 from engine.jobmaster.events import PublishUnknown
@@ -28,6 +29,7 @@ from engine.protocol.config import CheckpointConfig
 from engine.protocol.epoch_records import LogRecord
 from engine.protocol.failures import CheckpointFailure
 from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.job_description import JobDescription
 from engine.protocol.manifest import Committable, Manifest, ManifestRef, SubtaskState, Timings
 from engine.protocol.messages import Acknowledge
 from engine.protocol.restart import NoRestart
@@ -81,6 +83,7 @@ class Desk:
             {"out": self.committer},
             lambda: 5,
             50,
+            False,
             RunOffLoop,
             lambda outcome, now_ms: self._tell(outcome),
         )
@@ -400,10 +403,22 @@ def test_a_takeover_keeps_as_many_epochs_as_are_retained(tmp_path: Any) -> None:
     assert _kept(successor) == ["job/gen-00010000002", "job/gen-00010000003", "job/gen-00020000004"]
 
 
+@pytest.mark.promise("D3")
+def test_an_epoch_whose_commit_failed_counts_among_the_kept_ones(desk: Desk) -> None:
+    _published(desk, 1)
+    desk.committer.error = StoreError("away")
+    desk.publish(completed(2))
+    desk.run()
+    desk.committer.error = None
+    _published(desk, 3)
+    assert _kept(desk) == ["job/gen-00010000002", "job/gen-00010000003"]
+
+
 def _restore_from(desk: Desk, epoch: int, rewound_to: int | None = None) -> None:
     """Restores an epoch whose manifest still names output."""
     output = [Committable("out", 0, ATTEMPT, 1, 1, {})]
-    manifest = Manifest("job", epoch, 1, ATTEMPT, 0, 128, [], output, output, {}, rewound_to=rewound_to)
+    description = describe(GRAPH, JobDescription(), 1)
+    manifest = Manifest("job", epoch, 1, ATTEMPT, 0, 128, [], output, output, {}, description, rewound_to=rewound_to)
     desk.publisher.newest = desk.log.write_manifest(manifest)
     desk.do([desk.publisher.recommit(AttemptId(1, 2), lambda manifest, error, now_ms: [])])
     desk.run()

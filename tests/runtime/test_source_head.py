@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.errors import SchemaMismatch
+from engine.connectors.generator import GeneratorSource
+from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.core.event_time import EventTimeStrategy, event_times, with_event_times
 from engine.core.sources import Discovery, FixedSource, SourceContext, SplitReader, assigned
+from engine.protocol.failures import Fault
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.columnar import AssignTimestamps
@@ -346,3 +348,34 @@ def test_of_a_finished_split_the_name_is_kept_so_that_nobody_reads_it_again() ->
 def test_a_snapshot_waits_until_the_splits_are_known() -> None:
     made = head(Growing([], {}))
     assert not made.ready and not made.idle and not made.finished
+
+
+@pytest.mark.promise("H8")
+def test_an_author_s_source_that_raises_is_named_with_its_split() -> None:
+    head = SourceHead(Script({"0": [[1]], "1": []}), SCHEMA, None)
+    head.open(context(uid="numbers"), None)
+    head._splits[1].reader._position = -5  # type: ignore[attr-defined]
+    head.poll(10)
+    with pytest.raises(
+        UserFunctionError, match=r"operator 'numbers', subtask 0, split '1', poll\(\): IndexError"
+    ) as found:
+        head.poll(10)
+    assert found.value.fault is Fault.JOB and "in poll" in found.value.raised.traceback
+
+
+@pytest.mark.promise("H8")
+def test_a_defect_of_weir_s_own_source_is_not_its_author_s_fault() -> None:
+    source = GeneratorSource(lambda numbers: {"ts": numbers}, 1, 10)
+    head = SourceHead(source, SCHEMA, None)
+    head.open(context(uid="numbers"), None)
+    head._splits[0].reader = None  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
+        head.snapshot()
+
+
+@pytest.mark.promise("H8")
+def test_a_function_of_the_author_s_inside_of_weir_s_source_is() -> None:
+    head = SourceHead(GeneratorSource(lambda numbers: 1 / 0, 1, 10), SCHEMA, None)  # type: ignore[arg-type, return-value]
+    head.open(context(uid="numbers"), None)
+    with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
+        head.poll(10)

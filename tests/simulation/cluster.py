@@ -425,6 +425,13 @@ class Cluster:
     def running(self) -> list[Incarnation]:
         return [i for i in self.incarnations if i.master.alive and i.master.outcome is None]
 
+    def host_dies(self) -> None:
+        """Ends all processes at once; the store forgets what is not durable."""
+        for incarnation in self.incarnations:
+            for process in (incarnation.master, *incarnation.slots):
+                self.world.kill(process, "host dies")
+        self.store.host_crashed()
+
     def stopped(self, master: MasterProcess) -> None:
         if master.outcome is Outcome.FAILED:
             self.world.hits.add(f"failed: {master.reason[:40]}")

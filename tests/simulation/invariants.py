@@ -4,6 +4,7 @@ log        records have no gaps; a fence adds one generation, an epoch record ke
 one_owner  a generation has one owner, and only it publishes
 epochs     epoch numbers have no gaps; checkpoint numbers increase
 durable    every file of a published epoch is synced and has its checksum; no process deletes it while it is needed
+retained   the state of the newest epochs is kept, as many as the job wants
 commit     readers see exactly the files of the published epochs 1..n
 ledger     the equations of every published manifest hold; the checker computes them again
 no_loss, no_duplicate, no_phantom, keys, state, operator_state, broadcast_state, no_reopened_window, exact_result
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.protocol.config import CheckpointingMode
+from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.epoch_records import LogRecord, RecordKind
 from engine.protocol.manifest import Manifest
 from engine.snapshot.statefile import checksum
@@ -32,7 +33,8 @@ from tests.simulation.world import Violation
 
 
 class Checker:
-    def __init__(self, store: SimStore, spec: JobSpec, mode: CheckpointingMode, job: str = "job") -> None:
+    def __init__(self, store: SimStore, spec: JobSpec, checkpoints: CheckpointConfig, job: str = "job") -> None:
+        mode = checkpoints.mode
         self._job = job
         self.epochs: list[Manifest] = []
         self.records: list[LogRecord] = []
@@ -40,10 +42,12 @@ class Checker:
         self._store = store
         self._spec = spec
         self._mode = mode
+        self._retained = checkpoints.retained
         self._oracle = Oracle(spec, mode)
         self._seen = Seen({table: [] for table in spec.tables})
         self._digests: dict[str, int] = dict.fromkeys(spec.tables, 0)
         self._published_files: set[str] = set()
+        self._manifests: dict[int, str] = {}
         self._owners: set[str] = set()
         self._committed: dict[str, int] = dict.fromkeys(spec.tables, 0)
         store.on_created = self._created
@@ -58,14 +62,13 @@ class Checker:
             self._committed_epoch(path, data)
 
     def _deleted(self, path: str) -> None:
-        newest = self.epochs[-1] if self.epochs else None
         if path in self._published_files or path.startswith(f"{self._job}/log/") or "/_spark_metadata/" in path:
             raise Violation("durable", f"{path} was published and is deleted")
-        if newest is None:
-            return
-        needed = {file.path for subtask in newest.subtasks for file in subtask.files}
-        if path in needed or path == self.records[-1].newest.path:  # type: ignore[union-attr]
-            raise Violation("durable", f"{path} of the newest epoch {newest.epoch} is deleted")
+        for manifest in self.epochs[-self._retained :]:
+            needed = {file.path for subtask in manifest.subtasks for file in subtask.files}
+            if path in needed or path == self._manifests.get(manifest.epoch):
+                newest = manifest is self.epochs[-1]
+                raise Violation("durable" if newest else "retained", f"{path} of epoch {manifest.epoch} is deleted")
 
     # --- the log ---
 
@@ -120,6 +123,7 @@ class Checker:
         self._publish_rows(manifest)
         self._check_ledger(manifest)
         self.epochs.append(manifest)
+        self._manifests[manifest.epoch] = ref.path
         self._oracle.check_cut(self._seen)
 
     def _durable(self, path: str, expected: str | None) -> bytes:

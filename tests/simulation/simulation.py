@@ -60,7 +60,7 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     world.pauses = plan.pauses
     jobs.USER_FAULT.calls_left = plan.user_fault
     store = SimStore(world, plan.store)
-    checker = Checker(store, plan.spec, plan.checkpoints.mode)
+    checker = Checker(store, plan.spec, plan.checkpoints)
     network = Network(world, plan.network, plan.pace.network)
     cluster = Cluster(world, plan.spec, plan.checkpoints, store, network, plan.pace, checker)
     Storm(world, cluster, plan)

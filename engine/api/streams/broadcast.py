@@ -24,6 +24,13 @@ class BroadcastStream:
     input: StreamInput
     descriptors: tuple[MapStateDescriptor, ...]
 
+    def described(self) -> dict[str, str]:
+        """Returns the types of the broadcast states, by name."""
+        return {
+            f"broadcast state {descriptor.name!r}": f"{descriptor.key_type} to {descriptor.value_type}"
+            for descriptor in self.descriptors
+        }
+
 
 def checked_broadcast(given: Any, env: StreamEnvironment) -> BroadcastStream:
     """Returns what was given to `connect`, or raises a `JobError` if it cannot be connected."""

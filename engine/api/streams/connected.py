@@ -34,7 +34,13 @@ class BroadcastConnectedStream:
         broadcast if not given.
         """
         out, descriptors = out_schema(schema, self._stream.schema), self._broadcast.descriptors
-        spec = OperatorSpec(uid, "process", lambda: BroadcastProcess(own(function), descriptors, out), row_lane=True)
+        spec = OperatorSpec(
+            uid,
+            "process",
+            lambda: BroadcastProcess(own(function), descriptors, out),
+            row_lane=True,
+            state=self._broadcast.described(),
+        )
         return self._stream._add_operator(spec, out, self._broadcast.input)
 
 
@@ -60,5 +66,6 @@ class KeyedBroadcastConnectedStream:
             "process",
             lambda: KeyedBroadcastProcess(own(function), descriptors, keys, before, out),
             row_lane=True,
+            state=self._broadcast.described(),
         )
         return self._keyed.add_operator(spec, out, self._broadcast.input)

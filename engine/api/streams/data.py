@@ -207,7 +207,7 @@ class DataStream(Partitioned):
     def sink_to(self, sink: Sink, uid: str) -> DataStreamSink:
         """Ends the stream in a sink. By its `uid` a restarted job finds the sink's open transactions again."""
         schema = self.schema
-        spec = OperatorSpec(uid, "sink", lambda: SinkOperator(sink, schema), sink=sink)
+        spec = OperatorSpec(uid, "sink", lambda: SinkOperator(sink, schema), sink=sink, input_schema=schema)
         node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._input)
         return DataStreamSink(self._env, node)
 

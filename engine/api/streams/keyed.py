@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -60,7 +60,7 @@ class KeyedStream:
             mine = own(function)
             return KeyedReduce(mine, mine.reduce if isinstance(mine, ReduceFunction) else mine, keys, schema)
 
-        return self._add("reduce", uid, build, schema)
+        return self._add("reduce", uid, build, schema, {"running value": described(schema)})
 
     def sum(self, column: str, uid: str) -> DataStream:
         """Emits every record with `column` replaced by the sum of its key's values so far."""
@@ -81,7 +81,7 @@ class KeyedStream:
         """
         keys, before = self._keyed.keys, self._keyed.schema
         out = out_schema(schema, before)
-        return self._add("process", uid, lambda: KeyedProcess(own(function), keys, before, out), out)
+        return self._add("process", uid, lambda: KeyedProcess(own(function), keys, before, out), out, {})
 
     def connect(self, broadcast: BroadcastStream) -> KeyedBroadcastConnectedStream:
         """Connects a broadcast stream, such as rules or prices; every subtask receives all of its records."""
@@ -93,5 +93,7 @@ class KeyedStream:
             raise JobError(f"there is no column {column!r}; the stream has ({described(schema)})")
         return self.reduce(lambda left, right: {**right, column: combine(left[column], right[column])}, uid)
 
-    def _add(self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema) -> DataStream:
-        return self._keyed.add_operator(OperatorSpec(uid, kind, build, row_lane=True), schema)
+    def _add(
+        self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema, state: Mapping[str, str]
+    ) -> DataStream:
+        return self._keyed.add_operator(OperatorSpec(uid, kind, build, row_lane=True, state=state), schema)

@@ -47,7 +47,8 @@ class WindowedStream:
         combine = OperatorSpec(f"{uid}.combine", "combine", partial(WindowCombine, plan, size_ms))
         combined = graph.add_operator(combine, plan.partial_schema, before.parallelism, StreamInput(before.id))
         schema = self._result_schema(plan, aggregates)
-        merge = OperatorSpec(uid, "window", partial(WindowMerge, plan, size_ms, schema))
+        state = {"windows": str(self._assigner), "aggregates": plan.described()}
+        merge = OperatorSpec(uid, "window", partial(WindowMerge, plan, size_ms, schema), state=state)
         return replace(self._keyed, node=combined, schema=plan.partial_schema).add_operator(merge, schema)
 
     def _check(self, uid: str, aggregates: Mapping[str, Aggregate]) -> None:

@@ -12,7 +12,7 @@ from engine.core.errors import SchemaMismatch
 from engine.core.functions import Row
 from engine.core.state_types import MapStateDescriptor
 from engine.runtime.broadcast_contexts import BroadcastStates, ReadingContext, WritingContext
-from engine.runtime.operators.base import EVENT_TIME, OperatorContext, Output, RestoredState
+from engine.runtime.operators.base import EVENT_TIME, Output
 from engine.runtime.operators.rows import KeyedRowOperator, RowOperator, stamps_of
 from engine.state.keyed.backend import NO_KEY
 
@@ -25,8 +25,7 @@ class BroadcastProcess(RowOperator):
         self._function = function
         self._descriptors = descriptors
 
-    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        super().open(context, restored)
+    def _open_states(self) -> None:
         states = BroadcastStates(self._operator_state, self._descriptors)
         self._reading = ReadingContext(states)
         self._writing = WritingContext(states, self._backend())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.core.errors import SchemaMismatch, UserFunctionError
+from engine.core.errors import SchemaMismatch, StateUnclaimed, UserFunctionError
 from engine.core.functions import Function, KeyedProcessFunction, ProcessContext, Row
 from engine.core.state_types import ValueStateDescriptor
 from engine.runtime.functions import SubtaskContext
@@ -46,6 +46,21 @@ class RowOperator(Operator):
         self._call_lifecycle(
             "open", SubtaskContext(context, self._backend(), self._operator_state, restored is not None)
         )
+        self._open_states()
+        self._check_claimed()
+
+    def _open_states(self) -> None:
+        """Asks for the states that the operator has besides those that its function asked for."""
+
+    def _check_claimed(self) -> None:
+        """Refuses state that nobody asks for any more: under another name a function would start empty in silence."""
+        keyed = self._backend()
+        unclaimed = [*(keyed.unclaimed if keyed else []), *self._operator_state.unclaimed]
+        if unclaimed:
+            raise StateUnclaimed(
+                f"operator {self.context.uid!r}: the state {unclaimed[0]!r} is in the snapshot, but open() does not "
+                "ask for it: ask for it under this name, and clear it if it is no longer needed"
+            )
 
     def _backend(self) -> KeyedBackend | None:
         return None
@@ -84,8 +99,8 @@ class RowOperator(Operator):
         except SchemaMismatch:
             raise
         except Exception as error:
-            where = f"record {self._records + len(done) + 1} of this attempt, {short(records[len(done)])}"
-            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error) from error
+            where, record = f"record {self._records + len(done) + 1} of this attempt", short(records[len(done)])
+            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error, record) from error
         self._records += len(records)
         self._done = []
         if result is not None and result.num_rows:
@@ -193,8 +208,7 @@ class KeyedReduce(KeyedRowOperator):
         super().__init__(function, keys, schema, schema)
         self._call = call
 
-    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        super().open(context, restored)
+    def _open_states(self) -> None:
         fields = [field for field in self._schema if field.name != EVENT_TIME]
         self._state = self._keyed.value_state(ValueStateDescriptor("reduced", pa.struct(fields)))
 

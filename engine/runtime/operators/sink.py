@@ -17,6 +17,7 @@ from engine.core.errors import SyncFailed
 from engine.core.sinks import Piece, Sink, WriterContext
 from engine.protocol import ledger
 from engine.protocol.manifest import Committable
+from engine.runtime.connectors import calling
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from engine.state.key_hash import hash_columns
 
@@ -48,12 +49,14 @@ class SinkOperator(Operator):
         writer_context = WriterContext(
             context.subtask.index, context.attempt, context.store, context.paths, self._schema, context.job_id
         )
-        self._writer = self._sink.writer(writer_context)
-        self._writer.begin()
+        with calling(context, self._sink, "open"):
+            self._writer = self._sink.writer(writer_context)
+            self._writer.begin()
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         rows = batch.select(self._schema.names)
-        self._writer.write(rows)
+        with calling(self.context, self._sink, f"write() of {rows.num_rows} records"):
+            self._writer.write(rows)
         self.context.count(ledger.sink_rows(self.context.uid), rows.num_rows)
         self._undigested.append(rows)
         self._undigested_rows += rows.num_rows
@@ -89,8 +92,9 @@ class SinkOperator(Operator):
             self._write_ahead()
 
     def _detach(self) -> None:
-        piece = self._writer.pre_commit()
-        self._writer.begin()
+        with calling(self.context, self._sink, "pre_commit()"):
+            piece = self._writer.pre_commit()
+            self._writer.begin()
         if piece is not None:
             self._behind += piece.size
             self._queue.append(piece)
@@ -125,7 +129,8 @@ class SinkOperator(Operator):
                 if item == until:
                     return
             else:
-                self._unborn.append(item.persist())
+                with calling(self.context, self._sink, "persist()"):
+                    self._unborn.append(item.persist())
                 self._queue.popleft()
                 self._behind -= item.size
 

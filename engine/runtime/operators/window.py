@@ -81,7 +81,7 @@ class WindowMerge(Operator):
         # A window that has fired stays fired: a late row does not reopen it.
         self._watermark = min((inline["watermark"] for inline in restored.inline), default=MIN_WATERMARK)
         for _, table in restored.tables:
-            self._add(table.cast(self._plan.partial_schema))
+            self._add(table.select(self._plan.partial_schema.names).cast(self._plan.partial_schema))
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         self._add(pa.Table.from_batches([batch]))

@@ -43,5 +43,9 @@ class KeyedBackend(Protocol):
     def restore(self, name: str, table: pa.Table) -> None:
         """Takes part of a saved state. Must be called before the state is asked for."""
 
+    @property
+    def unclaimed(self) -> list[str]:
+        """The names of restored states that were not asked for."""
+
     def snapshot(self) -> list[tuple[str, Callable[[], pa.Table]]]:
         """Returns for each state name a function that makes its table. Later updates do not show in the table."""

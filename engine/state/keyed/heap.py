@@ -77,6 +77,10 @@ class HeapBackend:
         assert name not in self._states, f"state {name!r} is restored after it was opened"
         self._restored.setdefault(name, []).append(table)
 
+    @property
+    def unclaimed(self) -> list[str]:
+        return list(self._restored)
+
     def snapshot(self) -> list[tuple[str, Callable[[], pa.Table]]]:
         parts: list[tuple[str, Callable[[], pa.Table]]] = []
         for name, (descriptor, values) in self._states.items():

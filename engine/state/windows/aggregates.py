@@ -112,6 +112,12 @@ class AggregatePlan:
             columns[name] = _FINISH[aggregate.kind](merged, self._partials(aggregate))
         return pa.table(columns)
 
+    def described(self) -> str:
+        """Writes down which partials are kept, in any order: saved ones can be used by a plan with the same."""
+        types = {part: self.partial_schema.field(name).type for part, name in self._partial_of.items()}
+        parts = [f"{kernel}({column}) {types[column, kernel]}" for column, kernel in types]
+        return ", ".join(["count(*) int64", *sorted(parts)])
+
     def _partials(self, aggregate: Aggregate) -> list[str]:
         return [self._partial_of[aggregate.column, part] for part in aggregate.parts if aggregate.column is not None]
 

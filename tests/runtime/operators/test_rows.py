@@ -112,6 +112,11 @@ def test_an_error_names_operator_subtask_and_record() -> None:
         "operator 'op', subtask 2, record 3 of this attempt, {'k': 'c', 'x': 3}: ZeroDivisionError: three"
     )
     assert caught.value.uid == "op"
+    raised = caught.value.raised
+    assert (raised.type, raised.message, raised.record) == ("ZeroDivisionError", "three", "{'k': 'c', 'x': 3}")
+    assert raised.position == "record 3 of this attempt" and raised.line.rpartition(":")[0] == __file__
+    assert raised.traceback.splitlines()[0].startswith(f'  File "{__file__}", line ')
+    assert "in fails_on_three" in raised.traceback and "engine/" not in raised.traceback
 
 
 def test_a_long_record_is_cut_in_the_error() -> None:
