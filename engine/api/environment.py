@@ -55,9 +55,11 @@ class StreamEnvironment:
         store: str | Path = ".weir",
         params: Mapping[str, str] | None = None,
         parallelism: int | None = None,
+        allow_shared_store: bool = False,
     ) -> None:
         self._spark = spark
         self._store = store
+        self._allow_shared_store = allow_shared_store
         self.params = Params(params or {})
         self.graph = StreamGraph()
         self.checkpoints = CheckpointConfig()
@@ -189,4 +191,10 @@ class StreamEnvironment:
 
         if self._spark is None:
             raise JobError("there is no Spark session to execute on: write StreamEnvironment(spark), or use `weir run`")
-        return AttachedJob(self._spark, self.build(name), self._store, allow_non_restored_state)
+        return AttachedJob(
+            self._spark,
+            self.build(name),
+            self._store,
+            allow_non_restored_state=allow_non_restored_state,
+            allow_shared_store=self._allow_shared_store,
+        )

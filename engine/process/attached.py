@@ -21,6 +21,7 @@ from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.host.descriptors import raise_descriptor_limit
+from engine.host.folders import check_store
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
@@ -30,7 +31,7 @@ from engine.process.master_process import MasterProcess
 from engine.process.upgrade import check_upgrade
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.session import is_local, spark_master_of
-from engine.store.directory import DirectoryStore, check_directory
+from engine.store.directory import DirectoryStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,12 +43,18 @@ class AttachedJob:
     """A job that runs beside the code that started it. `client` watches and manages it, as `weir` does."""
 
     def __init__(
-        self, session: SparkSession, graph: JobGraph, store: str | Path, allow_non_restored_state: bool = False
+        self,
+        session: SparkSession,
+        graph: JobGraph,
+        store: str | Path,
+        *,
+        allow_non_restored_state: bool = False,
+        allow_shared_store: bool = False,
     ) -> None:
         self.client = JobClient(str(Path(store).absolute()), graph.name)
         if self.client.alive():
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
-        check_directory(self.client.store)
+        check_store(self.client.store, graph.name, allow_shared=allow_shared_store)
         epoch_log = EpochLog(DirectoryStore(self.client.store), JobPaths(graph.name))
         if dropped := check_upgrade(graph, epoch_log, allow_non_restored_state):
             print(dropped)
@@ -62,10 +69,11 @@ class AttachedJob:
             spark_master=spark_master_of(session),
             id=secrets.token_hex(8),
             allow_non_restored_state=allow_non_restored_state,
+            allow_shared_store=allow_shared_store,
         )
         self._launch = launch
         self._folder = RunFolder(launch.store, launch.name)
-        self._folder.prepare()
+        self._folder.prepare(private=not allow_shared_store)
         self._folder.clear()
         self._folder.write_launch(launch)
         module_path = tuple(sys.path) if is_local(launch.spark_master) else ()

@@ -17,6 +17,7 @@ from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.graph.compatibility import check
 from engine.graph.execution_graph import ExecutionGraph
+from engine.host.folders import check_store
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
@@ -28,7 +29,7 @@ from engine.snapshot.rewind import as_forked, fork, go_back, newest_intact
 from engine.spark.conf import resolved
 from engine.spark.java import find_java
 from engine.spark.session import default_max_slots, is_local
-from engine.store.directory import DirectoryStore, check_directory
+from engine.store.directory import DirectoryStore
 
 
 class FromSnapshot(Enum):
@@ -54,7 +55,7 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
             f"too few slots: the job needs {needed}, Spark is given {slots}; start it with --max-slots {needed} or a "
             "lower --parallelism"
         )
-    check_directory(store)
+    check_store(store, graph.name, allow_shared=options.allow_shared_store)
     find_java()  # a JobMaster would look for one for ever
     resolved(options.conf, os.environ)
     if JobClient(str(store), graph.name).alive():
@@ -118,7 +119,7 @@ def start_detached(launch: MasterLaunch, by: str) -> JobClient:
     """Starts a supervisor that outlives this process, and returns at once."""
     folder = RunFolder(launch.store, launch.name)
     launch = msgspec.structs.replace(launch, id=secrets.token_hex(8))
-    folder.prepare()
+    folder.prepare(private=not launch.allow_shared_store)
     folder.clear()
     path = folder.write_launch(launch)
     folder.want_running(launch, by)
