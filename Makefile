@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo ui drill test test-system lint bench simulate promises lock clean
+.PHONY: help demo ui drill test test-system lint bench simulate chaos mutants promises lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,6 +11,9 @@ STAMP := $(VENV)/.stamp
 SEEDS ?= 2000
 START ?= 0
 QUICK ?=
+N ?= 150
+SEED ?= 1
+AGAIN ?=
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -55,6 +58,12 @@ bench: $(STAMP) ## measure Weir beside its peers, fifteen minutes (QUICK=1: one 
 
 simulate: $(STAMP) ## run simulated jobs with faults, one per seed (SEEDS=2000 START=0)
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --start $(START)
+
+chaos: $(STAMP) ## break every process and the store of a real job at random, then judge every row (SEED=1 MINUTES=5)
+	@$(BIN)/python -m tests.chaos.run --seed $(SEED) --minutes $(or $(MINUTES),5)
+
+mutants: $(STAMP) ## change the engine in N small ways, and see which changes no test notices (N=150 SEED=1; AGAIN=1: the survivors)
+	@$(BIN)/python -m tests.mutants.run --count $(N) --seed $(SEED) $(if $(filter 1,$(AGAIN)),--again)
 
 promises: $(STAMP) ## print which tests show which promise of docs/promises.md
 	@$(BIN)/python -m tests.promises

@@ -28,6 +28,7 @@ from checks.results import DrillResult
 from checks.spec import DrillSpec
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
+from engine.host.folders import make_folder
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit
 from engine.jobmaster.actions import Outcome
@@ -118,7 +119,7 @@ def drills(store: str | Path, job: str) -> list[DrillResult]:
 def _new_folder(store: Path, job: str, seed: int) -> Path:
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3] + f"-seed{seed}"
     folder = store / "drills" / job / name
-    folder.mkdir(parents=True)
+    make_folder(folder)
     return folder
 
 

@@ -95,6 +95,14 @@ def equations(spec: DrillSpec, epochs: list[EpochTotals], records: int) -> list[
                 found.append(Equation(epoch, f"rows dropped as late by {name.removeprefix('late:')} = 0", count, 0))
         what = f"rows read by {spec.source_uid} = rows written by {spec.rows.uid}"
         found.append(Equation(epoch, what, added.get(source, 0), added.get(sink, 0)))
+        if ledger.source_digest(spec.source_uid) in added:
+            digests = added[ledger.source_digest(spec.source_uid)], added.get(ledger.sink_digest(spec.rows.uid), 0)
+            found.append(Equation(epoch, f"digest of {what.replace(' = ', ' = digest of ')}", *map(_signed, digests)))
     read = epochs[-1].totals.get(source, 0)
     found.append(Equation(0, f"rows read by {spec.source_uid} = records of the ledger", read, records))
     return found
+
+
+def _signed(digest: int) -> int:
+    """Returns a digest as a signed number of 64 bits, which a column of Spark can hold."""
+    return digest - (1 << 64) if digest >= 1 << 63 else digest

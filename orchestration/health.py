@@ -60,7 +60,8 @@ def judge(
         if ended.outcome is Outcome.FINISHED:
             return Health(State.FINISHED, ended.reason)
         if ended.outcome is Outcome.FAILED:
-            return Health(State.FAILED, ended.reason)
+            traceback = f"\n{ended.raised.traceback}" if ended.raised is not None and ended.raised.traceback else ""
+            return Health(State.FAILED, ended.reason + traceback)
         return Health(State.GONE, f"the job should run, but was {ended.outcome}: {ended.reason}", start_again=True)
     if deaths is not None and deaths.in_a_row and now_ms < deaths.again_at_ms + 1000 * silent_after_s:
         age_s = max(0.0, (now_ms - heartbeat.at_ms) / 1000) if heartbeat else None

@@ -42,6 +42,7 @@ class StreamSpec:
     owners: tuple[str, ...]
     params: Mapping[str, str] = field(default_factory=dict)
     parallelism: int | None = None
+    allow_shared_store: bool = False
     checkpoint_cron: str | None = None
     drill: DrillSpec | None = None
     drill_cron: str | None = None
@@ -58,7 +59,13 @@ class StreamSpec:
     @property
     def options(self) -> LaunchOptions:
         """The options with which the job is started unless a run's config says otherwise."""
-        return LaunchOptions(path=self.path, name=self.job, params=dict(self.params), parallelism=self.parallelism)
+        return LaunchOptions(
+            path=self.path,
+            name=self.job,
+            params=dict(self.params),
+            parallelism=self.parallelism,
+            allow_shared_store=self.allow_shared_store,
+        )
 
     @property
     def stream_key(self) -> dg.AssetKey:

@@ -89,7 +89,10 @@ def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensure
 def _wait(client: JobClient) -> None:
     ended = client.wait_until_running(START_TIMEOUT_S)
     if ended is not None and ended.outcome is not Outcome.FINISHED:
-        raise WeirError(f"job {client.name!r} {ended.outcome}: {ended.reason}. Its log is {client.folder.log_file}")
+        raised = f"\n{ended.raised.traceback}" if ended.raised is not None else ""
+        raise WeirError(
+            f"job {client.name!r} {ended.outcome}: {ended.reason}. Its log is {client.folder.log_file}{raised}"
+        )
 
 
 def _same_as_asked(client: JobClient, config: StreamConfig) -> None:

@@ -32,6 +32,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 if TYPE_CHECKING:
     import dagster as dg
 
+from engine.host.folders import make_folder
+
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
 PORT = 3000
@@ -152,7 +154,7 @@ def _serves(path: Path) -> bool:
 
 
 def prepare_home(home: Path) -> None:
-    home.mkdir(parents=True, exist_ok=True)
+    make_folder(home)
     shutil.copyfile(ROOT / "dagster.yaml", home / "dagster.yaml")
 
 
@@ -227,7 +229,7 @@ def launch_job(url: str, job: str, config: Mapping[str, object] | None = None, l
 @contextlib.contextmanager
 def only_one(home: Path, url: str) -> Iterator[None]:
     """Locks the home: two daemons on one home would run every schedule twice."""
-    home.mkdir(parents=True, exist_ok=True)
+    make_folder(home)
     path = home / "ui.lock"
     with path.open("a+") as lock:
         try:

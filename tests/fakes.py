@@ -44,6 +44,7 @@ class FakeClock:
 class FakeTransport:
     sent: list[tuple[ChannelId, Frame]] = field(default_factory=list)
     grants: list[tuple[ChannelId, int]] = field(default_factory=list)
+    closed: list[AttemptId] = field(default_factory=list)
 
     def open(self, attempt: AttemptId, channel: ChannelId, address: str, schema: pa.Schema) -> None: ...
 
@@ -53,7 +54,8 @@ class FakeTransport:
     def grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
         self.grants.append((channel, granted_total))
 
-    def close(self, attempt: AttemptId) -> None: ...
+    def close(self, attempt: AttemptId) -> None:
+        self.closed.append(attempt)
 
 
 class FakeOffload:

@@ -20,6 +20,7 @@ def job(env: StreamEnvironment) -> None:
         PageViews(splits=2, rows=rows or None, rate=rate or None, buffer_timeout_ms=buffer_ms),
         schema=NUMBERED_VIEW if raw else VIEW,
         uid="views",
+        digest=raw,
     ).assign_timestamps_and_watermarks(WatermarkStrategy.for_bounded_out_of_orderness("2 s").with_timestamps("ts"))
     if raw:
         views.sink_to(TableSink("views"), uid="raw")

@@ -55,9 +55,11 @@ class StreamEnvironment:
         store: str | Path = ".weir",
         params: Mapping[str, str] | None = None,
         parallelism: int | None = None,
+        allow_shared_store: bool = False,
     ) -> None:
         self._spark = spark
         self._store = store
+        self._allow_shared_store = allow_shared_store
         self.params = Params(params or {})
         self.graph = StreamGraph()
         self.checkpoints = CheckpointConfig()
@@ -122,11 +124,12 @@ class StreamEnvironment:
             return self._restart
         return NoRestart() if self.checkpoints.interval_ms is None else ExponentialDelay()
 
-    def from_source(self, source: Source, schema: pa.Schema | str, uid: str) -> DataStream:
+    def from_source(self, source: Source, schema: pa.Schema | str, uid: str, digest: bool = False) -> DataStream:
         """Returns the stream of a source's records, which have the given schema.
 
         By its `uid` a restarted job finds the positions in the source again. A source that knows the number of its
-        splits has at most that parallelism.
+        splits has at most that parallelism. `digest` adds a digest of the records to the ledger, for
+        drills. It costs about as much as a simple columnar job.
         """
         parsed = parse_schema(schema)
         try:
@@ -137,7 +140,7 @@ class StreamEnvironment:
         if most == 0:
             raise JobError(f"source {uid!r} has no splits")
         parallelism = self.parallelism if most is None else min(self.parallelism, most)
-        node = self.graph.add_source(SourceSpec(uid, source, parsed, None), parallelism)
+        node = self.graph.add_source(SourceSpec(uid, source, parsed, None, digest), parallelism)
         return DataStream(self, node, parsed)
 
     def from_spark(self, frame: DataFrameLike, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
@@ -188,4 +191,10 @@ class StreamEnvironment:
 
         if self._spark is None:
             raise JobError("there is no Spark session to execute on: write StreamEnvironment(spark), or use `weir run`")
-        return AttachedJob(self._spark, self.build(name), self._store, allow_non_restored_state)
+        return AttachedJob(
+            self._spark,
+            self.build(name),
+            self._store,
+            allow_non_restored_state=allow_non_restored_state,
+            allow_shared_store=self._allow_shared_store,
+        )

@@ -20,6 +20,7 @@ from typing import Final
 from engine.core.errors import JavaNotFound
 from engine.host.descriptors import ENOUGH, raise_descriptor_limit
 from engine.spark.java import JavaHome, find_java, prepare_environment
+from engine.store.directory import no_links
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -240,14 +241,17 @@ def _check_durable_create(directory: Path) -> Check:
             file.write(b"weir")
             file.flush()
             os.fsync(file.fileno())
-        os.link(draft, record)
+        try:
+            os.link(draft, record)
+        except OSError as error:
+            return Check(name, False, "hard links do not work here", no_links(directory.parent, error))
         folder = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
     except OSError as error:
-        return Check(name, False, f"fsync or link failed: {error.strerror}", "Choose a file system with hard links.")
+        return Check(name, False, f"fsync failed: {error.strerror}", "Choose another file system.")
     try:
         os.link(draft, record)
     except FileExistsError:

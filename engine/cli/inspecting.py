@@ -23,7 +23,7 @@ from engine.jobmaster.events import OperatorFigures, SubtaskFigures
 from engine.jobmaster.figures import TIMES
 from engine.observe.client import JobClient, known_jobs
 from engine.observe.logs import LogReader
-from engine.observe.timeline import CheckpointRecord, VertexFigures
+from engine.observe.timeline import CheckpointRecord, RestartRecord, VertexFigures
 
 FOLLOW_S = 0.3
 
@@ -228,6 +228,20 @@ def restarts(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> N
             escape(record.detail or record.text),
         )
     console.print(table)
+    _show_tracebacks(found)
+
+
+def _show_tracebacks(records: list[RestartRecord]) -> None:
+    """Prints the newest traceback of each error of the job's own code; most restarts repeat an error."""
+    shown: set[tuple[str, str, str]] = set()
+    for record in records:
+        raised = record.raised
+        if raised is None or not raised.traceback or (error := (record.uid, raised.type, raised.line)) in shown:
+            continue
+        shown.add(error)
+        at = f"{record.uid}[{record.subtask}], {raised.position}"
+        console.print(f"\n{escape(at)}, attempt {record.attempt}:", highlight=False, soft_wrap=True)
+        console.print(escape(raised.traceback.rstrip()), highlight=False, soft_wrap=True)
 
 
 def logs(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from engine.cli.shared import Store, console, errors
+from engine.cli.shared import Store, console, errors, print_raised
 from engine.core.errors import JobError, WeirError
 from engine.host.launch import (
     HEARTBEAT_TIMEOUT_S,
@@ -51,6 +51,9 @@ _PyFiles = Annotated[
     typer.Option(help="archive of code for workers on other machines (default: the one that weir package makes)"),
 ]
 _SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
+_AllowSharedStore = Annotated[
+    bool, typer.Option("--allow-shared-store", help="start even if other users can write to the store")
+]
 _AllowNonRestored = Annotated[
     bool,
     typer.Option("--allow-non-restored-state", help="drop state, positions and tables of operators that are gone"),
@@ -98,6 +101,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
         py_files: _PyFiles = None,
         slot_memory: _SlotMemory = None,
         allow_non_restored_state: _AllowNonRestored = False,
+        allow_shared_store: _AllowSharedStore = False,
         rewind: _Rewind = False,
         fork_name: _Fork = None,
         allow_replay: _AllowReplay = False,
@@ -117,6 +121,7 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
             py_files=py_files or [],
             slot_memory_mb=slot_memory,
             allow_non_restored_state=allow_non_restored_state,
+            allow_shared_store=allow_shared_store,
         )
         command(options, store, GoBack(rewind, fork_name, allow_replay))
 
@@ -166,6 +171,7 @@ def finish(ended: MasterExit, launch: MasterLaunch) -> None:
     """Prints how the job ended and where its tables are; a failure ends `weir` with exit code 1."""
     if ended.outcome in (Outcome.FAILED, Outcome.FENCED):
         errors.print(f"[bold red]error:[/] job {launch.name!r} {ended.outcome}: {escape(ended.reason)}")
+        print_raised(ended.raised)
         errors.print(f"log: {RunFolder(launch.store, launch.name).log_file}", highlight=False)
         raise typer.Exit(1)
     console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)

@@ -43,6 +43,8 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
             parts.append(Text(slow_line(slot.slot, slot.slow_step), style="bold yellow"))
     if (failure := status.last_failure) is not None:
         parts.append(Text(f"last failure: {failure.cause}: {failure.detail}", style="yellow"))
+        if failure.raised is not None and failure.raised.traceback:
+            parts.append(Text(failure.raised.traceback.rstrip(), style="bright_black"))
     if status.jobmaster_deaths:
         died = f"JobMasters that died: {status.jobmaster_deaths}, the last by: {status.last_death}"
         parts.append(Text(died, style="yellow"))

@@ -26,7 +26,7 @@ from engine.cli.launching import (
     shown_options,
     store_hint,
 )
-from engine.cli.shared import JobName, Store, console, errors, examples, job_name, print_differences
+from engine.cli.shared import JobName, Store, console, errors, examples, job_name, print_differences, print_raised
 from engine.core.errors import IncompatibleJob, WeirError
 from engine.graph.drawing.diagram import Level, diagrams
 from engine.graph.drawing.render import Format
@@ -60,6 +60,7 @@ def main() -> None:
         sys.exit(1)
     except WeirError as error:
         errors.print(f"[bold red]error:[/] {escape(str(error))}")
+        print_raised(getattr(error, "raised", None))
         sys.exit(1)
     except Exception as error:
         if hasattr(error, "format_message"):  # a wrong option or argument

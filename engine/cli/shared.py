@@ -13,6 +13,7 @@ from rich.table import Table
 from engine.core.errors import IncompatibleJob
 from engine.process.loading import default_name
 from engine.process.settings import read_settings
+from engine.protocol.failures import Raised
 
 console = Console()
 errors = Console(stderr=True, soft_wrap=True)
@@ -29,6 +30,12 @@ def _configured(context: typer.Context, option: typer.CallbackParam, value: str)
 Store = Annotated[
     str, typer.Option(help="directory for snapshots and tables", envvar="WEIR_STORE", callback=_configured)
 ]
+
+
+def print_raised(raised: Raised | None) -> None:
+    """Prints the traceback of an error of the job's own code, from the author's first frame on."""
+    if raised is not None and raised.traceback:
+        errors.print(escape(raised.traceback.rstrip()), highlight=False)
 
 
 def print_differences(error: IncompatibleJob) -> None:

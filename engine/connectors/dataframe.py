@@ -6,18 +6,20 @@ DataFrame, or the function that makes one.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from engine.connectors.files.parquet import ParquetSource
-from engine.core.errors import StoreError, WeirError
+from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.core.sources import Discovery, Source, SourceContext, SplitReader
-from engine.runtime.static_table import DONE, StaticTable
+from engine.runtime.static_table import StaticTable
+from engine.runtime.written import Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,14 +36,15 @@ class DataFrameSource(Source):
 
     frame: DataFrameLike | None
     open_splits = ParquetSource.open_splits
+    _parquet: ParquetSource | None = field(default=None, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "frame": None}
+        return {**self.__dict__, "frame": None, "_parquet": None}
 
     def prepare(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> None:
-        folder = paths.dataframe(uid)
-        if not _written(store, folder):
-            _write(self.frame, session, store, folder)
+        versions = Versions(store, paths.dataframe(uid))
+        if not versions.known():
+            versions.publish(1, _write(self.frame, session, versions))
 
     def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
         return self._files(context).discovery(context, known)
@@ -50,9 +53,11 @@ class DataFrameSource(Source):
         return self._files(context).reader(split, position, context)
 
     def _files(self, context: SourceContext) -> ParquetSource:
-        source = ParquetSource(str(_local(context.store.uri(context.paths.dataframe(context.uid)))))
-        source.location = replace(source.location, own=True)
-        return source
+        if self._parquet is None:
+            folder = Versions(context.store, context.paths.dataframe(context.uid)).folder(1)
+            self._parquet = ParquetSource(str(_local(context.store.uri(folder))))
+            self._parquet.location = replace(self._parquet.location, own=True)
+        return self._parquet
 
 
 @dataclass
@@ -68,40 +73,37 @@ class DataFrameTable(StaticTable):
         return {**self.__dict__, "frame": None}
 
     def prepare(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> None:
-        if not self.versions(uid, store, paths):
-            _write(self.frame, session, store, paths.static_table(uid, 1))
+        versions = Versions(store, paths.static_tables(uid))
+        if not versions.known():
+            versions.publish(1, _write(self.frame, session, versions))
 
     def refresh(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> int:
-        versions = self.versions(uid, store, paths)
-        newest = versions[-1] + 1
-        _write(self.frame, session, store, paths.static_table(uid, newest))
-        for old in versions[: -self.KEPT]:
-            store.delete(f"{paths.static_table(uid, old)}/{DONE}")  # first, so that no slot starts to read this version
-            store.delete(paths.static_table(uid, old))
+        """Writes the next version. If another JobMaster was faster, that one's table is the next version."""
+        versions = Versions(store, paths.static_tables(uid))
+        known = versions.known()
+        newest = known[-1] + 1
+        if versions.publish(newest, _write(self.frame, session, versions)):
+            for old in known[: -self.KEPT]:
+                versions.delete(old)
         return newest
 
 
-def _write(frame: DataFrameLike | None, session: SparkSession, store: Store, folder: str) -> None:
+def _write(frame: DataFrameLike | None, session: SparkSession, versions: Versions) -> str:
+    """Lets Spark write the DataFrame into a folder of its own, and returns that folder."""
     assert frame is not None, "only the driver has the DataFrame"
+    store, folder = versions.store, f"{versions.base}/{secrets.token_hex(8)}"
     before = session.conf.get(_TIMESTAMPS)
     session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's default, INT96, is read as nanoseconds by other readers
     session.sparkContext.setJobDescription(f"weir: {folder}")
     try:
         data = frame(session) if callable(frame) else frame
-        data.write.mode("overwrite").parquet(store.uri(folder))
+        data.write.parquet(store.uri(folder))
     except Exception as error:
         raise WeirError(f"Spark could not write {folder}: {str(error).splitlines()[0]}") from error
     finally:
         session.sparkContext.setJobDescription("")
         session.conf.set(_TIMESTAMPS, str(before))
-
-
-def _written(store: Store, folder: str) -> bool:
-    try:
-        store.read(f"{folder}/{DONE}")
-    except (StoreError, FileNotFoundError):
-        return False
-    return True
+    return folder
 
 
 def _local(uri: str) -> Path:

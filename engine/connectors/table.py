@@ -140,20 +140,23 @@ class TableCommitter(Committer):
         self._job_id: str | None = None
 
     def claim(self, job_id: str) -> None:
-        """Looks first and then creates the marker; a folder with anything else in it is left as it is."""
-        strange = self._strange_files()
+        """Looks first and then creates the marker; a folder with anything else in it is left as it is.
+
+        The marker is created again on every claim, which makes its name durable if an earlier create did not.
+        """
+        strange = [] if self._owner() is not None else self._strange_files(job_id)
+        if strange:
+            raise TargetTaken(
+                f"{self._store.uri(self._table)} holds files that this job did not write, such as {strange[0]}: choose "
+                "another path for this table, or move them away"
+            )
+        marker = f"{self._table}/{_MARKER}"
+        mine = _Owner(job_id, self._job, self._home)
+        if self._store.create(marker, msgspec.json.encode(mine)) is Created.UNKNOWN:
+            raise StoreError(f"the store did not say whether {marker} was created")  # a restart claims again
         owner = self._owner()
         if owner is None:
-            if strange:
-                raise TargetTaken(
-                    f"{self._store.uri(self._table)} holds files that Weir did not write, such as {strange[0]}: choose "
-                    "another path for this table, or move them away"
-                )
-            mine = _Owner(job_id, self._job, self._home)
-            self._store.create(f"{self._table}/{_MARKER}", msgspec.json.encode(mine))
-            owner = self._owner()  # the marker says who was first, whatever the answer was
-        if owner is None:
-            raise StoreError(f"the store did not say whether {self._table}/{_MARKER} was created")
+            raise StoreError(f"{marker} exists and can't be found")
         if owner.job_id != job_id:
             raise TargetTaken(
                 f"the table {self._store.uri(self._table)} belongs to job {owner.job!r} of the store {owner.store} "
@@ -167,11 +170,11 @@ class TableCommitter(Committer):
         except FileNotFoundError:
             return None
 
-    def _strange_files(self) -> list[str]:
-        """Returns the files of the folder that no table below this one contains."""
+    def _strange_files(self, job_id: str) -> list[str]:
+        """Returns the files of the folder that neither this job nor a table below this one has written."""
         files = self._store.list(self._table)
-        below = tuple(file.removesuffix(_MARKER) for file in files if file.endswith(f"/{_MARKER}"))
-        return [file for file in files if not file.startswith(below)]
+        known = tuple(file.removesuffix(_MARKER) for file in files if file.endswith(f"/{_MARKER}"))
+        return [file for file in files if not file.startswith((*known, f"{self._table}/{job_id}-"))]
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         number = permit.epoch - 1  # Spark counts from 0
@@ -192,9 +195,8 @@ class TableCommitter(Committer):
             return
         lines = self._lines_until(first)
         last = first // COMPACT_EVERY * COMPACT_EVERY - 1
-        present = _records(self._store, self._table)
         for number in (last - COMPACT_EVERY, *range(last, first)):
-            if number >= 0 and number not in present:
+            if number >= 0 and not self._has(number):
                 repeated = lines if (number + 1) % COMPACT_EVERY == 0 else []
                 self._create(self._record(number), "\n".join(["v1", *repeated]).encode())
 
@@ -209,14 +211,13 @@ class TableCommitter(Committer):
         return -(-at_least // COMPACT_EVERY) * COMPACT_EVERY
 
     def pass_over(self, permit: CommitPermit) -> None:
-        record = self._record(permit.epoch - 1)
-        try:
-            self._store.read(record)
-        except FileNotFoundError:
-            newest = _newest_record(self._store, self._table)
-            lines = self._all_lines(newest + 1) if record.endswith(".compact") and newest is not None else []
-            if self._store.create(record, "\n".join(["v1", *lines]).encode()) is Created.UNKNOWN:
-                raise StoreError(f"the store did not say whether {record} was created") from None
+        number = permit.epoch - 1
+        if self._has(number):
+            return
+        record = self._record(number)
+        lines = self._lines_until(number) if record.endswith(".compact") else []
+        if self._store.create(record, "\n".join(["v1", *lines]).encode()) is Created.UNKNOWN:
+            raise StoreError(f"the store did not say whether {record} was created")
 
     def files(self, epoch: int) -> list[dict[str, Any]]:
         """Returns every file published up to this epoch."""
@@ -238,8 +239,28 @@ class TableCommitter(Committer):
 
         A log has a gap if the job had no sink for this table for some epochs.
         """
-        newest = max((number for number in _records(self._store, self._table) if number < epoch), default=None)
+        newest = self._newest_below(epoch)
         return [] if newest is None else self._all_lines(newest + 1)
+
+    def _newest_below(self, before: int) -> int | None:
+        """Returns the number of the newest record below `before`. It reads, because a list may lack new files.
+
+        A log has no gap behind a record that repeats everything until it ends or jumps to a later such record.
+        """
+        base = before // COMPACT_EVERY * COMPACT_EVERY - 1
+        while base >= 0 and not self._has(base):
+            base -= COMPACT_EVERY
+        newest = base
+        while newest + 1 < before and self._has(newest + 1):
+            newest += 1
+        return newest if newest >= 0 else None
+
+    def _has(self, number: int) -> bool:
+        try:
+            self._store.read(self._record(number))
+        except FileNotFoundError:
+            return False
+        return True
 
     def _all_lines(self, before: int) -> list[str]:
         """Returns the entries of all records below `before`, read from the last record that repeats everything."""
@@ -284,19 +305,10 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _records(store: Store, table: str) -> set[int]:
-    """Returns the numbers of the records that a table's log has."""
-    names = [_name(path) for path in store.list(f"{table}/_spark_metadata")]
-    return {int(name.removesuffix(".compact")) for name in names if name[0].isdigit()}
-
-
-def _newest_record(store: Store, table: str) -> int | None:
-    return max(_records(store, table), default=None)
-
-
 def published(store: Store, table: str) -> list[str] | None:
     """Returns the names of a table's published files; None if it has no epoch yet. `table`: its path in the store."""
-    newest = _newest_record(store, table)
+    names = [_name(path) for path in store.list(f"{table}/_spark_metadata")]
+    newest = max((int(name.removesuffix(".compact")) for name in names if name[0].isdigit()), default=None)
     if newest is None:
         return None
     return [_name(file["path"]) for file in TableCommitter(store, table).files(newest + 1)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.protocol.failures import Fault
+from engine.core.authors import raised
+from engine.protocol.failures import Fault, Raised
 
 
 class WeirError(Exception):
@@ -28,7 +29,23 @@ class NothingIntact(WeirError):
 
 
 class JobError(WeirError):
-    """The job can't be built. The error is raised before anything runs."""
+    """The job can't be built. The error is raised before anything runs. `raised` says where, if it is known."""
+
+    def __init__(self, message: str, raised: Raised | None = None) -> None:
+        super().__init__(message)
+        self.raised = raised
+
+
+class JobFailed(WeirError):
+    """A job has ended, and not as it should. Its cause is the error of the job's own code, if it was one."""
+
+
+class RaisedInSlot(WeirError):
+    """Stands for an error of the job's own code in another process. The text is its traceback."""
+
+    def __init__(self, raised: Raised) -> None:
+        super().__init__(f"{raised.position} {raised.record}\n{raised.traceback or raised.message}".strip())
+        self.raised = raised
 
 
 class IncompatibleJob(WeirError):
@@ -46,11 +63,19 @@ class StateUnclaimed(WeirError):
 
 
 class UserFunctionError(WeirError):
-    """A function of the job raised."""
+    """A function, a source or a sink of the job raised `cause`, at `record` if that is known."""
 
-    def __init__(self, uid: str, subtask: int, position: str, cause: BaseException) -> None:
-        super().__init__(f"operator {uid!r}, subtask {subtask}, {position}: {type(cause).__name__}: {cause}")
+    def __init__(self, uid: str, subtask: int, position: str, cause: BaseException, record: str = "") -> None:
+        where = f"{position}, {record}" if record else position
+        super().__init__(f"operator {uid!r}, subtask {subtask}, {where}: {type(cause).__name__}: {cause}")
         self.uid = uid
+        self.raised = raised(cause, position, record)
+
+
+class ConnectorError(UserFunctionError):
+    """A source or a sink of the job raised an error of the operating system: what it talks to is not there now."""
+
+    fault = Fault.OUTSIDE
 
 
 class SchemaMismatch(WeirError):
@@ -125,6 +150,14 @@ class ChannelError(WeirError):
     """A channel lost, repeated or reordered a frame."""
 
     fault = Fault.WEIR
+
+
+def raised_by(error: BaseException) -> Raised | None:
+    """Returns what is shown of an error of the job's own code; None: the error is not the job's."""
+    known = getattr(error, "raised", None)
+    if isinstance(known, Raised):
+        return known
+    return raised(error) if fault_of(error) is Fault.JOB else None
 
 
 def fault_of(error: BaseException) -> Fault:

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.core.errors import SchemaMismatch
-
 EVENT_TIME = "_event_time"
-"""The hidden column that holds the event time of each record, from where it is assigned."""
+"""The hidden column that holds the event time of each record, from where it is assigned.
+
+A record whose timestamp is null has no event time: it moves no watermark, and windows leave it out, as in Spark.
+"""
 
 
 @dataclass(frozen=True)
@@ -25,26 +26,35 @@ class EventTimeStrategy:
         return max_seen_ms - self.bound_ms - 1
 
 
-def event_times(batch: pa.RecordBatch, column: str, uid: str) -> np.ndarray:
-    """Returns a column as milliseconds since 1970. It holds timestamps of any unit, or integers in milliseconds."""
+def event_times(batch: pa.RecordBatch, column: str) -> pa.Array:
+    """Returns a column as milliseconds since 1970; null where it is null.
+
+    It holds timestamps of any unit, or integers in milliseconds.
+    """
     values = batch.column(column)
-    if values.null_count:
-        raise SchemaMismatch(f"operator {uid!r}: {values.null_count} records have no value in {column!r}")
     if pa.types.is_timestamp(values.type):
-        ticks: np.ndarray = values.view(pa.int64()).to_numpy()
-        unit = values.type.unit
-        if unit == "ms":
-            return ticks
-        if unit == "s":
-            return ticks * 1000
-        return ticks // (1000 if unit == "us" else 1_000_000)
-    times: np.ndarray = pc.cast(values, pa.int64()).to_numpy()
-    return times
+        ticks, unit = values.view(pa.int64()), values.type.unit
+    else:
+        ticks, unit = pc.cast(values, pa.int64()), "ms"
+    if unit == "ms":
+        return ticks
+    missing = ticks.is_null().to_numpy(zero_copy_only=False) if ticks.null_count else None
+    numbers: np.ndarray = (ticks.fill_null(0) if ticks.null_count else ticks).to_numpy()
+    times = numbers * 1000 if unit == "s" else numbers // (1000 if unit == "us" else 1_000_000)
+    return pa.array(times, mask=missing)
 
 
-def with_event_times(batch: pa.RecordBatch, times: np.ndarray) -> pa.RecordBatch:
+def latest(times: pa.Array) -> int | None:
+    """Returns the highest event time; None if there is none."""
+    if not times.null_count:
+        return int(times.to_numpy().max()) if len(times) else None
+    highest: int | None = pc.max(times).as_py()
+    return highest
+
+
+def with_event_times(batch: pa.RecordBatch, times: pa.Array) -> pa.RecordBatch:
     names = [name for name in batch.schema.names if name != EVENT_TIME]
-    return batch.select(names).append_column(EVENT_TIME, pa.array(times))
+    return batch.select(names).append_column(EVENT_TIME, times)
 
 
 def described(schema: pa.Schema) -> str:

@@ -22,6 +22,10 @@ class JobPaths:
     def log_record(self, number: int) -> str:
         return f"{self.job}/log/{number:010d}.json"
 
+    @staticmethod
+    def parse_log_record(path: str) -> int:
+        return int(path.rsplit("/", 1)[-1].removesuffix(".json"))
+
     def generation(self, generation: int) -> str:
         return f"{self.job}/gen-{generation:04d}"
 
@@ -63,9 +67,6 @@ class JobPaths:
 
     def static_tables(self, uid: str) -> str:
         return f"{self.inputs()[1]}/{_safe(uid)}"
-
-    def static_table(self, uid: str, version: int) -> str:
-        return f"{self.static_tables(uid)}/{version}"
 
     def history(self, name: str) -> str:
         return f"{self.job}/history/{name}"

@@ -140,4 +140,4 @@ class ExecutionGraph:
 
 
 def _source_plan(spec: SourceSpec) -> SourcePlan:
-    return SourcePlan(spec.uid, partial(SourceHead, spec.source, spec.schema, spec.strategy))
+    return SourcePlan(spec.uid, partial(SourceHead, spec.source, spec.schema, spec.strategy, spec.digest))

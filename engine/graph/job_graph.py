@@ -26,6 +26,7 @@ class SourceSpec:
     source: Source
     schema: pa.Schema
     strategy: EventTimeStrategy | None
+    digest: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from engine.core.authors import calling_line, short_line
 from engine.core.errors import JobError
 from engine.core.tags import OutputTag
 from engine.graph.exchange import Exchange, ExchangeKind
@@ -46,6 +47,13 @@ class StreamNode:
     operator: OperatorSpec | None = None
     inputs: tuple[StreamInput, ...] = ()
     slot_sharing_group: str = DEFAULT_GROUP
+    line: str = field(default_factory=calling_line)
+    """The author's line that added the operator."""
+
+    @property
+    def named(self) -> str:
+        """The operator's uid and the author's line, for errors that are found after the line was run."""
+        return f"{self.uid!r} ({short_line(self.line)})" if self.line else repr(self.uid)
 
 
 @dataclass
@@ -68,7 +76,9 @@ class StreamGraph:
         if not node.uid:
             raise JobError(f"{node.operator.kind if node.operator else 'a source'} needs a uid: state is found by it")
         if any(other.uid == node.uid for other in self.nodes):
-            raise JobError(f"two operators have the uid {node.uid!r}; uids must be unique within a job")
+            first = next(other for other in self.nodes if other.uid == node.uid)
+            before = f" (the first: {short_line(first.line)})" if first.line else ""
+            raise JobError(f"two operators have the uid {node.uid!r}{before}; uids must be unique within a job")
         self.nodes.append(node)
         return node.id
 
@@ -87,7 +97,7 @@ class StreamGraph:
             return Exchange(ExchangeKind.FORWARD if same else ExchangeKind.REBALANCE)
         if taken.exchange.kind is ExchangeKind.FORWARD and not same:
             raise JobError(
-                f"forward() from {before.uid!r} (parallelism {before.parallelism}) to {node.uid!r} (parallelism "
+                f"forward() from {before.uid!r} (parallelism {before.parallelism}) to {node.named} (parallelism "
                 f"{node.parallelism}): set_parallelism(...) to the same for both, or use rebalance() or rescale()"
             )
         return taken.exchange
@@ -99,14 +109,14 @@ class StreamGraph:
             raise JobError("the job has no source: begin with env.from_source(...) or env.from_elements(...)")
         for node in self.nodes:
             if not self.consumers(node.id) and not (node.operator and node.operator.sink):
-                raise JobError(f"nothing follows {node.uid!r}: end the stream with sink_to(...) or print()")
+                raise JobError(f"nothing follows {node.named}: end the stream with sink_to(...) or print()")
         self._check_sinks()
         self._check_side_outputs()
         for node in self.nodes:
             try:
                 check_parallelism(node.parallelism, max_parallelism)
             except ValueError as error:
-                raise JobError(f"{node.uid!r}: {error}") from error
+                raise JobError(f"{node.named}: {error}") from error
         head_of: dict[int, int] = {}
         members: dict[int, list[StreamNode]] = {}
         for node in self.nodes:
@@ -151,7 +161,7 @@ class StreamGraph:
             target = node.operator.sink.target if node.operator and node.operator.sink else None
             if target is not None and owner.setdefault(target, node.uid) != node.uid:
                 raise JobError(
-                    f"the sinks {owner[target]!r} and {node.uid!r} both write to {target}: give each its own"
+                    f"the sinks {owner[target]!r} and {node.named} both write to {target}: give each its own"
                 )
 
     def _check_side_outputs(self) -> None:
@@ -160,7 +170,7 @@ class StreamGraph:
             for tag in node.source.source.side_outputs if node.source else ():
                 if not any(i.node == node.id and i.tag == tag for other in self.nodes for i in other.inputs):
                     raise JobError(
-                        f"the {tag.name} records of source {node.uid!r} have no consumer: end them with "
+                        f"the {tag.name} records of source {node.named} have no consumer: end them with "
                         f"side_output({tag.name.upper()}).sink_to(...) too"
                     )
 

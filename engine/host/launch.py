@@ -24,7 +24,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     machine. A slot, or a channel between two, counts as lost after `heartbeat_timeout_s` without a sign of life. A
     step of a slot (such as one call of a function) that takes `slow_step_s` is reported, and after `step_timeout_s` the
     slot is killed; deploying may take as long. `allow_non_restored_state`: state that no operator of the job claims any
-    more is dropped.
+    more is dropped. A store that other users can write to is refused unless `allow_shared_store`.
     """
 
     path: str
@@ -42,6 +42,7 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     py_files: list[str] = []
     slot_memory_mb: int | None = None
     allow_non_restored_state: bool = False
+    allow_shared_store: bool = False
 
 
 class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):

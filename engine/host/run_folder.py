@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from engine.core.names import check_name
+from engine.host.folders import PRIVATE
 from engine.host.launch import MasterLaunch
 from engine.jobmaster.actions import Outcome
-from engine.protocol.failures import Fault
+from engine.protocol.failures import Fault, Raised
 
 T = TypeVar("T")
 
@@ -35,10 +36,11 @@ class MasterAddress(msgspec.Struct, frozen=True):
 
 
 class MasterExit(msgspec.Struct, frozen=True):
-    """The end of a JobMaster: its outcome, and why."""
+    """The end of a JobMaster: its outcome, and why. `raised` is there if the job's own code raised an error."""
 
     outcome: Outcome
     reason: str
+    raised: Raised | None = None
 
 
 class LastHeartbeat(msgspec.Struct, frozen=True):
@@ -95,9 +97,12 @@ class RunFolder:
         self._token = self.folder / "token"
         self._desired = self.folder.parent / "desired.json"
 
-    def prepare(self) -> None:
+    def prepare(self, *, private: bool = True) -> None:
+        """Makes the folder. `private`: only the job's user can enter the job's folder above it, whatever the umask."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o700)
+        if private:
+            self.folder.parent.chmod(PRIVATE)
+        self.folder.chmod(PRIVATE)
 
     def write_launch(self, launch: MasterLaunch) -> Path:
         _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)))

@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.jobmaster.events import AnyEvent
 from engine.jobmaster.slot_pool import SlotInfo
+from engine.protocol.failures import Raised
 from engine.protocol.messages import MasterMessage
 
 
@@ -58,8 +59,11 @@ class Note:
 
 @dataclass(frozen=True)
 class Stop:
+    """The job is over. `raised` is the error of its own code that ended it, if it was one."""
+
     outcome: Outcome
     reason: str
+    raised: Raised | None = None
 
 
 Action = Send | KillSlot | RunOffLoop | Note | Stop

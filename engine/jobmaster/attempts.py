@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.protocol.coordinator import CheckpointCoordinator
+from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.messages import TaskFailed
+from engine.protocol.remedy import Remedy, Where, remedy
 from engine.protocol.restart import RestartStrategy
 
 
@@ -33,29 +35,31 @@ class Attempt:
 class Restarts:
     """Decides whether the job is tried again after a failure.
 
-    The restart strategy decides for all failures alike. An error of the job's own code that keeps coming
-    without an epoch in between ends the job, whatever the strategy says.
+    The restart strategy decides for all failures alike. The same error of the job's own code, without an epoch in
+    between, ends the job whatever the strategy says: the second time at the same record, the `same_error_limit`-th time
+    at others. Errors are the same if operator, type and author's line are. Texts are not compared: they name subtasks
+    and records.
     """
 
     def __init__(self, strategy: RestartStrategy, same_error_limit: int) -> None:
         self._strategy = strategy
         self._same_error_limit = same_error_limit
-        self._last_error = ""
-        self._times = 0
+        self._seen: list[tuple[tuple[str, str, str], str]] = []
 
     def on_failure(self, now_ms: float, jitter: float) -> float | None:
         """Returns the wait before the next attempt in ms, or None to give up."""
         delay_ms, self._strategy = self._strategy.on_failure(now_ms, jitter)
         return delay_ms
 
-    def on_job_error(self, error: str) -> str | None:
-        """Counts an error of the job's own code. Returns the reason to give up if the same one came too often."""
-        self._times = self._times + 1 if error == self._last_error else 1
-        self._last_error = error
-        if self._times < self._same_error_limit:
-            return None
-        return f"{error} (the same error {self._times} times without a checkpoint in between)"
+    def on_job_error(self, uid: str, raised: Raised) -> int | None:
+        """Counts an error of the job's own code. Returns how often the same one came if that ends the job."""
+        error = (uid, raised.type, raised.line)
+        same_record = bool(raised.record) and (error, raised.record) in self._seen
+        self._seen.append((error, raised.record))
+        times = sum(1 for seen, _ in self._seen if seen == error)
+        again = same_record or times >= self._same_error_limit
+        return times if remedy(Where.ATTEMPT, Fault.JOB, again=again) is Remedy.END else None
 
     def on_published(self) -> None:
-        """Forgets the last error: the job made progress, so the next error counts as a new one."""
-        self._last_error, self._times = "", 0
+        """Forgets the errors: the job made progress, so the next error counts as a new one."""
+        self._seen.clear()

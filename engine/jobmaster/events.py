@@ -10,6 +10,8 @@ import re
 
 import msgspec
 
+from engine.protocol.failures import Raised
+
 
 def _kind(name: str) -> str:
     """Returns the name of an event's class as it stands in JSON: `AttemptFailed` is `attempt_failed`."""
@@ -99,11 +101,12 @@ class SlotKilled(Event, frozen=True):
 
 
 class TaskFailed(Event, frozen=True):
-    """A subtask could not go on. `detail` is the traceback."""
+    """A subtask could not go on. `detail` is the whole traceback, `raised` the part that is the author's."""
 
     where: str
     error: str
     detail: str
+    raised: Raised | None = None
 
 
 class AttemptFailed(Event, frozen=True):
@@ -116,6 +119,7 @@ class AttemptFailed(Event, frozen=True):
     vertex: str = ""
     subtask: int | None = None
     slot: int | None = None
+    raised: Raised | None = None
 
 
 class Stopped(Event, frozen=True):
@@ -123,6 +127,7 @@ class Stopped(Event, frozen=True):
 
     outcome: str
     reason: str
+    raised: Raised | None = None
 
 
 # --- a checkpoint ---

@@ -46,7 +46,7 @@ from engine.protocol.coordinator import (
     TriggerSources,
 )
 from engine.protocol.epoch_records import Claimed
-from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt, Fault
+from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt, Fault, Raised
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.protocol.messages import (
@@ -58,6 +58,7 @@ from engine.protocol.messages import (
     Left,
     MasterHeartbeat,
     MasterMessage,
+    NotBuilt,
     NotifyAbort,
     NotifyComplete,
     OverBudget,
@@ -233,6 +234,8 @@ class JobMaster:
             return []
         if isinstance(message, Register):
             return self._register(message, now_ms)
+        if isinstance(message, NotBuilt):
+            return self._not_built(message)
         slot = self.slots.get(session)
         if slot is None:
             return []  # this slot was given up; its replacement has another session
@@ -334,6 +337,15 @@ class JobMaster:
         killed: list[Action] = [KillSlot(slot, why, silent=failure is AttemptFailure.SLOT_SILENT)]
         lost = self._lose(slot, failure, detail, now_ms, at)
         return killed + (lost or [Note(events.SlotKilled(slot.pid, why))])
+
+    def _not_built(self, message: NotBuilt) -> list[Action]:
+        """Ends the job if its code does not build in a slot: every replacement would find the same."""
+        where = f"the job can't be built in the slot of process {message.pid}: {message.error}"
+        fault = Fault.JOB if message.raised is not None else Fault.OUTSIDE
+        if remedy(Where.JOBMASTER, fault) is not Remedy.END:
+            return [Note(events.TaskFailed("", where, ""))]  # Spark starts another task
+        reason = f"{where}. Ship the job with everything that it imports to every executor"
+        return self._stop(Outcome.FAILED, reason, message.raised)
 
     def _lose(
         self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
@@ -472,10 +484,13 @@ class JobMaster:
     def _failed_in_task(self, message: TaskFailed, now_ms: float) -> list[Action]:
         failure = AttemptFailure.USER_CODE if message.fault is Fault.JOB else AttemptFailure.RUNTIME
         where = f"{message.subtask}: " if message.subtask else ""
-        noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail))]
-        if message.fault is Fault.JOB and (reason := self._restarts.on_job_error(message.error)) is not None:
-            return noted + self._stop(Outcome.FAILED, reason)
-        at = FailedAt(message.uid, message.subtask)
+        noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail, message.raised))]
+        if message.fault is Fault.JOB and message.raised is not None:
+            times = self._restarts.on_job_error(message.uid, message.raised)
+            if times is not None:
+                reason = f"{message.error} (the same error {times} times without a checkpoint in between)"
+                return noted + self._stop(Outcome.FAILED, reason, message.raised)
+        at = FailedAt(message.uid, message.subtask, raised=message.raised)
         return noted + self._end_attempt(failure, where + message.error, now_ms, at)
 
     def _end_attempt(
@@ -492,7 +507,7 @@ class JobMaster:
         self.stats.running_since_ms = None
         actions.append(Note(failed))
         if delay_ms is None:
-            return actions + self._stop(Outcome.FAILED, f"{failure.text}: {detail}")
+            return actions + self._stop(Outcome.FAILED, f"{failure.text}: {detail}", failed.raised)
         self.stats.restarts += 1
         self.phase = Phase.RESTARTING
         self._restart_at_ms = now_ms + delay_ms
@@ -501,7 +516,7 @@ class JobMaster:
     def _failed(self, failure: AttemptFailure, detail: str, at: FailedAt) -> events.AttemptFailed:
         vertex, subtask = (at.subtask.vertex, at.subtask.index) if at.subtask else ("", None)
         return events.AttemptFailed(
-            str(self.attempt), failure.code, detail, at.uid, vertex, subtask, at.slot, at_ms=self._wall_ms()
+            str(self.attempt), failure.code, detail, at.uid, vertex, subtask, at.slot, at.raised, at_ms=self._wall_ms()
         )
 
     def _abort_checkpoints(self, why: str, now_ms: float) -> list[Action]:
@@ -517,10 +532,10 @@ class JobMaster:
         self._next_checkpoint = max(self._next_checkpoint, coordinator.next_checkpoint)
         return self._carry_out(decided, now_ms)
 
-    def _stop(self, outcome: Outcome, reason: str) -> list[Action]:
+    def _stop(self, outcome: Outcome, reason: str, raised: Raised | None = None) -> list[Action]:
         self.phase = Phase.STOPPED
         shutdowns: list[Action] = [Send(slot.session, Shutdown(reason)) for slot in self.slots.all]
-        return [*shutdowns, Note(events.Stopped(outcome.value, reason)), Stop(outcome, reason)]
+        return [*shutdowns, Note(events.Stopped(outcome.value, reason, raised)), Stop(outcome, reason, raised)]
 
     # ------------------------------------------------------------------ checkpoints
 

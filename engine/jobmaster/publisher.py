@@ -32,7 +32,7 @@ from engine.protocol.job_description import JobDescription
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.retention import disposable, keep
+from engine.snapshot.retention import disposable
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Publisher:
         self._description = describe(graph, JobDescription(), 1)  # the job now, with the first epoch of each sink
         self._restored: Manifest | None = None  # the manifest that this attempt goes on from
         self._carried: list[Committable] = []  # the newest epoch's, which later snapshots may still hold
-        self._retained: list[ManifestRef] = []
+        self._retained: list[ManifestRef] = []  # oldest first; a sweep forgets those that are not kept any more
         self._unswept: set[int] | None = None  # generations that may hold files to delete; None: all so far
         self._queue: deque[CompletedCheckpoint] = deque()
         self._publication: Publication | None = None
@@ -186,7 +186,7 @@ class Publisher:
             gone = self._gone(manifest)
             for committer in (*gone.values(), *self._committers.values()):
                 committer.claim(job_id)
-            permit = CommitPermit.issue(newest, attempt.generation) if newest else None
+            permit = CommitPermit.issue(newest) if newest else None
             if permit is not None and manifest is not None:
                 commit_epoch({**self._known(manifest), **gone}, permit, manifest)
             for uid, committer in self._committers.items():
@@ -309,9 +309,10 @@ class Publisher:
         self._record = record
         self.newest = record.newest
         assert self.newest is not None and self.newest.epoch == manifest.epoch
+        self._retained.append(self.newest)  # also if its commit fails now: the restore commits it
         self._carried = manifest.carried
         self.ledger = dict(manifest.ledger)
-        permit = CommitPermit.issue(self.newest, record.generation)
+        permit = CommitPermit.issue(self.newest)
         return [
             *self._tell(Published(manifest), now_ms),
             self._off_loop("commit", lambda: commit_epoch(self._committers, permit, manifest), self._committed),
@@ -336,7 +337,7 @@ class Publisher:
         assert self.newest is not None
         store, paths = self._epoch_log.store, self._epoch_log.paths
         held = {parsed[0] for ref in self._retained if (parsed := paths.parse_checkpoint(ref.path))}
-        self._retained = keep(self._retained, self.newest, self._graph.checkpoints.retained)
+        self._retained = self._retained[-self._graph.checkpoints.retained :]
         kept = list(self._retained)
         # Only this generation makes files; an epoch that is kept no longer may be of an earlier one, or of the job that
         # this one was forked from.

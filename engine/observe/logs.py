@@ -56,10 +56,12 @@ class LogWriter:
             while self._waiting:
                 self._append(*self._waiting.popleft())
 
-    def write(self, text: str) -> None:
+    def write(self, text: str, operator: str | None = None) -> None:
+        """Writes lines of an operator: of the one that runs now, if none is named."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        running = RUNNING.get()
-        operator = f"{running.uid}[{running.subtask.index}]" if running else "-"
+        if operator is None:
+            running = RUNNING.get()
+            operator = f"{running.uid}[{running.subtask.index}]" if running else "-"
         with self._lock:
             for line in text.splitlines() or [""]:
                 if self._file is None:

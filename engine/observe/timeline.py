@@ -28,7 +28,7 @@ from engine.jobmaster.events import (
 )
 from engine.jobmaster.figures import TIMES
 from engine.jobmaster.status import CheckpointStatus, CheckpointSummary, Past
-from engine.protocol.failures import AttemptFailure, CheckpointFailure
+from engine.protocol.failures import AttemptFailure, CheckpointFailure, Raised
 
 EVENTS = 500
 CHECKPOINTS = 500
@@ -89,6 +89,7 @@ class RestartRecord(msgspec.Struct):
     subtask: int | None = None
     slot: int | None = None
     recovery_ms: int | None = None
+    raised: Raised | None = None
 
 
 class Timeline:
@@ -231,6 +232,7 @@ def _restart_of(event: AttemptFailed, text: str) -> RestartRecord:
         event.vertex,
         event.subtask,
         event.slot,
+        raised=event.raised,
     )
 
 

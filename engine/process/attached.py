@@ -7,6 +7,7 @@ ends the job does, and the next run of the script goes on from the last epoch.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import secrets
 import sys
@@ -15,14 +16,16 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.core.errors import WeirError
+from engine.core.errors import JobFailed, RaisedInSlot, SparkLost, WeirError, raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.host.descriptors import raise_descriptor_limit
+from engine.host.folders import check_store
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
+from engine.jobmaster.events import AnyEvent, AttemptFailed
 from engine.observe.client import JobClient
 from engine.process.master_process import MasterProcess
 from engine.process.upgrade import check_upgrade
@@ -40,11 +43,18 @@ class AttachedJob:
     """A job that runs beside the code that started it. `client` watches and manages it, as `weir` does."""
 
     def __init__(
-        self, session: SparkSession, graph: JobGraph, store: str | Path, allow_non_restored_state: bool = False
+        self,
+        session: SparkSession,
+        graph: JobGraph,
+        store: str | Path,
+        *,
+        allow_non_restored_state: bool = False,
+        allow_shared_store: bool = False,
     ) -> None:
         self.client = JobClient(str(Path(store).absolute()), graph.name)
         if self.client.alive():
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
+        check_store(self.client.store, graph.name, allow_shared=allow_shared_store)
         epoch_log = EpochLog(DirectoryStore(self.client.store), JobPaths(graph.name))
         if dropped := check_upgrade(graph, epoch_log, allow_non_restored_state):
             print(dropped)
@@ -59,14 +69,17 @@ class AttachedJob:
             spark_master=spark_master_of(session),
             id=secrets.token_hex(8),
             allow_non_restored_state=allow_non_restored_state,
+            allow_shared_store=allow_shared_store,
         )
         self._launch = launch
         self._folder = RunFolder(launch.store, launch.name)
-        self._folder.prepare()
+        self._folder.prepare(private=not allow_shared_store)
         self._folder.clear()
         self._folder.write_launch(launch)
         module_path = tuple(sys.path) if is_local(launch.spark_master) else ()
-        self._process = MasterProcess(launch, graph, lambda: graph, session, module_path=module_path)
+        self._process = MasterProcess(
+            launch, graph, lambda: graph, session, module_path=module_path, on_event=self._show_failure
+        )
         self._end: MasterExit | None = None
         self._thread = threading.Thread(target=self._run, name=f"weir {graph.name}", daemon=True)
         self._thread.start()
@@ -77,11 +90,20 @@ class AttachedJob:
             self._end = self._process.run()
         except Exception as error:
             logger.exception("the JobMaster of %s can't go on", self.client.name)
-            self._end = MasterExit(Outcome.FAILED, str(error))
-            self._folder.write_exit(self._end, self._launch)
+            reason = str(error) if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"
+            if isinstance(error, SparkLost):
+                reason += ". Start the script again: the job goes on from its last epoch"
+            self._end = MasterExit(Outcome.FAILED, reason, raised_by(error))
+            with contextlib.suppress(OSError):  # the store may be what fails
+                self._folder.write_exit(self._end, self._launch)
+
+    def _show_failure(self, event: AnyEvent) -> None:
+        """Prints each failure of an attempt: a job that restarts again and again should not look as if it ran."""
+        if isinstance(event, AttemptFailed):
+            print(f"weir: attempt {event.attempt} of {self.client.name} failed: {event.detail}", file=sys.stderr)
 
     def wait(self) -> MasterExit:
-        """Waits until the job has ended; raises an error if it failed. Ctrl-C cancels it."""
+        """Waits until the job has ended; raises `JobFailed` if it failed. Ctrl-C cancels it."""
         try:
             while self._thread.is_alive():
                 self._thread.join(0.2)
@@ -90,7 +112,8 @@ class AttachedJob:
             raise
         assert self._end is not None
         if self._end.outcome in (Outcome.FAILED, Outcome.FENCED):
-            raise WeirError(f"job {self.client.name!r} {self._end.outcome}: {self._end.reason}")
+            failed = JobFailed(f"job {self.client.name!r} {self._end.outcome}: {self._end.reason}")
+            raise failed from (RaisedInSlot(self._end.raised) if self._end.raised is not None else None)
         return self._end
 
     def cancel(self) -> None:

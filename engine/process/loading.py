@@ -6,15 +6,17 @@ import hashlib
 import importlib
 import inspect
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+import msgspec
+
 from engine.api.environment import StreamEnvironment
 from engine.api.params import Param
-from engine.core.errors import JobError
+from engine.core.authors import raised, short_line
+from engine.core.errors import JobError, WeirError
 from engine.graph.job_graph import JobGraph
 from engine.graph.stream_graph import StreamGraph
 from engine.host.launch import LaunchOptions
@@ -46,18 +48,20 @@ def load_job(options: LaunchOptions) -> LoadedJob:
     env = StreamEnvironment(params=options.params, parallelism=options.parallelism)
     try:
         function(env)
-    except JobError:
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        at = frames[-1]
-        raise JobError(
-            f"the job {options.path} raised while it was being built: {type(error).__name__}: {error} "
-            f"({Path(at.filename).name}, line {at.lineno})"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise _not_built(f"the job {options.path} raised while it was being built", error) from error
     env.params.check_all_known()
     graph = env.build(options.name or default_name(options.path), _code_hash(function))
     return LoadedJob(env.graph, graph, list(env.params.declared.values()))
+
+
+def _not_built(what: str, error: BaseException) -> JobError:
+    """Returns the error with the author's line. Weir's own errors say what is wrong; others say what raised them."""
+    found = raised(error)
+    at = f" ({short_line(found.line)})" if found.line else ""
+    if isinstance(error, WeirError):
+        return JobError(f"{error}{at}", msgspec.structs.replace(found, traceback=""))
+    return JobError(f"{what}: {type(error).__name__}: {error}{at}", found)
 
 
 def find_job(path: str) -> Callable[[StreamEnvironment], None]:
@@ -76,8 +80,8 @@ def find_job(path: str) -> Callable[[StreamEnvironment], None]:
                 "project's folder"
             ) from error
         raise JobError(f"{module_name} can't be imported: it needs the module {error.name!r}") from error
-    except Exception as error:
-        raise JobError(f"{module_name} can't be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise _not_built(f"{module_name} can't be imported", error) from error
     function = getattr(module, name, None)
     if function is None:
         found = [n for n, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module_name]

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from engine.core.errors import SparkLost, fault_of
+from engine.core.errors import SparkLost, fault_of, raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.descriptors import raise_descriptor_limit
@@ -51,7 +51,7 @@ def main() -> None:
         if remedy(Where.JOBMASTER, fault_of(error)) is not Remedy.END:
             crash(lifeline, error)
         logger.exception("the job can't run")
-        end = MasterExit(Outcome.FAILED, str(error))
+        end = MasterExit(Outcome.FAILED, str(error), raised_by(error))
         lifeline.last_words(fault_of(error), end.reason)
         folder.write_exit(end, launch)
     logger.info("the job is %s: %s", end.outcome, end.reason)

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.core.errors import NoAnswer, SparkLost, StoreError, SyncFailed, WeirError
+from engine.core.errors import NoAnswer, SparkLost, StoreError, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
+from engine.core.sinks import Committer, Sink
+from engine.core.syncing import EndsOnFailedSync, raised
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import MasterLaunch
 from engine.host.lifeline import Lifeline
@@ -73,6 +75,7 @@ class MasterProcess:
 
     `orphaned` returns True once the process that would stop this job is gone; the job is then cancelled. The deciding
     thread gives signs of life on `lifeline`. `spark_lost` may end the process, on any thread; without it, `run` raises.
+    `on_event` gets each event on the deciding thread.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class MasterProcess:
         orphaned: Callable[[], bool] = lambda: False,
         lifeline: Lifeline | None = None,
         spark_lost: Callable[[SparkLost], None] | None = None,
+        on_event: Callable[[AnyEvent], None] = lambda event: None,
     ) -> None:
         self._launch = launch
         self._graph = graph
@@ -96,10 +100,11 @@ class MasterProcess:
         self._orphaned = orphaned
         self._lifeline = lifeline or Lifeline()
         self._spark_lost = spark_lost or self._raise
+        self._on_event = on_event
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._offload = LaneOffload(self._mailbox.put, threads=4)
+        self._offload = EndsOnFailedSync(LaneOffload(self._mailbox.put, threads=4), raised)
         self._history = History(launch.store, launch.name)
         self._execution = ExecutionGraph(graph)
         self._store = DirectoryStore(launch.store)
@@ -130,7 +135,7 @@ class MasterProcess:
         self._store.write(nonce_path, nonce.encode())
         host = self._host()
         epoch_log = EpochLog(self._store, self._paths)
-        committers = {uid: sink.committer(self._store, self._paths) for uid, sink in self._graph.sinks}
+        committers = {uid: self._committer(uid, sink) for uid, sink in self._graph.sinks}
         config = MasterConfig(
             slots_timeout_ms=self._launch.slots_timeout_s * 1000,
             heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
@@ -182,10 +187,18 @@ class MasterProcess:
             rest.stop()  # last: until `MasterExit` can be read, clients hear that the job is ending
             logger.removeHandler(to_logs)
 
+    def _committer(self, uid: str, sink: Sink) -> Committer:
+        try:
+            return sink.committer(self._store, self._paths)
+        except (WeirError, OSError):
+            raise
+        except Exception as error:
+            raise UserFunctionError(uid, 0, "committer()", error) from error
+
     def _leave(self) -> MasterExit:
         assert self._end is not None
         end = _FENCED if self._replaced() else self._end  # a JobMaster that slept may not know of its successor
-        ended = MasterExit(end.outcome, end.reason)
+        ended = MasterExit(end.outcome, end.reason, end.raised)
         self._folder.write_exit(ended, self._launch)
         return ended
 
@@ -369,8 +382,6 @@ class MasterProcess:
 
     def _bind(self, done: Callable[[Any, BaseException | None, float], list[Action]]) -> Callable[..., None]:
         def finished(result: Any, error: BaseException | None) -> None:
-            if isinstance(error, SyncFailed):
-                raise error  # it is unknown now what is durable, so this process must end
             self._carry_out(done(result, error, self._clock.now_ms()))
 
         return finished
@@ -382,6 +393,7 @@ class MasterProcess:
         event = stamped(event, self._clock.wall_ms(), generation)
         self.timeline.add(event)
         logger.info("%s under generation %d %s", event.kind, generation, _short(event))
+        self._on_event(event)
         self._offload.submit("history", lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
             self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation, self._token))
@@ -389,7 +401,7 @@ class MasterProcess:
 
 def _short(event: AnyEvent) -> dict[str, Any]:
     """Returns the fields of an event that fit on a line of the log."""
-    left_out = ("at_ms", "generation", "ledger", "detail", "subtasks")
+    left_out = ("at_ms", "generation", "ledger", "detail", "subtasks", "raised")
     return {name: value for name, value in msgspec.structs.asdict(event).items() if name not in left_out}
 
 

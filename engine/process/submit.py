@@ -17,6 +17,7 @@ from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.graph.compatibility import check
 from engine.graph.execution_graph import ExecutionGraph
+from engine.host.folders import check_store
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
@@ -26,6 +27,7 @@ from engine.process.upgrade import check_upgrade, newest_committers
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import as_forked, fork, go_back, newest_intact
 from engine.spark.conf import resolved
+from engine.spark.java import find_java
 from engine.spark.session import check_slots, default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
@@ -49,8 +51,9 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
     slots = options.max_slots or settings.max_slots or default_max_slots()
     if is_local(options.spark_master):
         check_slots(ExecutionGraph(graph).slots, slots)
+    check_store(store, graph.name, allow_shared=options.allow_shared_store)
+    find_java()  # a JobMaster would look for one for ever
     resolved(options.conf, os.environ)
-    _check_store(store)
     if JobClient(str(store), graph.name).alive():
         raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")
     for file in options.py_files:
@@ -112,7 +115,7 @@ def start_detached(launch: MasterLaunch, by: str) -> JobClient:
     """Starts a supervisor that outlives this process, and returns at once."""
     folder = RunFolder(launch.store, launch.name)
     launch = msgspec.structs.replace(launch, id=secrets.token_hex(8))
-    folder.prepare()
+    folder.prepare(private=not launch.allow_shared_store)
     folder.clear()
     path = folder.write_launch(launch)
     folder.want_running(launch, by)
@@ -138,16 +141,3 @@ def _pause() -> None:
 
 def _owner() -> str:
     return f"cli-{secrets.token_hex(8)}"
-
-
-def _check_store(store: str | Path) -> None:
-    folder = Path(store).absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.write_bytes(b"weir")
-        probe.unlink()
-    except OSError as error:
-        raise WeirError(
-            f"the store {folder} can't be written: {error.strerror}; choose another with --store"
-        ) from error

@@ -51,7 +51,7 @@ class Supervisor:
         self._not_before_s = 0.0
 
     def start(self) -> None:
-        self._folder.prepare()
+        self._folder.prepare(private=not self._launch.allow_shared_store)
         self._folder.clear()
         self._folder.forget_deaths()
         self._folder.write_launch(self._launch)

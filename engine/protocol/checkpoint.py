@@ -61,20 +61,23 @@ _ISSUED = object()
 
 
 class CommitPermit:
-    """Proves that an epoch record exists in the log. Nothing commits without one, and only `issue` creates one."""
+    """Proves that an epoch record exists in the log. Nothing commits without one, and only `issue` creates one.
 
-    __slots__ = ("generation", "manifest")
+    It does not say which generation commits: the record exists for good, so a JobMaster that has been replaced may
+    still commit its epoch. Its successor commits the same output, and commits are idempotent.
+    """
 
-    def __init__(self, token: object, manifest: ManifestRef, generation: int) -> None:
+    __slots__ = ("manifest",)
+
+    def __init__(self, token: object, manifest: ManifestRef) -> None:
         if token is not _ISSUED:
             raise TypeError("a CommitPermit is issued for a published epoch, never made by hand")
         self.manifest = manifest
-        self.generation = generation
 
     @classmethod
-    def issue(cls, published: ManifestRef, generation: int) -> CommitPermit:
+    def issue(cls, published: ManifestRef) -> CommitPermit:
         """Creates a permit. The caller has created or read the log record whose newest manifest is `published`."""
-        return cls(_ISSUED, published, generation)
+        return cls(_ISSUED, published)
 
     @property
     def epoch(self) -> int:

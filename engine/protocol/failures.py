@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from engine.protocol.ids import SubtaskId
 
 
@@ -19,6 +21,21 @@ class Fault(Enum):
 
     WEIR = "weir"
     """A defect of Weir itself."""
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """An error of the job's own code, as it is shown everywhere.
+
+    `line` is the author's line that raised it (`file:line`), `record` the record that it was about, and `traceback`
+    begins with the author's first frame. A field that is not known is empty.
+    """
+
+    type: str
+    message: str
+    line: str = ""
+    position: str = ""
+    record: str = ""
+    traceback: str = ""
 
 
 class CheckpointFailure(Enum):
@@ -72,3 +89,4 @@ class FailedAt:
     uid: str = ""
     subtask: SubtaskId | None = None
     slot: int | None = None
+    raised: Raised | None = None

@@ -35,6 +35,11 @@ def malformed_rows(uid: str) -> str:
     return f"malformed:{uid}"
 
 
+def source_digest(uid: str) -> str:
+    """Names the digest of the rows that a source has read; only sources that are asked for it have one."""
+    return f"digest:source:{uid}"
+
+
 SINK = "sink:"
 
 
@@ -48,6 +53,11 @@ def sink_digest(uid: str) -> str:
 
 def late_rows(uid: str) -> str:
     return f"late:{uid}"
+
+
+def untimed_rows(uid: str) -> str:
+    """Names the counter of records without an event time: they are in no window."""
+    return f"untimed:{uid}"
 
 
 def add(totals: Counters, more: Mapping[str, int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.protocol.failures import Fault
+from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Timings
 
@@ -99,6 +99,7 @@ class SubtaskFinished(msgspec.Struct, frozen=True, tag=True):
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
     """A subtask failed. `corrupt` is True if a file of the snapshot was changed or is missing.
 
+    `raised` is there if it is the job's own fault.
     `channel_broken` is True if a channel broke: mostly because of another failure, at its other end.
     """
 
@@ -109,6 +110,7 @@ class TaskFailed(msgspec.Struct, frozen=True, tag=True):
     detail: str
     fault: Fault
     corrupt: bool = False
+    raised: Raised | None = None
     channel_broken: bool = False
 
 
@@ -119,7 +121,26 @@ class OverBudget(msgspec.Struct, frozen=True, tag=True):
     budget_bytes: int
 
 
-SlotMessage = Register | Heartbeat | Left | Deployed | Acknowledge | Decline | SubtaskFinished | TaskFailed | OverBudget
+class NotBuilt(msgspec.Struct, frozen=True, tag=True):
+    """The job can't be built in this slot, so it does not register. It is the job's fault if `raised` is there."""
+
+    pid: int
+    error: str
+    raised: Raised | None
+
+
+SlotMessage = (
+    Register
+    | NotBuilt
+    | Heartbeat
+    | Left
+    | Deployed
+    | Acknowledge
+    | Decline
+    | SubtaskFinished
+    | TaskFailed
+    | OverBudget
+)
 
 # --- JobMaster to slot ---
 

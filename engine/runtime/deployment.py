@@ -160,5 +160,4 @@ def _restored(restored: Restored | None, plan: SubtaskPlan, uid: str) -> Restore
     if restored is None:
         return None
     of = (plan.id, uid)
-    inline = restored.inline_of(uid, plan.key_groups)
-    return RestoredState(inline, restored.tables.get(of, []), restored.operator.get(of, []))
+    return RestoredState(restored.inline.get(uid, []), restored.tables.get(of, []), restored.operator.get(of, []))

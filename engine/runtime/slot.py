@@ -11,9 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from engine.core.errors import ChannelBroken, CorruptSnapshot, StoreError, SyncFailed, UserFunctionError, WeirError
+from engine.core.errors import (
+    ChannelBroken,
+    CorruptSnapshot,
+    StoreError,
+    SyncFailed,
+    UserFunctionError,
+    WeirError,
+    fault_of,
+    raised_by,
+)
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Control, Frame, Offload, Store, Transport
+from engine.core.syncing import EndsOnFailedSync, raised
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
@@ -80,7 +90,7 @@ class SlotRuntime:
         self._plan = plan
         self._clock = clock
         self._transport = transport
-        self._offload = offload
+        self._offload = EndsOnFailedSync(offload, raised)
         self._store = store
         self._paths = paths
         self._control = control
@@ -89,7 +99,7 @@ class SlotRuntime:
             paths,
             clock,
             transport,
-            offload,
+            self._offload,
             store,
             self._upload,
             control.send,
@@ -309,8 +319,9 @@ class SlotRuntime:
             uid or (running.uid if running else ""),
             text,
             detail,
-            error.fault if isinstance(error, WeirError) else Fault.WEIR,
+            fault_of(error),
             corrupt=isinstance(error, CorruptSnapshot),
+            raised=raised_by(error),
             channel_broken=isinstance(error, ChannelBroken),
         )
         self._control.send(message)
@@ -336,8 +347,9 @@ class SlotRuntime:
         def done(uploaded: Uploaded | None, error: BaseException | None) -> None:
             if attempt != self._attempt:
                 return
-            if isinstance(error, SyncFailed):
-                raise error
+            if error is not None and fault_of(error) is Fault.JOB:
+                self._fail(subtask.id, error)  # the next checkpoint would meet it again
+                return
             if uploaded is None:
                 self._control.send(Decline(attempt, taken.checkpoint, subtask.id, True, str(error)))
                 return

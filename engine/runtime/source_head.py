@@ -2,7 +2,8 @@
 
 Invariants: a position never passes a row that was not handed out. The splits that were discovered together all hold the
 watermark back until they are read, so no row is late because of the order in which splits are read. Splits discovered
-later hold it back only while they are read, so the watermark of an unbounded source still advances.
+later hold it back only while they are read, so the watermark of an unbounded source still advances. A restored source
+does not go back behind the watermark of its snapshot, also not for splits that it has finished.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch
-from engine.core.event_time import EventTimeStrategy, described, event_times, with_event_times
+from engine.core.event_time import EventTimeStrategy, described, event_times, latest, with_event_times
 from engine.core.sources import MALFORMED, Source, SourceContext, SplitReader
 from engine.core.tags import OutputTag
 from engine.protocol import ledger
 from engine.protocol.signals import MIN_WATERMARK
+from engine.runtime.connectors import calling
 from engine.runtime.operators.base import OperatorContext, OperatorSnapshot, RestoredState
 from engine.runtime.running import RUNNING
+from engine.state.digests import digest, digested
 
 
 class _Split:
@@ -32,12 +35,17 @@ class _Split:
 
 
 class SourceHead:
-    def __init__(self, source: Source, schema: pa.Schema, strategy: EventTimeStrategy | None) -> None:
+    """`digests`: also adds a digest of the rows to the ledger."""
+
+    def __init__(
+        self, source: Source, schema: pa.Schema, strategy: EventTimeStrategy | None, digests: bool = False
+    ) -> None:
         self._source = source
+        self._digested = digested(schema) if digests else []
         self._schema = schema
         self._strategy = strategy
         self._splits: list[_Split] = []
-        self._finished: list[str] = []  # names of splits that were read to their ends and closed
+        self._finished: dict[str, int | None] = {}  # splits read to their ends and closed, with the latest event time
         self._aside: list[tuple[OutputTag, pa.RecordBatch]] = []
         self._next = 0
         self._look = 0
@@ -47,10 +55,12 @@ class SourceHead:
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
         self._held: dict[str, dict[str, Any]] = {}
-        self._held_finished: set[str] = set()
+        self._held_finished: dict[str, int | None] = {}
+        self._held_watermarks: dict[str, int] = {}
         for inline in restored.inline if restored else []:
             self._held.update(inline["splits"])
-            self._held_finished.update(inline.get("finished", ()))
+            self._held_finished.update(inline["finished"])
+            self._held_watermarks.update(dict.fromkeys([*inline["splits"], *inline["finished"]], inline["watermark"]))
         self._source_context = SourceContext(
             context.uid,
             context.subtask.index,
@@ -62,8 +72,12 @@ class SourceHead:
             self._schema,
         )
         known = [*self._held, *sorted(self._held_finished)]
-        self._discovery = self._source.discovery(self._source_context, known)
-        self._admit()
+        with calling(context, self._source, "discovery()"):
+            self._discovery = self._source.discovery(self._source_context, known)
+            self._admit()
+        # Each split has come as far as the subtask that read it; this one goes on from the least of its splits.
+        own = [*(split.name for split in self._splits), *self._finished]
+        self._reached_ms = min((self._held_watermarks.get(name, MIN_WATERMARK) for name in own), default=MIN_WATERMARK)
 
     def _admit(self) -> None:
         """Opens the splits that the discovery has found."""
@@ -71,11 +85,14 @@ class SourceHead:
         self._look += bool(found)
         for name in found:
             if name in self._held_finished:
-                self._finished.append(name)
+                self._finished[name] = self._held_finished[name]
+                self._seen_ms = _later(self._seen_ms, self._finished[name])
                 continue
             state = self._held.get(name, {})
             reader = self._source.reader(name, state.get("position"), self._source_context)
-            self._splits.append(_Split(name, reader, state.get("seen_ms"), self._look))
+            split = _Split(name, reader, state.get("seen_ms"), self._look)
+            self._splits.append(split)
+            self._seen_ms = _later(self._seen_ms, split.seen_ms)
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         """Returns rows of the next split that has some."""
@@ -85,8 +102,9 @@ class SourceHead:
         return batch
 
     def _poll(self, max_rows: int) -> pa.RecordBatch | None:
-        if not self._discovery.finished:
-            self._admit()
+        with calling(self._context, self._source, "discovery"):
+            if not self._discovery.finished:
+                self._admit()
         splits = self._splits
         if self._source.open_splits is not None:
             self._let_go()
@@ -95,8 +113,9 @@ class SourceHead:
             split = splits[(self._next + step) % len(splits)]
             if split.reader.finished:
                 continue
-            batch = split.reader.poll(max_rows)
-            self._put_aside(split.reader.malformed())
+            with calling(self._context, self._source, f"split {split.name!r}, poll()"):
+                batch = split.reader.poll(max_rows)
+                self._put_aside(split.reader.malformed())
             if batch is None or not batch.num_rows:
                 continue
             self._next = (self._next + step + 1) % len(splits)
@@ -104,10 +123,10 @@ class SourceHead:
         return None
 
     def _let_go(self) -> None:
-        """Closes splits that were read to their ends and keeps only their names."""
+        """Closes splits that were read to their ends and keeps only their names and latest event times."""
         for split in [s for s in self._splits[: self._source.open_splits] if s.reader.finished]:
             self._splits.remove(split)
-            self._finished.append(split.name)
+            self._finished[split.name] = split.seen_ms
             self._next = 0  # the split that has waited longest is now the first
             split.reader.close()
 
@@ -130,29 +149,41 @@ class SourceHead:
                 f"but the job declares ({described(self._schema)}): make the two agree"
             )
         self._context.count(ledger.source_rows(self._context.uid), batch.num_rows)
+        if self._digested:
+            added = digest([batch.column(name) for name in self._digested])
+            ledger.add(self._context.counters, {ledger.source_digest(self._context.uid): added})
         if self._strategy is None:
             return batch
-        times = event_times(batch, self._strategy.column, self._context.uid)
-        highest = int(times.max())
-        split.seen_ms = highest if split.seen_ms is None else max(split.seen_ms, highest)
-        self._seen_ms = highest if self._seen_ms is None else max(self._seen_ms, highest)
+        times = event_times(batch, self._strategy.column)
+        highest = latest(times)
+        split.seen_ms = _later(split.seen_ms, highest)
+        self._seen_ms = _later(self._seen_ms, highest)
         return with_event_times(batch, times)
 
     def watermark(self) -> int | None:
-        """Returns the lowest watermark of the splits that count, if it advanced."""
-        if self._strategy is None or not self._discovery.ready:
+        """Returns how far the splits that count have come, if it is further than what was returned before.
+
+        After a restore it is at least the watermark of the snapshot.
+        """
+        if self._strategy is None:
+            return None
+        lowest = self._lowest_seen_ms()
+        if lowest is not None:
+            self._reached_ms = max(self._reached_ms, self._strategy.watermark(lowest))
+        if self._reached_ms <= self._watermark:
+            return None
+        self._watermark = self._reached_ms
+        return self._watermark
+
+    def _lowest_seen_ms(self) -> int | None:
+        """Returns the lowest of the latest event times of the splits that hold the watermark back, if all have one."""
+        if not self._discovery.ready:
             return None
         seen = [split.seen_ms for split in self._holding()]
         if not seen and not self.finished:
-            seen = [self._seen_ms]  # every known split was read to its end
+            return self._seen_ms  # every known split was read to its end
         known = [time for time in seen if time is not None]
-        if not known or len(known) < len(seen):
-            return None
-        lowest = self._strategy.watermark(min(known))
-        if lowest <= self._watermark:
-            return None
-        self._watermark = lowest
-        return lowest
+        return min(known) if known and len(known) == len(seen) else None
 
     def _holding(self) -> list[_Split]:
         """Returns the splits that hold the watermark back: those being read, and all that were found with the first."""
@@ -188,10 +219,15 @@ class SourceHead:
         return None if any(time is None for time in times) else min((t for t in times if t is not None), default=None)
 
     def snapshot(self) -> OperatorSnapshot:
-        splits = {s.name: {"position": s.reader.position, "seen_ms": s.seen_ms} for s in self._splits}
-        finished = {"finished": list(self._finished)} if self._finished else {}
-        return OperatorSnapshot(inline={"splits": splits, **finished})
+        with calling(self._context, self._source, "position"):
+            splits = {s.name: {"position": s.reader.position, "seen_ms": s.seen_ms} for s in self._splits}
+        finished = dict(self._finished)
+        return OperatorSnapshot(inline={"splits": splits, "finished": finished, "watermark": self._reached_ms})
 
     def close(self) -> None:
         for split in self._splits:
             split.reader.close()
+
+
+def _later(one_ms: int | None, other_ms: int | None) -> int | None:
+    return max((time for time in (one_ms, other_ms) if time is not None), default=None)

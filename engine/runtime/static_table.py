@@ -10,9 +10,7 @@ import pyarrow.parquet as pq
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-
-DONE = "_SUCCESS"
-"""Spark writes this file last: a version without it is not complete."""
+from engine.runtime.written import Versions
 
 
 @dataclass
@@ -24,12 +22,10 @@ class StaticTable:
 
     def versions(self, uid: str, store: Store, paths: JobPaths) -> list[int]:
         """Returns the complete versions, oldest first."""
-        folder = paths.static_tables(uid)
-        parts = [path.removeprefix(f"{folder}/").split("/") for path in store.list(folder)]
-        return sorted(int(version) for version, *rest in parts if rest == [DONE])
+        return Versions(store, paths.static_tables(uid)).known()
 
     def read(self, uid: str, version: int, store: Store, paths: JobPaths) -> pa.Table:
-        folder = paths.static_table(uid, version)
+        folder = Versions(store, paths.static_tables(uid)).folder(version)
         files = [path for path in sorted(store.list(folder)) if path.endswith(".parquet")]
         parts = [pq.read_table(pa.BufferReader(store.read(path))) for path in files]
         try:

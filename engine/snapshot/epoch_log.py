@@ -25,18 +25,31 @@ class EpochLog:
     paths: JobPaths
 
     def last(self) -> LogRecord | None:
+        """Returns the newest record. The store's list only says where to look: it may lack the newest names."""
         names = self.store.list(self.paths.log_directory())
-        if not names:
-            return None
-        return msgspec.json.decode(self.store.read(names[-1]), type=LogRecord)
+        number = self.paths.parse_log_record(names[-1]) if names else 0
+        found = self._record(number)
+        while found is None and number > 0:  # the store has forgotten a name that was not durable
+            number -= 1
+            found = self._record(number)
+        while (later := self._record(number + 1)) is not None:
+            found, number = later, number + 1
+        return found
 
     def epochs(self) -> Iterator[ManifestRef]:
         """Returns the epochs of the log, newest first. The snapshots of older ones may be deleted."""
-        for path in reversed(self.store.list(self.paths.log_directory())):
-            record = msgspec.json.decode(self.store.read(path), type=LogRecord)
+        record = self.last()
+        while record is not None:
             begins_a_fork = record.number == 1  # its fence names the copied state
             if record.newest is not None and (record.kind is not RecordKind.FENCE or begins_a_fork):
                 yield record.newest
+            record = self._record(record.number - 1)
+
+    def _record(self, number: int) -> LogRecord | None:
+        try:
+            return msgspec.json.decode(self.store.read(self.paths.log_record(number)), type=LogRecord)
+        except FileNotFoundError:
+            return None
 
     def claim(self, owner: str) -> Claimed | None:
         """Appends a fence after the last record.
@@ -44,6 +57,8 @@ class EpochLog:
         Returns None if another process appended first or the outcome is unknown; the caller then calls again.
         """
         last = self.last()
+        if last is not None and self.append(last) is not Created.CREATED:
+            return None  # its name may not be durable yet, and nothing may be built on a record that can vanish
         if last is not None and last.owner == owner:
             return Claimed(last)  # an earlier try of this process succeeded, but its answer was lost
         record = fence_after(last, owner)

@@ -17,26 +17,20 @@ from engine.protocol.manifest import Manifest, ManifestRef, StateFile
 from engine.protocol.redistribution import Distribution, shares
 from engine.snapshot.epoch_log import EpochLog, read_checked
 from engine.snapshot.statefile import decode, decode_plain
-from engine.state.key_groups import KeyGroupRange, range_of
+from engine.state.key_groups import KeyGroupRange
 
 
 @dataclass
 class Restored:
     """The restored state of the subtasks of one slot.
 
-    `inline` holds by uid the inline values of all subtasks of the snapshot, `groups` the key groups of these subtasks.
+    `inline` holds by uid the inline values of all subtasks of the snapshot, in order.
     `tables` holds by subtask and uid the keyed state of its key groups, `operator` its share of operator state.
     """
 
     inline: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    groups: dict[str, list[KeyGroupRange]] = field(default_factory=dict)
     tables: dict[tuple[SubtaskId, str], list[tuple[str, pa.Table]]] = field(default_factory=dict)
     operator: dict[tuple[SubtaskId, str], list[tuple[str, Distribution, pa.Table]]] = field(default_factory=dict)
-
-    def inline_of(self, uid: str, groups: KeyGroupRange) -> list[dict[str, Any]]:
-        """Returns the inline values of the subtasks whose key groups intersect `groups`."""
-        written = zip(self.inline.get(uid, []), self.groups.get(uid, []), strict=True)
-        return [inline for inline, of in written if of.intersects(groups)]
 
 
 @dataclass(frozen=True)
@@ -54,10 +48,8 @@ def restore(log: EpochLog, ref: ManifestRef, wanted: Sequence[Wanted]) -> Restor
     result = Restored()
     parallelism = Counter(state.subtask.vertex for state in manifest.subtasks)
     for state in manifest.subtasks:
-        groups = range_of(state.subtask.index, parallelism[state.subtask.vertex], manifest.max_parallelism)
         for uid, inline in state.inline.items():
             result.inline.setdefault(uid, []).append(inline)
-            result.groups.setdefault(uid, []).append(groups)
         for file in state.files:
             readers = [
                 want

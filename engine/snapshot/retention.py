@@ -8,11 +8,6 @@ from engine.core.paths import JobPaths
 from engine.protocol.manifest import ManifestRef
 
 
-def keep(retained: Sequence[ManifestRef], newest: ManifestRef, count: int) -> list[ManifestRef]:
-    """Returns the epochs to keep after `newest` was published, oldest first."""
-    return [*retained, newest][-count:]
-
-
 def disposable(paths: JobPaths, files: Iterable[str], kept: Sequence[ManifestRef], generation: int) -> list[str]:
     """Returns the checkpoint directories that no kept epoch needs: older than all kept ones, or of an older generation.
 

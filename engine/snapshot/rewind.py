@@ -79,7 +79,7 @@ def go_back(
     record = rewind_after(last, ref)
     if _insist(lambda: _definite(epoch_log.append(record)), pause) is Created.EXISTS:
         raise Fenced("another JobMaster of this job started at the same time: cancel it, then try again")
-    commit_epoch(committers, CommitPermit.issue(ref, record.generation), manifest)
+    commit_epoch(committers, CommitPermit.issue(ref), manifest)
     return target.epoch, manifest.epoch
 
 
@@ -89,7 +89,7 @@ def _commit_newest(
     """Commits the newest epoch, since its JobMaster may have died before that. Without a manifest it publishes nothing:
     the state that the job goes back to is older, so all of its records are read again.
     """
-    permit = CommitPermit.issue(newest, last.generation)
+    permit = CommitPermit.issue(newest)
     try:
         manifest = epoch_log.read_manifest(newest)
     except CorruptSnapshot:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.connectors.dataframe import DataFrameTable
+from engine.core.errors import SparkLost, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Offload, Store
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster.events import Refreshed
+from engine.spark.watch import stopped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +44,29 @@ class SparkInputs:
         """Writes everything that slots read into the store, before they start: afterwards they hold the cores."""
         for vertex in self._graph.vertices:
             if vertex.source is not None:
-                vertex.source.source.prepare(vertex.source.uid, self._session, self._store, self._paths)
+                uid, source = vertex.source.uid, vertex.source.source
+                self._prepare(uid, partial(source.prepare, uid, self._session, self._store, self._paths))
         for uid, static in self._graph.static_tables:
-            static.prepare(uid, self._session, self._store, self._paths)
+            self._prepare(uid, partial(static.prepare, uid, self._session, self._store, self._paths))
             self._wait(uid, static)
+
+    def _prepare(self, uid: str, work: Callable[[], None]) -> None:
+        """Runs the author's query. An error that Spark survives is the query's, so it is the job's own."""
+        try:
+            work()
+        except (WeirError, OSError):
+            raise
+        except Exception as error:
+            self._check_spark(error)
+            raise UserFunctionError(uid, 0, "prepare()", error) from error
+
+    def _check_spark(self, error: Exception) -> None:
+        try:
+            lost = stopped(self._session)
+        except Exception:
+            lost = True
+        if lost:
+            raise SparkLost(f"Spark ended while it wrote the job's inputs: {error}") from error
 
     def poll(self) -> None:
         """Refreshes the static tables that are due."""

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from engine.core.errors import raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
@@ -33,7 +34,18 @@ from engine.network.control import ControlClient
 from engine.network.places import place_towards
 from engine.network.transport import FlightTransport
 from engine.observe.logs import LogWriter, capturing, slot_name
-from engine.protocol.messages import Deploy, EndProcess, Heartbeat, LongStep, MasterMessage, OverBudget, Register
+from engine.protocol.messages import (
+    Deploy,
+    EndProcess,
+    Heartbeat,
+    LongStep,
+    MasterMessage,
+    NotBuilt,
+    OverBudget,
+    Register,
+    SlotMessage,
+    TaskFailed,
+)
 from engine.runtime.running import RUNNING
 from engine.runtime.slot import SlotRuntime
 from engine.runtime.steps import StepWatch
@@ -99,8 +111,11 @@ class _Slot:
         put = self._mailbox.put
         store = DirectoryStore(launch.store)
         nonce = _nonce(store, launch.nonce_path)
-        graph = launch.build()
         session = uuid.uuid4().hex
+        self._control = ControlClient(
+            launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
+        )
+        graph = self._build(launch)
         transport = FlightTransport(
             launch.name,
             place_towards(launch.jobmaster_address),
@@ -110,9 +125,6 @@ class _Slot:
             lambda *broken: put(lambda: self._runtime.on_channel_broken(*broken)),
             launch.silence_s,
         )
-        self._control = ControlClient(
-            launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
-        )
         self._runtime = SlotRuntime(
             ExecutionGraph(graph).plan,
             JobPaths(launch.name),
@@ -120,11 +132,29 @@ class _Slot:
             transport,
             LaneOffload(put, threads=4),
             store,
-            self._control,
+            self,
         )
         self._control.send(
             Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint, partition)
         )
+
+    def _build(self, launch: SlotLaunch) -> JobGraph:
+        """Builds the job. If that fails, the JobMaster hears why; Spark alone would try again without a word."""
+        try:
+            return launch.build()
+        except Exception as error:
+            self._ended.set()
+            self._control.send(NotBuilt(os.getpid(), f"{type(error).__name__}: {error}", raised_by(error)))
+            self._control.close()
+            time.sleep(LAST_WORDS_S)  # leaves time to send the message
+            raise
+
+    def send(self, message: SlotMessage) -> None:
+        """Sends a message of the runtime; writes a failure of the job's own code to the log of its operator, too."""
+        if isinstance(message, TaskFailed) and message.raised is not None:
+            operator = f"{message.uid}[{message.subtask.index if message.subtask else '-'}]"
+            self._log_writer.write(f"ERROR {message.error}\n{message.raised.traceback}".rstrip(), operator)
+        self._control.send(message)
 
     def run(self) -> None:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()

@@ -6,13 +6,46 @@ Invariant: `create` makes a file visible under its name only when its content is
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import tempfile
 from pathlib import Path
 
-from engine.core.errors import StoreError, SyncFailed
+from engine.core.errors import StoreError, SyncFailed, WeirError
 from engine.core.paths import check_store_path
 from engine.protocol.epoch_records import Created
+
+DIRECTORY_MODE, FILE_MODE = 0o750, 0o640
+"""Members of the group can read a table. All else in a store lies below the folder of a job, which is private."""
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+"""How file systems say that they have no hard links. Nothing was made then."""
+
+
+def no_links(root: Path, error: OSError) -> str:
+    return (
+        f"the file system of {root} makes no hard links ({error.strerror}), but Weir commits epochs with them: choose "
+        "a store on a local disk or on NFS"
+    )
+
+
+def check_directory(root: str | Path) -> None:
+    """Raises an error that says what to do if this directory can't be a store."""
+    folder = Path(root).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".probe-", dir=folder) as made:
+            probe = Path(made, "probe")
+            probe.write_bytes(b"weir")
+            try:
+                os.link(probe, Path(made, "link"))
+            except OSError as error:
+                raise WeirError(no_links(folder, error)) from error
+    except OSError as error:
+        raise WeirError(
+            f"the store {folder} can't be written: {error.strerror}; choose another with --store"
+        ) from error
 
 
 class DirectoryStore:
@@ -32,12 +65,20 @@ class DirectoryStore:
         target = self._inside(path)
         try:
             try:
-                target.write_bytes(data)
+                _write(target, data)
             except FileNotFoundError:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
+                self._make_directory(target.parent)
+                _write(target, data)
         except OSError as error:
             raise StoreError(f"can't write {target}: {error.strerror or error}") from error
+
+    def _make_directory(self, folder: Path) -> None:
+        """Makes a folder and its parents, from the root on with a mode that does not depend on the umask."""
+        missing = [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for place in missing:
+            if place == self.root or self.root in place.parents:
+                place.chmod(DIRECTORY_MODE)
 
     def sync(self, paths: list[str]) -> None:
         for path in paths:
@@ -65,7 +106,9 @@ class DirectoryStore:
                 os.link(temporary, target)
             except FileExistsError:
                 outcome = Created.EXISTS
-            except OSError:
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    raise StoreError(f"can't create {target}: {no_links(self.root, error)}") from error
                 return Created.UNKNOWN  # a network file system may have made the link but lost the answer
         finally:
             with contextlib.suppress(OSError):
@@ -142,3 +185,11 @@ class DirectoryStore:
             raise SyncFailed(f"fsync of {path} failed: {error.strerror or error}") from error
         finally:
             os.close(descriptor)
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    with os.fdopen(descriptor, "wb") as file:
+        with contextlib.suppress(PermissionError):  # in a shared store the file may be another user's
+            os.fchmod(descriptor, FILE_MODE)
+        file.write(data)

@@ -68,7 +68,7 @@ def build(folder: Path) -> None:
         published = log.publish(record, log.write_manifest(manifest))
         assert published is not None and published.newest is not None
         record = published
-        permit = CommitPermit.issue(published.newest, published.generation)
+        permit = CommitPermit.issue(published.newest)
         views.committer.commit(permit, committed["raw"])
         windows.committer.commit(permit, committed["out"])
         with events.open("ab") as file:
@@ -77,7 +77,10 @@ def build(folder: Path) -> None:
 
 def _counters(batch: pa.Table, fired: pa.Table) -> dict[str, int]:
     rows, out = SPEC.rows, SPEC.aggregates
-    counted = {ledger.source_rows(SPEC.source_uid): batch.num_rows}
+    counted = {
+        ledger.source_rows(SPEC.source_uid): batch.num_rows,
+        ledger.source_digest(SPEC.source_uid): digest_of(batch, rows.arrow_schema),
+    }
     for edge, count in (("views->raw", batch.num_rows), ("pv.combine->pv", 7)):
         counted |= {ledger.sent(edge): count, ledger.received(edge): count}
     for table, data in ((rows, batch), (out, fired)):

@@ -65,7 +65,8 @@ def test_history_has_every_epoch_and_its_equations_hold(tmp_path: Path) -> None:
     assert [one.epoch for one in epochs] == list(range(1, EPOCHS + 1))
     assert all(added["sink:raw"] == PER_EPOCH for _, added in per_epoch(epochs))
     found = equations(SPEC, epochs, RECORDS)
-    assert len(found) == 3 * EPOCHS + 1 and all(equation.holds for equation in found)
+    assert len(found) == 4 * EPOCHS + 1 and all(equation.holds for equation in found)
+    assert all(-(1 << 63) <= equation.left < 1 << 63 for equation in found)  # Spark's long holds it
     (broken,) = [equation for equation in equations(SPEC, epochs, RECORDS + 1) if not equation.holds]
     assert (broken.epoch, broken.left, broken.right) == (0, RECORDS, RECORDS + 1)
 
@@ -77,6 +78,20 @@ def test_rows_dropped_as_late_break_an_equation(tmp_path: Path) -> None:
     late = [replace(one, totals={**one.totals, "late:pv": 3 if one.epoch > 6 else 0}) for one in epochs]
     (broken,) = [equation for equation in equations(SPEC, late, RECORDS) if not equation.holds]
     assert (broken.epoch, broken.what, broken.left) == (7, "rows dropped as late by pv = 0", 3)
+
+
+@pytest.mark.promise("H3")
+def test_another_row_in_the_place_of_one_that_was_read_breaks_an_equation(tmp_path: Path) -> None:
+    """One row lost and another doubled: the counts agree, the digests do not."""
+    small.build(tmp_path / "drill")
+    epochs = read_epochs(tmp_path / "drill", SPEC.job)
+    name = f"digest:{SPEC.rows.uid}"
+    wrong = [replace(one, totals={**one.totals, name: one.totals[name] + (one.epoch > 6)}) for one in epochs]
+    (broken,) = [equation for equation in equations(SPEC, wrong, RECORDS) if not equation.holds]
+    assert (broken.epoch, broken.what) == (
+        7,
+        f"digest of rows read by {SPEC.source_uid} = digest of rows written by {SPEC.rows.uid}",
+    )
 
 
 def test_the_newest_epoch_is_known_from_its_manifest_even_if_no_event_was_written(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_start_without_flags_has_the_defaults_of_the_struct() -> None:
 def test_every_flag_reaches_the_launch_options() -> None:
     flags = "--store s --param x=1 --param y=a=b --parallelism 3 --name n --max-slots 5 --slots-timeout 7 --fork other"
     spark = "--master spark://h:1 --conf spark.a=1 --py-files one.zip --py-files two.zip --slot-memory 100"
-    limits = "--heartbeat-timeout 20 --slow-step 3 --step-timeout 40"
+    limits = "--allow-shared-store --heartbeat-timeout 20 --slow-step 3 --step-timeout 40"
     options, store, back = called("a.b:c", *flags.split(), *spark.split(), *limits.split())
     assert options == LaunchOptions(
         path="a.b:c",
@@ -65,6 +65,7 @@ def test_every_flag_reaches_the_launch_options() -> None:
         conf={"spark.a": "1"},
         py_files=["one.zip", "two.zip"],
         slot_memory_mb=100,
+        allow_shared_store=True,
     )
     assert store == "s" and back == GoBack(rewind=False, fork_name="other", allow_replay=False)
     assert called("a.b:c", "--rewind", "--allow-replay")[2] == GoBack(True, None, True)
@@ -73,7 +74,7 @@ def test_every_flag_reaches_the_launch_options() -> None:
 def test_run_and_submit_have_the_same_flags() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     run, submit = ([(p.opts, p.default, p.help) for p in commands[name].params] for name in ("run", "submit"))
-    assert run == submit and len(run) == 18
+    assert run == submit and len(run) == 19
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from engine.api import FixedDelay, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, total
-from engine.core.errors import WeirError
+from engine.core.errors import JobFailed, WeirError
 
 ROWS = 60_000
 DOUBLED = 2
@@ -52,7 +52,24 @@ def main() -> None:
     found = spark.read.parquet(f"{store}/lake/sums")
     rows = found.groupBy("key", "name").agg(F.sum("rows"), F.sum("sum")).orderBy("key").collect()
     restarts = Path(store, "attached/history/events.jsonl").read_text().count('"attempt_failed"')
-    print("RESULT" + json.dumps({"rows": [list(r) for r in rows], "outcome": end.outcome, "restarts": restarts}))
+    found = {"rows": [list(r) for r in rows], "outcome": end.outcome, "restarts": restarts}
+    print("RESULT" + json.dumps({**found, "failed": failure(StreamEnvironment(spark, store=store))}))
+
+
+def failure(env: StreamEnvironment) -> list[str]:
+    """Runs a job whose function always raises. Returns what the script sees of it."""
+    env.enable_checkpointing("200 ms")
+    env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
+    env.from_elements([{"n": n} for n in range(100)], "n long").map(refuse).print()
+    try:
+        env.execute("refused")
+    except JobFailed as error:
+        return [str(error), str(error.__cause__)]
+    return []
+
+
+def refuse(row: dict[str, object]) -> dict[str, object]:
+    raise ValueError(f"refused {row['n']}")
 
 
 def first_slot(job: object) -> int:

@@ -39,12 +39,17 @@ def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 @pytest.mark.promise("F1", "A1")
 def test_a_script_reads_and_writes_dataframes_exactly_once_although_a_slot_is_killed(tmp_path: Path) -> None:
-    found = result(run("local[2]", str(tmp_path), "kill"))
+    done = run("local[2]", str(tmp_path), "kill")
+    found = result(done)
     ids = range(60_000)
     want = [
         [key, f"key {key}" if key < 9 else None, 6_000, sum(2 * i for i in ids if i % 10 == key)] for key in range(10)
     ]
     assert found["rows"] == want and found["outcome"] == "finished" and found["restarts"] >= 1
+    said, cause = found["failed"]
+    assert "job 'refused' failed: operator 'map-1', subtask" in said and "the same error 2 times" in said
+    assert f'File "{SCRIPT}", line' in cause and "ValueError: refused" in cause and "engine/" not in cause
+    assert "weir: attempt 1.1 of refused failed: " in done.stderr, "each restart is shown as it happens"
 
 
 def test_too_few_task_slots_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:

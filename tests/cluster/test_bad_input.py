@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.cli.command import WEIR, weir
+from tests.cluster import jobs
 from tests.cluster.harness import RunningJob, session_processes
 from tests.cluster.jobs import make
 from tests.cluster.test_recovery import expected_windows, got_windows, spark_read
@@ -26,11 +27,22 @@ def test_a_users_function_that_raises_is_named_and_nothing_is_lost_once_it_is_me
     assert "'value': 777" in result.stderr and "ZeroDivisionError: value 777 is not allowed" in result.stderr
     assert "record " in result.stderr
     assert "Traceback" not in result.stderr
+    line = f'  File "{jobs.__file__}", line {check_line()}, in check'
+    assert line in result.stderr and "engine/" not in result.stderr.partition(line)[2].partition("log:")[0]
+    assert "the same error 2 times" in result.stderr, "the same record at the same line is not tried three times"
+    for command in (["restarts", "raises"], ["logs", "raises", "--operator", "map-1"]):
+        shown = weir(*command, store=tmp_path).stdout
+        assert line in shown and "ZeroDivisionError: value 777 is not allowed" in shown
     broken.unlink()
     with RunningJob(tmp_path, "raises", broken=broken) as job:
         assert job.wait_until_ended().outcome == "finished"
     values = np.sort(job.table("rows").column("value").to_numpy())
     assert np.array_equal(values, np.sort(make(np.arange(20_000))["value"]))
+
+
+def check_line() -> int:
+    lines = Path(jobs.__file__).read_text().splitlines()
+    return 1 + next(number for number, line in enumerate(lines) if "raise ZeroDivisionError(" in line)
 
 
 def test_records_that_do_not_have_the_declared_schema_end_the_job_with_both_schemas(tmp_path: Path) -> None:
@@ -64,6 +76,7 @@ def test_a_state_file_changed_by_one_bit_stops_the_job_until_it_is_rewound(tmp_p
     assert got_windows(spark_read(tmp_path / "windows" / "tables" / "sums", tmp_path)) == expected_windows(200_000)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 def test_a_full_store_fails_checkpoints_and_loses_nothing_once_there_is_room(tmp_path: Path) -> None:
     """Topology: the window job, its store on a tmpfs of 16 MiB. Fault: the tmpfs is filled up, and freed later."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "weir-test", str(tmp_path)], check=True)

@@ -61,6 +61,6 @@ def test_print_shows_each_record_at_once_with_its_subtask(capsys: pytest.Capture
     assert writer.pre_commit() is None
     assert writer.buffered_bytes == 0
     committer = sink.committer(store, JobPaths("job"))
-    committer.commit(CommitPermit.issue(ManifestRef("m", "00", 1, 1), 1), [])
+    committer.commit(CommitPermit.issue(ManifestRef("m", "00", 1, 1)), [])
     committer.abort_unknown(None, ATTEMPT)
     assert store.files == {}

@@ -247,7 +247,9 @@ class Sent:
 
 
 def test_dead_letters_that_nobody_takes_are_told_when_the_job_is_built() -> None:
-    with pytest.raises(JobError, match="the malformed records of source 'views' have no consumer"):
+    with pytest.raises(
+        JobError, match=r"the malformed records of source 'views' \(test_files_jobs.py, line \d+\) have no consumer"
+    ):
         run(counting(JsonSource("/data", malformed="dead_letter")))
 
 

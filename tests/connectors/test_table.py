@@ -32,7 +32,7 @@ def claimed(store: MemoryStore | DirectoryStore) -> TableCommitter:
 
 
 def permit(epoch: int) -> CommitPermit:
-    return CommitPermit.issue(ManifestRef("m", "00", epoch, epoch), 1)
+    return CommitPermit.issue(ManifestRef("m", "00", epoch, epoch))
 
 
 def writer(store: MemoryStore, subtask: int = 0, attempt: AttemptId = ATTEMPT) -> SinkWriter:
@@ -328,7 +328,7 @@ def test_a_job_of_the_same_name_in_another_store_is_another_owner_and_replaces_n
 def test_a_folder_with_files_of_others_is_no_table_to_write_to(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "part-0.parquet").write_bytes(b"")
-    with pytest.raises(TargetTaken, match="holds files that Weir did not write"):
+    with pytest.raises(TargetTaken, match="holds files that this job did not write"):
         begun(TableSink(str(tmp_path / "theirs")), DirectoryStore(tmp_path), "j", "1d")
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["part-0.parquet"]
 
@@ -341,7 +341,7 @@ def test_a_table_of_somebody_else_s_spark_file_sink_is_refused_and_stays_as_it_i
         (theirs / name).write_bytes(name.encode())
     before = content(theirs)
     for _ in range(2):
-        with pytest.raises(TargetTaken, match="holds files that Weir did not write"):
+        with pytest.raises(TargetTaken, match="holds files that this job did not write"):
             begun(TableSink(str(theirs)), DirectoryStore(tmp_path / "store"), "j", "1d")
     assert content(theirs) == before
 
@@ -354,11 +354,39 @@ def test_a_table_may_lie_below_another_one_of_its_job(tmp_path: Path) -> None:
     begun(TableSink(str(tmp_path / "lake" / "pv")), store, "j", "1d")
 
 
-def test_a_claim_whose_answer_is_lost_is_decided_by_the_marker() -> None:
+def test_a_claim_holds_only_once_the_store_says_that_the_marker_is_there() -> None:
     store = MemoryStore()
     store.answers = [(Created.UNKNOWN, False), (Created.UNKNOWN, True)]
-    with pytest.raises(StoreError, match="did not say whether"):
-        TableCommitter(store, TABLE).claim("1d")
+    for _ in range(2):  # a name that is visible need not be durable
+        with pytest.raises(StoreError, match="did not say whether"):
+            TableCommitter(store, TABLE).claim("1d")
     TableCommitter(store, TABLE).claim("1d")
     with pytest.raises(TargetTaken):
         TableCommitter(store, TABLE).claim("2d")
+
+
+def test_a_job_whose_marker_was_lost_with_its_host_claims_its_own_files_again() -> None:
+    store = MemoryStore()
+    store.write(f"{TABLE}/1d-0001-0001-0000-000001.parquet", b"")
+    TableCommitter(store, TABLE).claim("1d")
+    other = MemoryStore()
+    other.write(f"{TABLE}/1d-0001-0001-0000-000001.parquet", b"")
+    with pytest.raises(TargetTaken, match="did not write"):
+        TableCommitter(other, TABLE).claim("2d")
+
+
+class _StaleList(MemoryStore):
+    """A store whose lists are empty: files that were made a moment ago may be missing in a list."""
+
+    def list(self, prefix: str) -> list[str]:
+        return []
+
+
+def test_a_rewind_repeats_what_was_published_also_if_the_list_of_records_is_stale() -> None:
+    store = _StaleList()
+    committer = TableCommitter(store, TABLE)
+    committer.claim("1d")
+    for epoch in range(1, 13):
+        committer.commit(permit(epoch), [committable({"path": f"{TABLE}/{epoch}", "size": 1})])
+    committer.rewind(permit(20), to_epoch=11)
+    assert [str(file["path"]).rsplit("/", 1)[1] for file in committer.files(20)] == [str(n) for n in range(1, 12)]

@@ -193,7 +193,10 @@ def test_a_job_without_a_source_or_without_a_sink_is_told_what_to_add() -> None:
         translate(StreamEnvironment())
     env = StreamEnvironment()
     source(env).where(pl.col("bytes") > 0)
-    with pytest.raises(JobError, match=r"nothing follows 'where-1': end the stream with sink_to\(...\) or print\(\)"):
+    with pytest.raises(
+        JobError,
+        match=r"nothing follows 'where-1' \(test_graph.py, line \d+\): end the stream with sink_to\(...\) or print\(\)",
+    ):
         translate(env)
 
 
@@ -202,7 +205,10 @@ def test_a_uid_is_required_and_unique() -> None:
     with pytest.raises(JobError, match="a source needs a uid: state is found by it"):
         source(env, uid="")
     stream = source(env)
-    with pytest.raises(JobError, match="two operators have the uid 'views'; uids must be unique within a job"):
+    with pytest.raises(
+        JobError,
+        match=r"two operators have the uid 'views' \(the first: \w+.py, line \d+\); uids must be unique within a job",
+    ):
         source(env)
     with pytest.raises(JobError, match="sink needs a uid"):
         stream.sink_to(TableSink("t"), uid="")
@@ -213,7 +219,10 @@ def test_two_sinks_may_not_write_to_one_table() -> None:
     stream = source(env)
     stream.sink_to(TableSink("pv"), uid="a")
     stream.sink_to(TableSink("pv"), uid="b")
-    with pytest.raises(JobError, match="the sinks 'a' and 'b' both write to the table 'pv': give each its own"):
+    with pytest.raises(
+        JobError,
+        match=r"the sinks 'a' and 'b' \(test_graph.py, line \d+\) both write to the table 'pv': give each its own",
+    ):
         translate(env)
 
 
@@ -221,5 +230,5 @@ def test_more_subtasks_than_key_groups_are_told_before_anything_runs() -> None:
     env = StreamEnvironment(parallelism=8)
     env.max_parallelism = 4
     page_views(env)
-    with pytest.raises(JobError, match="'views': parallelism 8 is more than max_parallelism 4"):
+    with pytest.raises(JobError, match=r"'views' \(\w+.py, line \d+\): parallelism 8 is more than max_parallelism 4"):
         translate(env)

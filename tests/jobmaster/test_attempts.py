@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from engine.jobmaster.attempts import Restarts
+from engine.protocol.failures import Raised
 from engine.protocol.restart import FixedDelay, NoRestart
+
+STRATEGY = FixedDelay(attempts=99, delay_ms=10)
+
+
+def error(line: str = "job.py:7", record: str = "", kind: str = "ValueError", text: str = "bad") -> Raised:
+    return Raised(kind, text, line, "record 1", record, "")
 
 
 @pytest.mark.promise("D10")
@@ -15,14 +22,36 @@ def test_the_restart_strategy_decides_when_and_whether() -> None:
     assert Restarts(NoRestart(), 3).on_failure(0.0, 0.5) is None
 
 
-def test_the_same_error_of_the_job_s_own_code_is_not_tried_for_ever() -> None:
-    restarts = Restarts(FixedDelay(attempts=99, delay_ms=10), same_error_limit=3)
-    assert restarts.on_job_error("a") is None and restarts.on_job_error("a") is None
-    assert restarts.on_job_error("a") == "a (the same error 3 times without a checkpoint in between)"
+@pytest.mark.promise("H8")
+def test_errors_of_the_same_operator_type_and_line_are_the_same_whatever_their_texts_say() -> None:
+    restarts = Restarts(STRATEGY, same_error_limit=3)
+    texts = [error(text=f"subtask {n}", record=f"{{'n': {n}}}") for n in range(3)]
+    assert [restarts.on_job_error("clean", text) for text in texts] == [None, None, 3]
 
 
-def test_another_error_or_an_epoch_in_between_begins_the_count_again() -> None:
-    restarts = Restarts(FixedDelay(attempts=99, delay_ms=10), same_error_limit=2)
-    assert [restarts.on_job_error(error) for error in ("a", "b", "a")] == [None, None, None]
+@pytest.mark.promise("H8")
+def test_the_same_record_at_the_same_line_is_tried_once_more_and_not_twice() -> None:
+    restarts = Restarts(STRATEGY, same_error_limit=3)
+    assert restarts.on_job_error("clean", error(record="{'n': 1}")) is None
+    assert restarts.on_job_error("clean", error(record="{'n': 1}")) == 2
+
+
+@pytest.mark.promise("H8")
+def test_errors_that_take_turns_end_the_job_too() -> None:
+    restarts = Restarts(STRATEGY, same_error_limit=3)
+    turns = [("clean", error()), ("price", error())] * 3
+    assert [restarts.on_job_error(uid, raised) for uid, raised in turns] == [None, None, None, None, 3, 3]
+
+
+@pytest.mark.parametrize("other", [("price", error()), ("clean", error("job.py:8")), ("clean", error(kind="KeyError"))])
+def test_another_operator_line_or_type_is_another_error(other: tuple[str, Raised]) -> None:
+    restarts = Restarts(STRATEGY, same_error_limit=2)
+    assert restarts.on_job_error("clean", error()) is None and restarts.on_job_error(*other) is None
+
+
+def test_an_epoch_in_between_begins_the_count_again() -> None:
+    restarts = Restarts(STRATEGY, same_error_limit=2)
+    assert restarts.on_job_error("clean", error(record="{}")) is None
     restarts.on_published()
-    assert restarts.on_job_error("a") is None and restarts.on_job_error("a") is not None
+    assert restarts.on_job_error("clean", error(record="{}")) is None
+    assert restarts.on_job_error("clean", error()) == 2

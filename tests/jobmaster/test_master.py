@@ -16,15 +16,19 @@ import pytest
 from engine.connectors.table import TableCommitter
 from engine.core.errors import StoreError
 from engine.graph.execution_graph import ExecutionGraph
+from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.events import Aborted
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
-from engine.protocol.failures import Fault
+from engine.protocol.epoch_records import Created
+from engine.protocol.failures import Fault, Raised
 from engine.protocol.manifest import SubtaskState, Timings
-from engine.protocol.messages import Acknowledge, Deployed, Left, Register, Rollback, TaskFailed
+from engine.protocol.messages import Acknowledge, Deployed, Left, NotBuilt, Register, Rollback, TaskFailed
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.memory import MemoryStore
 from tests.observe.answering import AnsweringRun
+
+BOOM = Raised("ValueError", "boom", "job.py:7", "record 1", "", "  File job.py\nValueError: boom")
 
 
 class Desk:
@@ -170,6 +174,29 @@ def test_a_failed_attempt_is_tried_again_in_time_and_nothing_runs_until_then(des
     assert desk.tick(109) is Phase.RESTARTING and desk.tick(110) is Phase.WAITING
 
 
+def test_a_publication_whose_outcome_is_unknown_wakes_the_jobmaster_when_it_has_to_ask_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heartbeat would wake it too, and much later: readers wait for the epoch meanwhile."""
+    asked: list[Created] = []
+
+    def unknown(*_: object) -> Created:
+        asked.append(Created.UNKNOWN)
+        return Created.UNKNOWN
+
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+    monkeypatch.setattr(EpochLog, "append", unknown)
+    desk.do(desk.master.trigger_checkpoint(10)[1], 10)
+    desk.acknowledge(1, 10)
+    assert len(asked) == 1 and desk.master.wakeup_ms() == 60
+    desk.tick(59)
+    assert len(asked) == 1
+    desk.tick(60)
+    assert len(asked) == 2 and desk.master.wakeup_ms() == 110
+
+
 def test_totals_of_an_attempt_that_is_over_are_not_shown_for_the_next_one(tmp_path: Path) -> None:
     run = AnsweringRun(tmp_path)
     run.run(until=lambda: run.master.stats.checkpoints_completed == 1)
@@ -214,7 +241,7 @@ def test_an_epoch_between_two_errors_of_the_job_s_code_begins_their_count_again(
         for _ in range(2):  # one less than ends the job
             now_ms += 100
             desk.deployed(now_ms)
-            failed = TaskFailed(desk.master.attempt, desk.subtasks[0], "pv", "boom", "", Fault.JOB)
+            failed = TaskFailed(desk.master.attempt, desk.subtasks[0], "pv", "boom", "", Fault.JOB, raised=BOOM)
             desk.do(desk.master.on_message("s0", failed, now_ms), now_ms)
             now_ms += 100
             assert desk.tick(now_ms) is Phase.DEPLOYING, desk.stops
@@ -224,6 +251,40 @@ def test_an_epoch_between_two_errors_of_the_job_s_code_begins_their_count_again(
         assert checkpoint is not None
         desk.acknowledge(checkpoint, now_ms)
     assert desk.master.stats.checkpoints_completed == 2 and not desk.stops
+
+
+@pytest.mark.promise("H8", "F3")
+def test_a_function_that_always_raises_ends_the_job_with_the_author_s_line(desk: Desk) -> None:
+    """Each time the text names another subtask and record, as with several subtasks of one operator."""
+    desk.tick(0)
+    desk.register(0)
+    now_ms = 0.0
+    for number in range(3):
+        desk.deployed(now_ms)
+        attempt, subtask = desk.master.attempt, desk.subtasks[number % 2]
+        raised = msgspec.structs.replace(BOOM, record=f"{{'n': {number}}}")
+        failed = TaskFailed(attempt, subtask, "pv", f"subtask {number}: boom", "", Fault.JOB, raised=raised)
+        desk.do(desk.master.on_message("s0", failed, now_ms), now_ms)
+        now_ms += 1000
+        desk.tick(now_ms)
+    (stop,) = desk.stops
+    assert stop.outcome is Outcome.FAILED and stop.raised is not None and stop.raised.line == "job.py:7"
+    assert stop.reason == "subtask 2: boom (the same error 3 times without a checkpoint in between)"
+    noted = [action.event for action in desk.other if isinstance(action, Note)]
+    assert [e.raised.line for e in noted if isinstance(e, events.AttemptFailed) and e.raised] == ["job.py:7"] * 2
+
+
+@pytest.mark.promise("H8")
+def test_a_job_that_does_not_build_in_a_slot_ends_and_a_slot_that_can_not_read_it_now_is_tried_again(
+    desk: Desk,
+) -> None:
+    desk.tick(0)
+    desk.do(desk.master.on_message("s0", NotBuilt(7, "OSError: away", None), 0), 0)
+    assert desk.master.phase is Phase.WAITING and desk.stops == []
+    desk.do(desk.master.on_message("s1", NotBuilt(8, "JobError: it needs the module 'x'", BOOM), 0), 0)
+    (stop,) = desk.stops
+    assert stop.outcome is Outcome.FAILED and stop.raised == BOOM
+    assert "can't be built in the slot of process 8: JobError: it needs the module 'x'" in stop.reason
 
 
 def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(

@@ -403,6 +403,17 @@ def test_a_takeover_keeps_as_many_epochs_as_are_retained(tmp_path: Any) -> None:
     assert _kept(successor) == ["job/gen-00010000002", "job/gen-00010000003", "job/gen-00020000004"]
 
 
+@pytest.mark.promise("D3")
+def test_an_epoch_whose_commit_failed_counts_among_the_kept_ones(desk: Desk) -> None:
+    _published(desk, 1)
+    desk.committer.error = StoreError("away")
+    desk.publish(completed(2))
+    desk.run()
+    desk.committer.error = None
+    _published(desk, 3)
+    assert _kept(desk) == ["job/gen-00010000002", "job/gen-00010000003"]
+
+
 def _restore_from(desk: Desk, epoch: int, rewound_to: int | None = None) -> None:
     """Restores an epoch whose manifest still names output."""
     output = [Committable("out", 0, ATTEMPT, 1, 1, {})]

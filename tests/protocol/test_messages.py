@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from engine.protocol import messages as m
-from engine.protocol.failures import Fault
+from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, StateFile, SubtaskState, Timings
 
@@ -31,6 +31,8 @@ SLOT_MESSAGES = [
     m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", Fault.JOB),
     m.TaskFailed(ATTEMPT, None, "", "corrupt", "", Fault.OUTSIDE, True),
     m.OverBudget(2, 1),
+    m.NotBuilt(4711, "JobError: no module 'x'", Raised("JobError", "no module 'x'", "job.py:1", "", "", "")),
+    m.NotBuilt(4711, "OSError: away", None),
 ]
 MASTER_MESSAGES = [
     m.Welcome(3),

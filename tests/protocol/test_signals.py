@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from engine.protocol.signals import Barrier, EndOfData, Signal, StreamStatus, Watermark
+from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK, Barrier, EndOfData, Signal, StreamStatus, Watermark
 
 
 @pytest.mark.promise("B2")
@@ -21,3 +21,7 @@ def test_a_signal_arrives_as_it_was_sent(signal: Signal, tag: str) -> None:
     data = msgspec.msgpack.encode(signal)
     assert msgspec.msgpack.decode(data)["type"] == tag
     assert msgspec.msgpack.decode(data, type=Signal) == signal
+
+
+def test_the_lowest_and_the_highest_watermark_are_those_of_64_bits() -> None:
+    assert (MIN_WATERMARK, MAX_WATERMARK) == (-9_223_372_036_854_775_808, 9_223_372_036_854_775_807)

@@ -9,7 +9,7 @@ import pytest
 
 from engine.api import MapFunction, RuntimeContext, StreamEnvironment
 from engine.connectors.table import TableSink
-from engine.core.errors import StoreError
+from engine.core.errors import StoreError, SyncFailed
 from engine.core.paths import JobPaths
 from engine.core.ports import Frame
 from engine.graph.execution_graph import ExecutionGraph
@@ -25,12 +25,14 @@ from engine.protocol.messages import (
     Left,
     NotifyComplete,
     Rollback,
+    Shutdown,
     SlotMessage,
     Start,
     SubtaskFinished,
     TaskFailed,
     Trigger,
 )
+from engine.protocol.signals import Watermark
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.epoch_log import EpochLog
 from tests.fakes import ATTEMPT, JOB_ID, FakeClock, FakeOffload, FakeTransport, MemoryStore
@@ -86,7 +88,7 @@ class Slot:
             stream = stream.map(Probe(name, self.calls, (fails or {}).get(name, "")))
         stream.key_by("k").sum("x", uid="sum").sink_to(TableSink("t"), uid="out")
         graph = env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")
-        transport = LoopBack()
+        self.transport = transport = LoopBack()
         self.runtime = SlotRuntime(
             ExecutionGraph(graph).plan,
             JobPaths("job"),
@@ -181,6 +183,40 @@ def test_messages_and_frames_of_another_attempt_are_refused_and_counted() -> Non
     assert slot.of_type(Deployed) == [Deployed(ATTEMPT)]
 
 
+def test_an_attempt_that_is_left_has_its_channels_closed_whatever_ends_it() -> None:
+    """A slot that kept them open would go on sending and receiving for an attempt that is over."""
+    rolled_back, failed, replaced, told_to_end = Slot(), Slot(), Slot(), Slot()
+    for slot in (rolled_back, failed, replaced, told_to_end):
+        slot.deploy()
+        slot.start()
+    rolled_back.runtime.on_control(Rollback(ATTEMPT))
+    failed.runtime.on_channel_broken(ATTEMPT, ChannelId("rows->sum", 0, 0), "connection reset")
+    replaced.deploy(AttemptId(1, 2))
+    told_to_end.runtime.on_control(Shutdown("the job is cancelled"))
+    for slot in (rolled_back, failed, replaced, told_to_end):
+        assert slot.transport.closed == [ATTEMPT]
+
+
+def test_a_repeated_deploy_of_an_attempt_that_failed_here_deploys_nothing() -> None:
+    """The copy of the message came late. The attempt is over: a second life of it would share its paths."""
+    slot = Slot(fails={"first": "map 0"})
+    slot.deploy()
+    slot.start()
+    slot.steps(5)
+    assert len(slot.of_type(TaskFailed)) == 1
+    before = slot.runtime.refused
+    slot.deploy()
+    assert slot.of_type(Deployed) == [Deployed(ATTEMPT)] and slot.runtime.refused == before + 1
+    assert slot.calls == ["open first", "open second", "close first", "close second"]
+
+
+def test_a_deploy_that_comes_after_the_rollback_of_its_attempt_deploys_nothing() -> None:
+    slot = Slot()
+    slot.runtime.on_control(Rollback(ATTEMPT))
+    slot.deploy()
+    assert slot.of_type(Deployed) == [] and slot.calls == []
+
+
 @pytest.mark.promise("A5")
 def test_a_function_that_raises_ends_the_attempt_with_its_name_and_everything_is_closed_once() -> None:
     slot = Slot(fails={"second": "map 6"})
@@ -230,6 +266,44 @@ def test_what_was_opened_before_another_s_open_failed_is_closed() -> None:
     (failed,) = slot.of_type(TaskFailed)
     assert "operator 'map-2', subtask 0, open(): ValueError: told to" in failed.error
     assert slot.calls == ["open first", "open second", "close first"]
+
+
+def test_a_frame_of_another_attempt_does_not_reach_the_gate() -> None:
+    """It would be frame 1 of its own attempt; frame 1 of this one has still to come."""
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    assert slot.runtime._deployment is not None
+    (channel,) = slot.runtime._deployment.gates
+    for attempt in (AttemptId(1, 0), AttemptId(1, 9)):
+        slot.runtime.on_frame(attempt, channel, Frame(1, Watermark(5), 0, 0))
+    assert slot.runtime.refused == 2
+    slot.runtime.on_frame(ATTEMPT, channel, Frame(1, Watermark(5), 0, 0))
+    assert slot.of_type(TaskFailed) == []
+
+
+def test_a_grant_of_another_attempt_gives_no_credit() -> None:
+    slot = Slot()
+    slot.deploy()
+    assert slot.runtime._deployment is not None
+    (channel,) = slot.runtime._deployment.outputs.values()
+    before, refused = channel._credit.available, slot.runtime.refused
+    for attempt in (AttemptId(1, 0), AttemptId(1, 9)):
+        slot.runtime.on_grant(attempt, channel.id, 1 << 40)
+    assert channel._credit.available == before and slot.runtime.refused == refused + 2
+
+
+def test_an_error_while_an_attempt_is_closed_is_told_after_the_one_that_ended_it() -> None:
+    details = []
+    for first in ("", "close"):
+        slot = Slot(fails={"second": "map 6", "first": first})
+        slot.deploy()
+        slot.start()
+        slot.steps(60)
+        (failed,) = slot.of_type(TaskFailed)
+        details.append(failed.detail)
+    assert "while closing: " not in details[0]
+    assert details[1].index("map-2") < details[1].index("while closing: ")
 
 
 def test_a_repeated_trigger_takes_one_snapshot() -> None:
@@ -293,3 +367,28 @@ def test_state_that_is_read_when_its_attempt_is_over_builds_nothing() -> None:
     slot.runtime.on_control(Rollback(AttemptId(1, 2)))
     slot.offload.run()
     assert slot.messages == [Left(AttemptId(1, 2))] and slot.calls == []
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize("abandoned", [False, True])
+def test_a_failed_sync_ends_the_process_also_when_its_attempt_is_over(abandoned: bool) -> None:
+    """It is unknown then which writes are durable, so this process must not take part in the next attempt either."""
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    slot.steps(2)
+
+    def failing(paths: list[str]) -> None:
+        raise SyncFailed("fsync failed")
+
+    slot.store.sync = failing  # type: ignore[method-assign]
+    slot.runtime.on_control(Trigger(ATTEMPT, 1, 0))
+    for _ in range(10):  # takes the snapshots; nothing is written yet
+        slot.runtime.step()
+        frames, slot.frames = slot.frames, []
+        for frame in frames:
+            slot.runtime.on_frame(*frame)
+    if abandoned:
+        slot.runtime.on_control(Rollback(ATTEMPT))
+    with pytest.raises(SyncFailed):
+        slot.offload.run()

@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.errors import SchemaMismatch
-from engine.core.event_time import EventTimeStrategy, event_times, with_event_times
+from engine.connectors.generator import GeneratorSource
+from engine.core.errors import SchemaMismatch, UserFunctionError
+from engine.core.event_time import EventTimeStrategy, event_times, latest, with_event_times
 from engine.core.sources import Discovery, FixedSource, SourceContext, SplitReader, assigned
+from engine.protocol.failures import Fault
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.columnar import AssignTimestamps
 from engine.runtime.source_head import SourceHead
+from engine.state.digests import digest
 from tests.fakes import Collected, context
 
 SCHEMA = pa.schema([("ts", pa.int64())])
@@ -149,7 +152,9 @@ def test_positions_and_watermarks_are_found_again_at_another_parallelism() -> No
             "0": {"position": 2, "seen_ms": 1},
             "1": {"position": 1, "seen_ms": 10},
             "2": {"position": 1, "seen_ms": 20},
-        }
+        },
+        "finished": {},
+        "watermark": -(2**63),
     }
     found = []
     for subtask in range(2):
@@ -162,7 +167,7 @@ def test_positions_and_watermarks_are_found_again_at_another_parallelism() -> No
 
 
 def test_a_new_split_begins_at_its_beginning() -> None:
-    restored = RestoredState([{"splits": {"0": {"position": 1, "seen_ms": 5}}}], [])
+    restored = RestoredState([{"splits": {"0": {"position": 1, "seen_ms": 5}}, "finished": {}, "watermark": 4}], [])
     made = head(Script({"0": [[5]], "1": [[7]]}), restored=restored)
     batch = made.poll(1)
     assert batch is not None and batch.column("ts").to_pylist() == [7]
@@ -183,6 +188,20 @@ def test_rows_are_counted_and_readers_closed() -> None:
     assert made._context.counters == {"source:src": 3}
     made.close()
     assert source.closed == ["0", "1"]
+
+
+def test_a_digest_of_the_rows_is_kept_if_asked_for_whatever_their_batches() -> None:
+    def counters(batches: list[list[int] | None]) -> dict[str, int]:
+        made = SourceHead(Script({"0": batches}), SCHEMA, None, digests=True)
+        made.open(context("src"), None)
+        for _ in batches:
+            made.poll(100)
+        return made._context.counters
+
+    whole = counters([[1, 2, 3]])
+    assert whole == {"source:src": 3, "digest:source:src": digest([pa.array([1, 2, 3])])}
+    assert counters([[3], [1, 2]]) == whole
+    assert counters([[1, 2, 2]]) != whole
 
 
 def test_an_idle_source_says_when_its_earliest_split_is_worth_a_look() -> None:
@@ -208,17 +227,28 @@ def test_an_idle_source_says_when_its_earliest_split_is_worth_a_look() -> None:
 def test_event_times_of_any_unit_become_milliseconds_rounded_down(kind, ticks, milliseconds) -> None:
     column = pa.array([0, *ticks, 0], pa.int64()).cast(kind)
     batch = pa.record_batch({"t": column}).slice(1, 2)
-    assert event_times(batch, "t", "op").tolist() == milliseconds
+    assert event_times(batch, "t").to_pylist() == milliseconds
 
 
-def test_a_record_without_a_timestamp_is_told() -> None:
-    with pytest.raises(SchemaMismatch, match="operator 'op': 1 records have no value in 't'"):
-        event_times(pa.record_batch({"t": pa.array([1, None])}), "t", "op")
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ms"), pa.timestamp("s"), pa.int64(), pa.int32()])
+def test_a_null_timestamp_is_no_event_time_and_moves_no_watermark(kind: pa.DataType) -> None:
+    batch = pa.record_batch({"t": pa.array([None, 7_000, None, 2_000], pa.int64()).cast(kind)})
+    times = event_times(batch, "t")
+    assert times.is_null().to_pylist() == [True, False, True, False]
+    assert latest(times) == times[1].as_py()
+    assert latest(times.slice(0, 1)) is None and latest(times.slice(0, 0)) is None
+
+
+@pytest.mark.promise("B1")
+def test_a_source_with_null_timestamps_goes_on_with_the_others() -> None:
+    made = head(Script({"0": [[None], [None, 9], [None]]}))  # type: ignore[list-item]
+    assert [made.poll(100) is not None and made.watermark() for _ in range(3)] == [None, 8, None]
 
 
 def test_event_times_replace_those_that_a_batch_has() -> None:
     batch = with_event_times(
-        pa.record_batch({"_event_time": [1], "t": [2]}), event_times(pa.record_batch({"t": [2]}), "t", "")
+        pa.record_batch({"_event_time": [1], "t": [2]}), event_times(pa.record_batch({"t": [2]}), "t")
     )
     assert batch.to_pydict() == {"t": [2], "_event_time": [2]}
 
@@ -332,7 +362,8 @@ def test_of_a_finished_split_the_name_is_kept_so_that_nobody_reads_it_again() ->
     inline = made.snapshot().inline
     assert inline == {
         "splits": {"1": {"position": 1, "seen_ms": 2}, "2": {"position": 1, "seen_ms": 4}},
-        "finished": ["0"],
+        "finished": {"0": 1},
+        "watermark": -(2**63),
     }
     assert source.closed == ["0"]
     again = Growing([["0", "1", "2"]], splits)
@@ -340,9 +371,103 @@ def test_of_a_finished_split_the_name_is_kept_so_that_nobody_reads_it_again() ->
     assert sorted(again.known) == ["0", "1", "2"]
     assert [event for event in run_until_idle(restored) if isinstance(event, list)] == [[3]]
     restored.poll(1)
-    assert restored.snapshot().inline == {"splits": {}, "finished": ["0", "2", "1"]}
+    assert restored.snapshot().inline == {"splits": {}, "finished": {"0": 1, "2": 4, "1": 3}, "watermark": 3}
+
+
+@pytest.mark.promise("B1", "D7", "G1")
+def test_the_latest_event_time_of_splits_that_were_let_go_is_found_again() -> None:
+    """Splits 0 and 1 are read and closed, then the source waits: its watermark is that of all that it has read."""
+    made = head(Growing([["0", "1"], [], []], {"0": [[50]], "1": [[10]]}), bound_ms=2)
+    assert run_until_idle(made)[-1] == 47
+    made.poll(1)
+    inline = made.snapshot().inline
+    assert not inline["splits"]
+    restored = head(Growing([["0", "1"]], {"0": [[50]], "1": [[10]]}), 2, RestoredState([inline], []))
+    assert restored.watermark() == 47
+    for subtask, split, expected in ((0, "0", 50), (1, "1", 10)):  # at another parallelism each split brings its own
+        moved = head(Growing([[split]], {"0": [[50]], "1": [[10]]}), 2, RestoredState([inline], []), subtask, 2)
+        assert moved.snapshot().inline["finished"] == {split: expected}
+        assert moved.watermark() == 47
+
+
+@pytest.mark.promise("B1", "D7", "G1")
+def test_a_restored_source_starts_at_the_watermark_of_its_snapshot() -> None:
+    """Split 2 was found later, so it did not hold the watermark back; after a restore all splits are found at once."""
+    splits: dict[str, list[list[int] | None]] = {"0": [[5], [9], [20]], "1": [[8], [30]], "2": [[1]]}
+    made = head(Growing([["0", "1"], ["2"]], splits))
+    for _ in range(3):
+        made.poll(1)
+        made.watermark()
+    inline = made.snapshot().inline
+    assert inline["watermark"] == 7
+    restored = head(Growing([["0", "1", "2"]], splits), restored=RestoredState([inline], []))
+    assert restored.watermark() == 7
+    assert restored.watermark() is None
+
+
+@pytest.mark.promise("B1", "D7")
+def test_a_source_that_takes_splits_of_two_subtasks_starts_at_the_lower_watermark() -> None:
+    def of(split: str, watermark: int) -> dict[str, Any]:
+        return {"splits": {split: {"position": 0, "seen_ms": None}}, "finished": {}, "watermark": watermark}
+
+    held = RestoredState([of("0", 40), of("1", 90), of("2", 60)], [])
+    script: dict[str, list[list[int] | None]] = {str(split): [[100]] for split in range(3)}
+    assert head(Script(script), restored=held, subtask=0, of=2).watermark() == 40  # splits 0 and 2
+    assert head(Script(script), restored=held, subtask=1, of=2).watermark() == 90
+
+
+@pytest.mark.promise("B1", "D7")
+def test_an_assigning_operator_does_not_go_back_after_a_restore() -> None:
+    def restored(inline: list[dict[str, Any]], subtask: int, of: int) -> list[int]:
+        operator = AssignTimestamps(EventTimeStrategy("ts", 2))
+        operator.open(context("assign", subtask, of), RestoredState(inline, []))
+        out = Collected()
+        operator.process(pa.record_batch({"ts": [10]}), out)
+        return out.watermarks
+
+    before = AssignTimestamps(EventTimeStrategy("ts", 2))
+    before.open(context("assign"), None)
+    before.process(pa.record_batch({"ts": [50]}), Collected())
+    before.on_watermark(MAX_WATERMARK, Collected())
+    inline = before.snapshot(1).inline
+    assert inline == {"watermark": 47}
+    assert restored([inline], 0, 1) == [47]
+    two = [inline, {"watermark": 20}]
+    assert restored(two, 0, 2) == [47] and restored(two, 1, 2) == [20]
+    assert restored(two, 0, 1) == [20] and restored(two, 1, 3) == [20]  # its records may come from any of the two
 
 
 def test_a_snapshot_waits_until_the_splits_are_known() -> None:
     made = head(Growing([], {}))
     assert not made.ready and not made.idle and not made.finished
+
+
+@pytest.mark.promise("H8")
+def test_an_author_s_source_that_raises_is_named_with_its_split() -> None:
+    head = SourceHead(Script({"0": [[1]], "1": []}), SCHEMA, None)
+    head.open(context(uid="numbers"), None)
+    head._splits[1].reader._position = -5  # type: ignore[attr-defined]
+    head.poll(10)
+    with pytest.raises(
+        UserFunctionError, match=r"operator 'numbers', subtask 0, split '1', poll\(\): IndexError"
+    ) as found:
+        head.poll(10)
+    assert found.value.fault is Fault.JOB and "in poll" in found.value.raised.traceback
+
+
+@pytest.mark.promise("H8")
+def test_a_defect_of_weir_s_own_source_is_not_its_author_s_fault() -> None:
+    source = GeneratorSource(lambda numbers: {"ts": numbers}, 1, 10)
+    head = SourceHead(source, SCHEMA, None)
+    head.open(context(uid="numbers"), None)
+    head._splits[0].reader = None  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
+        head.snapshot()
+
+
+@pytest.mark.promise("H8")
+def test_a_function_of_the_author_s_inside_of_weir_s_source_is() -> None:
+    head = SourceHead(GeneratorSource(lambda numbers: 1 / 0, 1, 10), SCHEMA, None)  # type: ignore[arg-type, return-value]
+    head.open(context(uid="numbers"), None)
+    with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
+        head.poll(10)

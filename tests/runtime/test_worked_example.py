@@ -21,6 +21,7 @@ from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
+from engine.protocol.signals import MIN_WATERMARK
 from engine.runtime.deployment import Deployer, Deployment
 from engine.runtime.exchange.gate import InputGate
 from engine.runtime.subtask import Activity, Subtask, TakenSnapshot
@@ -222,6 +223,7 @@ def test_at_least_once_app1_counts_the_records_between_its_two_barriers_twice() 
 def test_without_checkpoints_what_was_counted_is_lost() -> None:
     """At most once: the sources go on where they are, and nobody remembers what was counted."""
     graph = job_graph(CheckpointingMode.EXACTLY_ONCE)
-    at = {"pages": [{"splits": {p: {"position": offset, "seen_ms": None} for p, offset in BARRIERS.items()}}]}
+    splits = {p: {"position": offset, "seen_ms": None} for p, offset in BARRIERS.items()}
+    at = {"pages": [{"splits": splits, "finished": {}, "watermark": MIN_WATERMARK}]}
     after = go_on(graph, Restored(inline=at))
     assert after == {"app0": truth()["app0"] - 8000, "app1": truth()["app1"] - 12_005}

@@ -22,7 +22,7 @@ import engine.snapshot.epoch_log as log_module
 import engine.snapshot.restore as restore_module
 from engine.connectors import table as table_module
 from engine.connectors.table import TableCommitter
-from engine.jobmaster.actions import RunOffLoop
+from engine.jobmaster.actions import Outcome, RunOffLoop
 from engine.jobmaster.master import JobMaster
 from engine.jobmaster.publisher import Publisher
 from engine.protocol import ledger
@@ -33,11 +33,11 @@ from engine.protocol.coordinator import CheckpointCoordinator, DiscardLateAck
 from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
 from engine.protocol.failures import AckOutcome
 from engine.protocol.redistribution import Distribution
-from engine.protocol.signals import MIN_WATERMARK, Barrier
+from engine.protocol.signals import Barrier
 from engine.runtime.deployment import Deployer
 from engine.runtime.exchange.channels import InputChannel
 from engine.runtime.exchange.partitioners import RebalancePartitioner
-from engine.runtime.operators.base import OperatorSnapshot, RestoredState, StatePart
+from engine.runtime.operators.base import WATERMARKS, OperatorSnapshot, RestoredState, StatePart
 from engine.runtime.operators.sink import SinkOperator
 from engine.runtime.operators.window import WindowMerge
 from engine.runtime.slot import SlotRuntime
@@ -156,7 +156,7 @@ def _snapshot_not_copied() -> Patches:
             )
 
         part = StatePart("panes", panes, tuple(self._plan.keys))
-        return OperatorSnapshot(inline={"watermark": self._watermark}, parts=(part,))
+        return OperatorSnapshot(inline={WATERMARKS: self._clock.snapshot()}, parts=(part,))
 
     return [(WindowMerge, "snapshot", snapshot)]
 
@@ -186,7 +186,7 @@ def _commit_before_publish() -> Patches:
         ref, manifest = publication.ref, publication.manifest
 
         def work() -> Any:
-            commit_epoch(self._committers, CommitPermit.issue(ref, record.generation), manifest)
+            commit_epoch(self._committers, CommitPermit.issue(ref), manifest)
             return self._epoch_log.publish(record, ref)
 
         return RunOffLoop("publish", work, self._appended)
@@ -268,6 +268,67 @@ def _checkpoint_ids_start_again() -> Patches:
     return [(CheckpointCoordinator, "__init__", again)]
 
 
+def _unreadable_record_is_a_failure() -> Patches:
+    """A record that exists and can't be read counts as not written, even if it is the writer's own."""
+
+    def append(self: EpochLog, record: LogRecord) -> Created:
+        data, path = msgspec.json.encode(record), self.paths.log_record(record.number)
+        outcome = self.store.create(path, data)
+        if outcome is not Created.EXISTS:
+            return outcome
+        return Created.CREATED if self.store.read(path) == data else Created.EXISTS
+
+    return [(EpochLog, "append", append)]
+
+
+def _builds_on_names_that_are_not_durable() -> Patches:
+    def claim(self: EpochLog, owner: str) -> Claimed | None:
+        last = self.last()
+        if last is not None and last.owner == owner:
+            return Claimed(last)
+        record = fence_after(last, owner)
+        return Claimed(record) if self.append(record) is Created.CREATED else None
+
+    return [(EpochLog, "claim", claim)]
+
+
+def _trusts_the_list_of_a_table() -> Patches:
+    """A compacted record repeats the records that a list shows, instead of those that must be there."""
+
+    def all_lines(self: TableCommitter, before: int) -> list[str]:
+        shown = set(self._store.list(f"{self._table}/_spark_metadata"))
+        every = table_module.COMPACT_EVERY
+        names = [self._record(n) for n in range(max(0, before // every * every - 1), before)]
+        texts = [self._store.read(name).decode() for name in names if name in shown]
+        return [line for text in texts for line in text.split("\n")[1:]]
+
+    return [(TableCommitter, "_all_lines", all_lines)]
+
+
+def _decides_by_the_wall_clock() -> Patches:
+    """The JobMaster takes wall time for monotonic time."""
+    on_tick = JobMaster.on_tick
+
+    def by_the_wall(self: JobMaster, now_ms: float) -> Any:
+        began = self.__dict__.setdefault("_began", now_ms - self._wall_ms())
+        return on_tick(self, self._wall_ms() + began)
+
+    return [(JobMaster, "on_tick", by_the_wall)]
+
+
+def _gives_up_on_a_full_disk() -> Patches:
+    """A commit that failed five times in a row ends the job."""
+    restored = JobMaster._restored
+
+    def impatient(self: JobMaster, manifest: Any, error: Any, now_ms: float) -> Any:
+        times = self.__dict__["_failures"] = self.__dict__.get("_failures", 0) + 1 if error is not None else 0
+        if times == 5:
+            return self._stop(Outcome.FAILED, f"the store can't be used: {error}")
+        return restored(self, manifest, error, now_ms)
+
+    return [(JobMaster, "_restored", impatient)]
+
+
 # --- sinks ---
 
 
@@ -330,7 +391,7 @@ def _watermark_not_restored() -> Patches:
 
     def forgetful(self: WindowMerge, context: Any, restored: RestoredState | None) -> None:
         opened(self, context, restored)
-        self._watermark = MIN_WATERMARK
+        self._clock = context.group_clock(None)
 
     return [(WindowMerge, "open", forgetful)]
 
@@ -361,7 +422,7 @@ def _read_files_forgotten() -> Patches:
     snapshot = SourceHead.snapshot
 
     def forgetful(self: SourceHead) -> OperatorSnapshot:
-        return OperatorSnapshot(inline={"splits": snapshot(self).inline["splits"]})
+        return OperatorSnapshot(inline={**snapshot(self).inline, "finished": {}})
 
     return [(SourceHead, "snapshot", forgetful)]
 
@@ -440,6 +501,25 @@ def _repeated_trigger_taken_twice() -> Patches:
     return [(Subtask, "trigger", trigger)]
 
 
+def _epoch_not_kept_if_its_commit_fails() -> Patches:
+    """An epoch counts among the kept ones only once it is committed (the simulator found this bug)."""
+    published = Publisher._published
+
+    def forgetful(self: Publisher, *rest: Any) -> Any:
+        actions = published(self, *rest)
+        newest = self._retained.pop()
+        self.__dict__.setdefault("_late", []).append(newest)
+        return actions
+
+    sweep = Publisher.sweep
+
+    def sweeping(self: Publisher, generation: int) -> RunOffLoop:
+        self._retained.append(self.__dict__["_late"].pop())
+        return sweep(self, generation)
+
+    return [(Publisher, "_published", forgetful), (Publisher, "sweep", sweeping)]
+
+
 def _stopped_goes_on() -> Patches:
     """Offloaded work that ends after a cancel revives a stopped JobMaster (the simulator found this bug)."""
     return [(JobMaster, "_off_loop", lambda self, name, work, done: RunOffLoop(name, work, done))]
@@ -463,39 +543,37 @@ def _rebalance_drops_the_remainder() -> Patches:
 
 
 BUGS = (
-    PlantedBug("no alignment", _no_alignment, ("ledger",), 20),
-    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 20),
-    PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 1),
-    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 157),
+    PlantedBug("no alignment", _no_alignment, ("ledger",), 2),
+    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 2),
+    PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 17),
+    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 26),
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
     PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),
-    PlantedBug("panes are not copied at the barrier", _snapshot_not_copied, ("no_duplicate", "no_loss"), 14),
-    PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 32),
+    PlantedBug("panes are not copied at the barrier", _snapshot_not_copied, ("no_duplicate", "no_loss"), 31),
+    PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 58),
     PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
     PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),
     PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 7),
-    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 90),
+    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 255),
     PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 13),
     PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 13),
     PlantedBug("an abort drops committables", _abort_drops_committables, ("ledger",), 11),
     PlantedBug("carried committables are committed twice", _carried_committed_twice, ("no_duplicate",), 27),
     PlantedBug("committables are not carried on", _committables_forgotten_at_the_next_barrier, ("ledger",), 11),
-    PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 127),
+    PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 8),
     PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 13),
     PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 567),
     PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 13),
     PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 13),
     PlantedBug("files that were read are forgotten", _read_files_forgotten, ("ledger",), 2),
     PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 32),
-    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 225),
-    PlantedBug(
-        "a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 1790
-    ),
-    PlantedBug("a stopped JobMaster goes on", _stopped_goes_on, ("stopped",), 26),
+    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 66),
+    PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 516),
+    PlantedBug("a stopped JobMaster goes on", _stopped_goes_on, ("stopped",), 314),
     PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 6),
-    PlantedBug("a split list goes to everyone", _split_list_goes_to_everyone, ("no_duplicate",), 13),
-    PlantedBug("a united list is split", _united_list_is_split, ("operator_state",), 13),
+    PlantedBug("a split list goes to everyone", _split_list_goes_to_everyone, ("no_duplicate",), 79),
+    PlantedBug("a united list is split", _united_list_is_split, ("operator_state",), 79),
     PlantedBug("broadcast state is not restored", _broadcast_state_not_restored, ("broadcast_state",), 261),
     PlantedBug(
         "operator state is not copied at the barrier",
@@ -503,6 +581,12 @@ BUGS = (
         ("broadcast_state", "operator_state", "no_duplicate"),
         261,
     ),
+    PlantedBug("an unreadable record is a failure", _unreadable_record_is_a_failure, ("durable", "log"), 719),
+    PlantedBug("a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log",), 640),
+    PlantedBug("a compacted record repeats what a list shows", _trusts_the_list_of_a_table, ("commit",), 99),
+    PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 429),
+    PlantedBug("a full disk ends the job", _gives_up_on_a_full_disk, ("finishes",), 259),
+    PlantedBug("an epoch whose commit failed is not kept", _epoch_not_kept_if_its_commit_fails, ("retained",), 524),
     PlantedBug("rebalance drops the remainder", _rebalance_drops_the_remainder, ("no_loss",), 170),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -87,7 +87,7 @@ class SlotProcess(Process):
         self._link = Link(cluster.world, self, incarnation.master, cluster.network.faults, cluster.pace.network)
         incarnation.links[self.session] = self._link
         cluster.network.addresses[self.name] = self
-        execution = cluster.execution()
+        execution = cluster.execution(incarnation.number)
         self.runtime = SlotRuntime(
             execution.plan,
             cluster.paths,
@@ -223,7 +223,7 @@ class MasterProcess(Process):
         super().__init__(cluster.world, f"{incarnation.name}.master")
         self._incarnation = incarnation
         self._tick_at_ms: float | None = None
-        execution = cluster.execution()
+        execution = cluster.execution(incarnation.number)
         view = StoreView(cluster.store, self)
         log = EpochLog(view, cluster.paths)
         committers = {uid: sink.committer(view, cluster.paths) for uid, sink in execution.graph.sinks}
@@ -347,12 +347,13 @@ class Incarnation:
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.cluster = cluster
+        self.number = number
         self.name = f"m{number}"
         self.links: dict[str, Link] = {}
         self.slots: list[SlotProcess] = []
         self._count = 0
         self.master = MasterProcess(self)
-        for _ in range(cluster.slots):
+        for _ in range(cluster.execution(number).slots):
             self._start_slot(cluster.world.delay(cluster.pace.start / 2))
 
     def _start_slot(self, delay_ms: float) -> None:
@@ -412,11 +413,13 @@ class Cluster:
         self._checker = checker
         self._checkpoints = checkpoints
         self._graphs = 0
-        self.slots = ExecutionGraph(graph_of(spec, 0, checkpoints)).slots
 
-    def execution(self) -> ExecutionGraph:
+    def execution(self, incarnation: int = 1) -> ExecutionGraph:
         self._graphs += 1
-        return ExecutionGraph(graph_of(self.spec, self._graphs, self._checkpoints))
+        spec = self.spec
+        if incarnation > 1 and spec.rescaled is not None:
+            spec = replace(spec, parallelism=spec.rescaled)
+        return ExecutionGraph(graph_of(spec, self._graphs, self._checkpoints))
 
     def start(self) -> None:
         self.incarnations.append(Incarnation(self, len(self.incarnations) + 1))
@@ -424,6 +427,13 @@ class Cluster:
     @property
     def running(self) -> list[Incarnation]:
         return [i for i in self.incarnations if i.master.alive and i.master.outcome is None]
+
+    def host_dies(self) -> None:
+        """Ends all processes at once; the store forgets what is not durable."""
+        for incarnation in self.incarnations:
+            for process in (incarnation.master, *incarnation.slots):
+                self.world.kill(process, "host dies")
+        self.store.host_crashed()
 
     def stopped(self, master: MasterProcess) -> None:
         if master.outcome is Outcome.FAILED:

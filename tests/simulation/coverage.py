@@ -12,9 +12,10 @@ from engine.protocol.alignment.aligner import BarrierAligner, BarrierOutcome, Su
 from engine.protocol.alignment.tracked import TrackedBarriers
 from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
 from tests.simulation.cluster import CREDIT
-from tests.simulation.faults import BLOWS, HANGS, OVER_BUDGET
+from tests.simulation.faults import BLOWS, RARE_BLOWS
 from tests.simulation.jobs import EXCHANGES, OPERATOR_STATE
 from tests.simulation.ports import FRAME_LOST, FRAME_TWICE
+from tests.simulation.store import EXISTS_OURS, NAME_FORGOTTEN, PARTIAL_LIST
 
 
 class WatchedAligner:
@@ -113,7 +114,10 @@ EXPECTED = (
     *(f"store: an unsynced file {fate}" for fate in ("survives", "is torn", "is lost")),
     *(f"store: {call} fails" for call in ("write", "sync", "create", "read", "list", "delete")),
     "store: a failed fsync ends the process",
-    *(f"fault: {blow}" for blow in (*BLOWS, OVER_BUDGET, HANGS)),
+    EXISTS_OURS,
+    PARTIAL_LIST,
+    NAME_FORGOTTEN,
+    *(f"fault: {blow}" for blow in (*BLOWS, *(blow for blow, _ in RARE_BLOWS))),
     *(f"exchange: {name}" for name in (*EXCHANGES, "own slots")),
     *(f"operator state: {kind}" for kind in OPERATOR_STATE),
     "source: a folder that fills",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -53,11 +54,14 @@ BLOWS = (
     "cancel",
 )
 OVER_BUDGET = "slot is over budget"
+HOST_DIES, DISK_FULL, CLOCK_JUMPS = "host dies", "disk is full", "wall clock jumps"
 HANGS = "task thread hangs"
+RARE_BLOWS = ((OVER_BUDGET, 0.03), (HOST_DIES, 0.06), (DISK_FULL, 0.03), (CLOCK_JUMPS, 0.05), (HANGS, 0.06))
+"""Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
 
 
-DOOMS = ("", "", "", "control", "write", "sync", "sync", "create", "created", "created", "read", "delete", "frame")
+DOOMS = ("", "", "", "control", "write", "sync", "sync", "create", "linked", "created", "read", "delete", "frame")
 """Where a process dies in a step: at the nth call of this port; empty: of any port."""
 
 
@@ -108,16 +112,31 @@ def draw_plan(seed: int) -> Plan:
     )
     count = random.choice((0, 1, 1, 1, 2, 2, 3, 4))
     blows = sorted((random.random() * STORM_MS, random.choices(BLOWS, _WEIGHTS)[0]) for _ in range(count))
-    apart = Random(f"budget {seed}")  # a generator of its own keeps the other draws of the seed unchanged
-    if apart.random() < 0.03:
-        blows = sorted([*blows, (apart.random() * STORM_MS, OVER_BUDGET)])
-    hangs = Random(f"hangs {seed}")
-    if hangs.random() < 0.06:
-        blows = sorted([*blows, (hangs.random() * STORM_MS, HANGS)])
+    blows = sorted([*blows, *_rare_blows(seed)])
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
+    store = _odd_answers(store, Random(f"answers {seed}"))
     return Plan(spec, checkpoints, pace, store, network, tuple(blows), user_fault, STORM_MS, pauses, roll_bytes)
+
+
+def _rare_blows(seed: int) -> Iterator[tuple[float, str]]:
+    """Draws each rare blow with a generator of its own, so that a new one leaves the other draws unchanged."""
+    for blow, share in RARE_BLOWS:
+        apart = Random({OVER_BUDGET: f"budget {seed}", HANGS: f"hangs {seed}"}.get(blow, f"{blow} {seed}"))
+        if apart.random() < share:
+            yield apart.random() * STORM_MS, blow
+
+
+def _odd_answers(store: StoreFaults, random: Random) -> StoreFaults:
+    """Draws answers of the store that are true and easily misunderstood."""
+    if random.random() < 0.12:
+        store = replace(store, exists_ours=random.choice((0.1, 0.4)))
+    if random.random() < 0.15:
+        store = replace(store, partial_list=random.choice((0.3, 0.8)))
+    if random.random() < 0.06:
+        store = replace(store, unknown=max(store.unknown, 0.3), name_lost=0.6)
+    return store
 
 
 def _rewired(spec: JobSpec, random: Random) -> JobSpec:
@@ -172,6 +191,13 @@ class Storm:
                 master.sleep(random.choice((20, 60, 120)))
             case "checkpoint by hand":
                 world.after(0.0, master, "checkpoint by hand", master.trigger)
+            case "host dies":
+                self._cluster.host_dies()
+            case "disk is full":
+                self._cluster.store.full_until_ms = world.now_ms + random.choice((100, 300, 600))
+            case "wall clock jumps":
+                process = random.choice([master, *incarnation.slots])
+                process.wall_skew_ms += random.choice((-3_600_000, -2_000, 2_000, 3_600_000))
             case "cancel":
                 world.after(0.0, master, "cancel", master.cancel)
 

@@ -21,32 +21,40 @@ LOOK_MS = 4
 
 
 class Folder(Source):
-    """File f holds the records f, f + FILES, f + 2 * FILES, …"""
+    """Of n files, file f holds the records f, f + n, f + 2 * n, …; it appears after `turns[f] * every_ms`."""
 
     open_splits = 2
 
-    def __init__(self, make: Callable[[np.ndarray], Columns], rows: int) -> None:
-        self._records = GeneratorSource(make, splits=FILES, rows=rows)
+    def __init__(
+        self,
+        make: Callable[[np.ndarray], Columns],
+        rows: int,
+        turns: Sequence[int] = range(FILES),
+        every_ms: int = EVERY_MS,
+    ) -> None:
+        self._records = GeneratorSource(make, splits=len(turns), rows=rows)
+        self._put_ms = [turn * every_ms for turn in turns]
 
     def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
-        return _Filling(context, known)
+        return _Filling(context, known, self._put_ms)
 
     def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
         return self._records.reader(file_of(split), position, context)
 
 
 class _Filling(Watched):
-    def __init__(self, context: SourceContext, known: Sequence[str]) -> None:
-        self._own = sum(owner(str(file), context.parallelism) == context.subtask for file in range(FILES))
-        super().__init__(context, known, lambda: _put_until(context.clock.now_ms()), LOOK_MS)
+    def __init__(self, context: SourceContext, known: Sequence[str], put_ms: Sequence[int]) -> None:
+        self._own = sum(owner(str(file), context.parallelism) == context.subtask for file in range(len(put_ms)))
+
+        def put_until_now() -> list[FileSplit]:
+            now_ms = context.clock.now_ms()
+            return [FileSplit(str(file), 1, put) for file, put in enumerate(put_ms) if put <= now_ms]
+
+        super().__init__(context, known, put_until_now, LOOK_MS)
 
     @property
     def finished(self) -> bool:
         return self.ready and len(self._paths) == self._own and not self._found
-
-
-def _put_until(now_ms: float) -> list[FileSplit]:
-    return [FileSplit(str(file), 1, file) for file in range(FILES) if file * EVERY_MS <= now_ms]
 
 
 def file_of(split: str) -> str:

@@ -53,7 +53,7 @@ class BackChecker(Checker):
     """
 
     def __init__(self, store: SimStore, plan: Plan, job: str) -> None:
-        super().__init__(store, plan.spec, plan.checkpoints.mode, job)
+        super().__init__(store, plan.spec, plan.checkpoints, job)
         self.history: dict[int, tuple[Manifest, Seen, dict[str, int]]] = {}
         self._hidden: dict[int, set[str]] = {}  # by the epoch of the rewind: the files that it hides
         self._before: dict[int, int] = {}  # by the epoch of a rewind: the epoch before it
@@ -110,6 +110,7 @@ class BackChecker(Checker):
 
     def _went_back(self, record: LogRecord) -> None:
         manifest, before = self._read(record), len(self.epochs)
+        self._watermarks, self._latest = {}, {}  # event time goes back with the state
         if self.visible < before:
             raise Violation("commit", f"epoch {manifest.epoch} is published before epoch {before} is committed")
         target = self.target_of(manifest)

@@ -4,8 +4,10 @@ log        records have no gaps; a fence adds one generation, an epoch record ke
 one_owner  a generation has one owner, and only it publishes
 epochs     epoch numbers have no gaps; checkpoint numbers increase
 durable    every file of a published epoch is synced and has its checksum; no process deletes it while it is needed
+retained   the state of the newest epochs is kept, as many as the job wants
 commit     readers see exactly the files of the published epochs 1..n
 ledger     the equations of every published manifest hold; the checker computes them again
+watermarks the watermark of no key group falls from one epoch to the next, nor does the latest event time of a source
 no_loss, no_duplicate, no_phantom, keys, state, operator_state, broadcast_state, no_reopened_window, exact_result
            the oracle (jobs.py) checks these at every epoch
 """
@@ -20,19 +22,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.protocol.config import CheckpointingMode
+from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.epoch_records import LogRecord, RecordKind
 from engine.protocol.manifest import Manifest
 from engine.snapshot.statefile import checksum
 from engine.state.key_hash import hash_columns
 from tests.simulation.folder import file_of
-from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen, all_positions
+from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen, all_positions, digest_of, numbers
 from tests.simulation.store import SimStore
 from tests.simulation.world import Violation
 
 
 class Checker:
-    def __init__(self, store: SimStore, spec: JobSpec, mode: CheckpointingMode, job: str = "job") -> None:
+    def __init__(self, store: SimStore, spec: JobSpec, checkpoints: CheckpointConfig, job: str = "job") -> None:
+        mode = checkpoints.mode
         self._job = job
         self.epochs: list[Manifest] = []
         self.records: list[LogRecord] = []
@@ -40,12 +43,17 @@ class Checker:
         self._store = store
         self._spec = spec
         self._mode = mode
+        self._retained = checkpoints.retained
         self._oracle = Oracle(spec, mode)
         self._seen = Seen({table: [] for table in spec.tables})
         self._digests: dict[str, int] = dict.fromkeys(spec.tables, 0)
         self._published_files: set[str] = set()
+        self._manifests: dict[int, str] = {}
         self._owners: set[str] = set()
         self._committed: dict[str, int] = dict.fromkeys(spec.tables, 0)
+        self._watermarks: dict[tuple[str, int], int] = {}  # by operator and key group
+        self._latest: dict[str, int] = {}  # by split: the latest event time
+        self.uneven_ms: list[float] = []  # when epochs were published in which key groups of one operator differ
         store.on_created = self._created
         store.on_deleted = self._deleted
 
@@ -58,14 +66,13 @@ class Checker:
             self._committed_epoch(path, data)
 
     def _deleted(self, path: str) -> None:
-        newest = self.epochs[-1] if self.epochs else None
         if path in self._published_files or path.startswith(f"{self._job}/log/") or "/_spark_metadata/" in path:
             raise Violation("durable", f"{path} was published and is deleted")
-        if newest is None:
-            return
-        needed = {file.path for subtask in newest.subtasks for file in subtask.files}
-        if path in needed or path == self.records[-1].newest.path:  # type: ignore[union-attr]
-            raise Violation("durable", f"{path} of the newest epoch {newest.epoch} is deleted")
+        for manifest in self.epochs[-self._retained :]:
+            needed = {file.path for subtask in manifest.subtasks for file in subtask.files}
+            if path in needed or path == self._manifests.get(manifest.epoch):
+                newest = manifest is self.epochs[-1]
+                raise Violation("durable" if newest else "retained", f"{path} of epoch {manifest.epoch} is deleted")
 
     # --- the log ---
 
@@ -119,7 +126,9 @@ class Checker:
                     self._seen.held += [tuple(record.values()) for record in records]
         self._publish_rows(manifest)
         self._check_ledger(manifest)
+        self._check_watermarks(manifest)
         self.epochs.append(manifest)
+        self._manifests[manifest.epoch] = ref.path
         self._oracle.check_cut(self._seen)
 
     def _durable(self, path: str, expected: str | None) -> bytes:
@@ -174,6 +183,10 @@ class Checker:
             raise Violation(
                 "ledger", f"epoch {manifest.epoch}: {ledger.get('source:source', 0)} rows read, positions {read}"
             )
+        if ledger.get("digest:source:source", 0) != digest_of(
+            self._spec, numbers(self._spec.splits, self._seen.positions)
+        ):
+            raise Violation("ledger", f"epoch {manifest.epoch}: other records were read than the positions say")
         for table, rows in self._seen.tables.items():
             if ledger.get(f"sink:{table}", 0) != len(rows):
                 raise Violation(
@@ -184,6 +197,26 @@ class Checker:
                 raise Violation(
                     "ledger", f"epoch {manifest.epoch}: the rows in {table} do not have the digest of the ledger"
                 )
+
+    # --- event time ---
+
+    def _check_watermarks(self, manifest: Manifest) -> None:
+        now: dict[tuple[str, int], int] = {}
+        latest: dict[str, int] = {}
+        for state in manifest.subtasks:
+            for uid, inline in state.inline.items():
+                for start, end, watermark in inline.get("watermarks", ()):
+                    now |= dict.fromkeys(((uid, group) for group in range(start, end)), watermark)
+                ended = inline.get("finished", {})
+                seen = {split: held["seen_ms"] for split, held in inline.get("splits", {}).items()} | ended
+                latest |= {f"{uid}/{split}": time for split, time in seen.items() if time is not None}
+        for what, before, after in (("key group", self._watermarks, now), ("split", self._latest, latest)):
+            for of, time in before.items():
+                if after.get(of, time - 1) < time:
+                    raise Violation("watermarks", f"epoch {manifest.epoch}: {what} {of}: {after.get(of)} after {time}")
+        self._watermarks, self._latest = now, latest
+        if any(len({mark for (uid, _), mark in now.items() if uid == of}) > 1 for of in {uid for uid, _ in now}):
+            self.uneven_ms.append(self._store.world.now_ms)
 
     # --- the tables, as a reader sees them ---
 
@@ -251,7 +284,9 @@ class Checker:
             for uid, inline in state.inline.items():
                 if uid == "source" and self._spec.folder:  # it is random which files are closed already
                     continue
-                result.setdefault(uid, []).append(json.dumps(inline, sort_keys=True))
+                # How far a source's watermark has come depends on the order in which its splits were read.
+                kept = {name: value for name, value in inline.items() if name != "watermark"}
+                result.setdefault(uid, []).append(json.dumps(kept, sort_keys=True))
         return {name: sorted(rows, key=repr) for name, rows in result.items()}
 
     def final_rows(self) -> dict[str, Rows]:

@@ -7,7 +7,7 @@ a manifest exactly which records an epoch must contain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -40,7 +40,9 @@ from engine.api import (
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
 from engine.core.functions import Row
+from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph
+from engine.state.key_hash import hash_columns
 from tests.simulation.folder import Folder
 from tests.simulation.world import Violation
 
@@ -49,6 +51,11 @@ STEP_MS = 16
 JITTER_MS = 30
 WINDOW_MS = 160
 LATE_MS = 300
+IDLE_FILES, IDLE_EVERY_MS = 8, 3
+IDLE_TURNS = (0, 2, 4, 6, 1, 3, 5, 7)
+"""The order in which the files of the kind "idle" appear: those of two subtasks (0 to 3 and 4 to 7) take turns."""
+IDLE_ORDER = np.array([2, 4, 6, 7, 0, 1, 3, 5])
+"""The place of each of these files in time: the second subtask is behind the first."""
 RESTART = ExponentialDelay(initial_ms=4, max_ms=30, multiplier=1.5)
 
 Rows = list[tuple[Any, ...]]
@@ -58,10 +65,12 @@ Rows = list[tuple[Any, ...]]
 class JobSpec:
     """Describes one job.
 
-    `kind`: windows (no record is late), late (some are), process (two tables), reduce, copy (one vertex), buffered
-    (operator list state, split and union), rules (two inputs, broadcast and keyed state).
+    `kind`: windows (no record is late), late (some are), idle (late ones, in files that follow each other in time and
+    appear out of order, so that sources are idle at different times), process (two tables), reduce, copy (one vertex),
+    buffered (operator list state, split and union), rules (two inputs, broadcast and keyed state).
     `exchange`: the exchange behind the source; empty: none. `own_slots`: the operators behind the exchange are in a
     slot sharing group of their own. `folder`: the source finds its splits while it runs, and is idle in between.
+    `rescaled`: the parallelism of every JobMaster after the first, if it differs.
     """
 
     kind: str
@@ -73,6 +82,7 @@ class JobSpec:
     exchange: str = ""
     own_slots: bool = False
     folder: bool = False
+    rescaled: int | None = None
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -84,6 +94,7 @@ class JobSpec:
         return self.parallelism if self.exchange == "broadcast" else 1
 
 
+WINDOWED = ("windows", "late", "idle")
 OPERATOR_STATE = ("buffered", "rules")
 FOLDER_KINDS = ("late", "process", "reduce", "copy", *OPERATOR_STATE)
 """Not "windows": a file that appears late holds late records, and that kind has none."""
@@ -94,11 +105,20 @@ EXCHANGES = ("forward", "shuffle", "rebalance", "rescale", "broadcast", "global_
 
 
 def _columns(spec: JobSpec, n: np.ndarray) -> dict[str, Any]:
-    stamps = BASE_MS + n * STEP_MS + (n * 2_654_435_761 >> 7) % JITTER_MS
+    step = IDLE_ORDER[n % IDLE_FILES] * (spec.rows // IDLE_FILES) + n // IDLE_FILES if spec.kind == "idle" else n
+    stamps = BASE_MS + step * STEP_MS + (n * 2_654_435_761 >> 7) % JITTER_MS
     if spec.kind == "late":
         stamps = np.where(n % 5 == 4, stamps - LATE_MS, stamps)
     keys = np.array([f"k{i}" for i in range(spec.keys)])[n * 7 % spec.keys]
     return {"n": n, "key": pa.array(keys.tolist(), pa.string()), "v": n % 10 + 1, "ts": stamps * 1000}
+
+
+def digest_of(spec: JobSpec, of: Sequence[int]) -> int:
+    """Returns the digest of these records at the source."""
+    if not of:
+        return 0
+    hashes = hash_columns([pa.array(column) for column in _columns(spec, np.array(of)).values()])
+    return int(np.add.reduce(hashes))
 
 
 def key_of(spec: JobSpec, n: int) -> str:
@@ -110,7 +130,10 @@ def value_of(n: int) -> int:
 
 
 def stamp_of(spec: JobSpec, n: int) -> int:
-    stamp = BASE_MS + n * STEP_MS + (n * 2_654_435_761 >> 7) % JITTER_MS
+    step = n
+    if spec.kind == "idle":
+        step = int(IDLE_ORDER[n % IDLE_FILES]) * (spec.rows // IDLE_FILES) + n // IDLE_FILES
+    stamp = BASE_MS + step * STEP_MS + (n * 2_654_435_761 >> 7) % JITTER_MS
     return stamp - LATE_MS if spec.kind == "late" and n % 5 == 4 else stamp
 
 
@@ -221,12 +244,18 @@ def _placed(spec: JobSpec, stream: DataStream) -> DataStream:
     return stream.slot_sharing_group("own") if spec.own_slots else stream
 
 
+def _source(spec: JobSpec, make: Callable[[np.ndarray], Columns]) -> Source:
+    if spec.kind == "idle":
+        return Folder(make, spec.rows, IDLE_TURNS, IDLE_EVERY_MS)
+    return Folder(make, spec.rows) if spec.folder else GeneratorSource(make, splits=spec.splits, rows=spec.rows)
+
+
 def _define(spec: JobSpec, env: StreamEnvironment) -> None:
     def make(n: np.ndarray) -> Columns:
         return _columns(spec, n)
 
-    source = Folder(make, spec.rows) if spec.folder else GeneratorSource(make, splits=spec.splits, rows=spec.rows)
-    stream = env.from_source(source, schema="n long, key string, v long, ts timestamp", uid="source")
+    source = _source(spec, make)
+    stream = env.from_source(source, schema="n long, key string, v long, ts timestamp", uid="source", digest=True)
     if spec.kind in ("process", "reduce", "copy", *OPERATOR_STATE):
         tagged = _placed(spec, _exchanged(spec, stream).map(Tag(), schema="n long, key string, v long"))
     if spec.kind == "process":
@@ -302,7 +331,7 @@ class Oracle:
     def check_cut(self, seen: Seen) -> None:
         """Checks that the published rows are exactly the results of the records below the sources' positions."""
         due = numbers(self.spec.splits, seen.positions) * self.spec.copies
-        if self.spec.kind in ("windows", "late"):
+        if self.spec.kind in WINDOWED:
             self._windows_unique(seen.tables["out"])
             self._accounted(len(due), seen)
             return
@@ -322,7 +351,7 @@ class Oracle:
             if found != everything.get(source, {}):
                 raise Violation("no_loss", f"finished at {found} of {everything[source]} of {source}")
         self.check_cut(seen)
-        if self.spec.kind in ("windows", "late"):
+        if self.spec.kind in WINDOWED:
             self._final_windows(seen)
 
     # --- per record ---

@@ -1,4 +1,9 @@
-"""A store in memory. Only synced files surely survive a crash, and the outcome of a create may be unknown."""
+"""A store in memory. Only synced files surely survive a crash, and the outcome of a create may be unknown.
+
+The name of a created file is visible at once, and durable only when its directory is synced: by the create that made
+it, by any later create or sync there, or by luck. Until then a crash of the host forgets it. A directory forgets the
+newest of its names first, as a file system with a journal does.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,11 @@ from engine.protocol.epoch_records import Created
 from engine.store.memory import listed
 from tests.simulation.world import Process, World
 
+RECENT_MS = 40.0
+EXISTS_OURS = "store: create EXISTS, ours"
+PARTIAL_LIST = "store: a list lacks new files"
+NAME_FORGOTTEN = "store: a name that was not durable is forgotten"
+
 
 @dataclass(frozen=True)
 class StoreFaults:
@@ -20,6 +30,12 @@ class StoreFaults:
     error: float = 0.0
     unknown: float = 0.0
     sync_failed: float = 0.0
+    exists_ours: float = 0.0
+    """A create makes the file and answers EXISTS: its request was sent twice, as NFS does. The next read may fail."""
+    partial_list: float = 0.0
+    """A list leaves out some of the files that were made a moment ago."""
+    name_lost: float = 0.0
+    """After a create with an unknown outcome the store's host crashes, and the processes go on."""
 
 
 class SimStore:
@@ -30,31 +46,64 @@ class SimStore:
         self.faults = faults
         self.durable: dict[str, bytes] = {}
         self.cached: dict[str, tuple[bytes, Process]] = {}
+        self.unnamed: dict[str, bytes] = {}  # durable content under names that are visible, and not durable yet
+        self.full_until_ms = 0.0
+        self._made_ms: dict[str, float] = {}
         self.on_created: Callable[[str, bytes], None] = lambda path, data: None
         self.on_deleted: Callable[[str], None] = lambda path: None
 
     def content(self, path: str) -> bytes | None:
         cached = self.cached.get(path)
-        return cached[0] if cached is not None else self.durable.get(path)
+        return cached[0] if cached is not None else self.unnamed.get(path, self.durable.get(path))
 
     def all(self) -> set[str]:
-        return {*self.durable, *self.cached}
+        return {*self.durable, *self.cached, *self.unnamed}
+
+    def recent(self, path: str) -> bool:
+        return self.world.now_ms - self._made_ms.get(path, 0.0) < RECENT_MS
+
+    def write(self, path: str, data: bytes, process: Process) -> None:
+        if self.content(path) is None:
+            self._made_ms[path] = self.world.now_ms
+        self.cached[path] = (data, process)
 
     def below(self, path: str) -> list[str]:
         return sorted(found for found in self.all() if found.startswith(path + "/"))
 
-    def make(self, path: str, data: bytes) -> Created:
+    def link(self, path: str, data: bytes) -> Created:
+        """Makes a file visible, if there is none. Its name is durable once its directory is synced."""
         if self.content(path) is not None:
             return Created.EXISTS
-        self.durable[path] = data
+        self.unnamed[path] = data
+        self._made_ms[path] = self.world.now_ms
         self.world.log(f"  created {path} {zlib.crc32(data):08x}")
-        self.on_created(path, data)
         return Created.CREATED
+
+    def sync_directory(self, path: str) -> None:
+        """Makes the names in the directory of this file durable."""
+        directory = path.rsplit("/", 1)[0]
+        for name in [name for name in self.unnamed if name.rsplit("/", 1)[0] == directory]:
+            self._named(name)
+
+    def _named(self, path: str) -> None:
+        self.durable[path] = self.unnamed.pop(path)
+        self.on_created(path, self.durable[path])
 
     def host_crashed(self) -> None:
         """Called when every process has died with its host."""
         for writer in {id(writer): writer for _, writer in self.cached.values()}.values():
             self.forget(writer)
+        self.forget_names()
+
+    def forget_names(self) -> None:
+        """Called when the store's host has crashed: names that are not durable may be gone."""
+        kept = self.world.random.randrange(len(self.unnamed) + 1)
+        for path in list(self.unnamed)[:kept]:
+            self._named(path)
+        for path in list(self.unnamed):
+            del self.unnamed[path]
+            self.world.hits.add(NAME_FORGOTTEN)
+            self.world.log(f"  forgotten {path}")
 
     def forget(self, process: Process) -> None:
         """Called when a process has died: each file that it had not synced survives, is lost, or is torn."""
@@ -74,6 +123,7 @@ class StoreView:
     def __init__(self, store: SimStore, process: Process) -> None:
         self._store = store
         self._process = process
+        self._unreadable = ""  # the next read of this file fails
 
     def _begin(self, what: str, path: str) -> None:
         if path or what != "list":
@@ -83,10 +133,12 @@ class StoreView:
         if self._store.world.chance(self._store.faults.error):
             self._store.world.hits.add(f"store: {what} fails")
             raise StoreError(f"simulated: can't {what} {path}")
+        if what in ("write", "create") and self._store.world.now_ms < self._store.full_until_ms:
+            raise StoreError(f"simulated: can't {what} {path}: no space left")
 
     def write(self, path: str, data: bytes) -> None:
         self._begin("write", path)
-        self._store.cached[path] = (data, self._process)
+        self._store.write(path, data, self._process)
         self._store.world.log(f"  wrote {path} {zlib.crc32(data):08x}")
 
     def sync(self, paths: list[str]) -> None:
@@ -99,7 +151,9 @@ class StoreView:
             if data is None:
                 raise StoreError(f"can't open {path} to sync it: it is gone")
             store.cached.pop(path, None)
-            store.durable[path] = data
+            if path not in store.unnamed:
+                store.durable[path] = data
+            store.sync_directory(path)
             store.world.log(f"  synced {path}")
 
     def create(self, path: str, data: bytes) -> Created:
@@ -109,19 +163,30 @@ class StoreView:
             fate = world.random.randrange(3)
             world.hits.add(f"store: create UNKNOWN, {('applied', 'not applied', 'applied late')[fate]}")
             if fate == 0:
-                store.make(path, data)
+                store.link(path, data)
+                if world.chance(store.faults.name_lost):
+                    world.after(25 * world.random.random(), None, "the store's host crashes", store.forget_names)
             elif fate == 2:
                 world.after(
-                    world.random.random() * 60, None, f"late create {path}", lambda: _ignore(store.make(path, data))
+                    world.random.random() * 60, None, f"late create {path}", lambda: _ignore(store.link(path, data))
                 )
             return Created.UNKNOWN
-        outcome = store.make(path, data)
+        outcome = store.link(path, data)
+        self._process.touch("linked")  # the process may die before the name is durable
+        store.sync_directory(path)
         world.hits.add(f"store: create {outcome.name}")
         self._process.touch("created")  # the process may die before it gets the answer
+        if outcome is Created.CREATED and world.chance(store.faults.exists_ours):
+            world.hits.add(EXISTS_OURS)
+            self._unreadable = path if world.random.random() < 0.5 else ""
+            return Created.EXISTS
         return outcome
 
     def read(self, path: str) -> bytes:
         self._begin("read", path)
+        if path == self._unreadable:
+            self._unreadable = ""
+            raise StoreError(f"simulated: can't read {path}")
         data = self._store.content(path)
         if data is None:
             raise FileNotFoundError(path)
@@ -129,7 +194,14 @@ class StoreView:
 
     def list(self, prefix: str) -> list[str]:
         self._begin("list", prefix)
-        return listed(self._store.all(), prefix)
+        store, world = self._store, self._store.world
+        paths = listed(store.all(), prefix)
+        if not world.chance(store.faults.partial_list):
+            return paths
+        seen = [path for path in paths if not store.recent(path) or world.random.random() < 0.3]
+        if len(seen) < len(paths):
+            world.hits.add(PARTIAL_LIST)
+        return seen
 
     def delete(self, path: str) -> None:
         self._begin("delete", path)
@@ -137,8 +209,8 @@ class StoreView:
         for found in [path, *store.below(path)]:
             if store.content(found) is not None:
                 store.on_deleted(found)
-                store.cached.pop(found, None)
-                store.durable.pop(found, None)
+                for files in (store.cached, store.unnamed, store.durable):
+                    files.pop(found, None)  # type: ignore[attr-defined]
                 store.world.log(f"  deleted {found}")
 
     def uri(self, path: str) -> str:

@@ -19,7 +19,7 @@ from engine.snapshot import rewind
 from tests.simulation.going_back import run_back
 
 SEEDS = 300
-CHUNK = 50
+CHUNK = 100
 
 
 @pytest.mark.promise("D11", "F2", "G1")

@@ -164,7 +164,7 @@ class ChangingCluster(Cluster):
 
     version: Version
 
-    def execution(self) -> ExecutionGraph:
+    def execution(self, incarnation: int = 1) -> ExecutionGraph:
         return ExecutionGraph(self.version.graph(self.spec, self._checkpoints))
 
     def become(self, version: Version) -> None:

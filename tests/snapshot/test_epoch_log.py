@@ -167,6 +167,57 @@ def test_epochs_are_listed_newest_first_without_the_fences_between_them(log: Epo
     assert [found.epoch for found in log.epochs()] == [2, 1]
 
 
+class _StaleList(MemoryStore):
+    """A store whose lists lack everything newer than `shown` files."""
+
+    shown = 0
+
+    def list(self, prefix: str) -> list[str]:
+        return super().list(prefix)[: self.shown]
+
+
+@pytest.mark.promise("F2")
+@pytest.mark.parametrize("shown", range(5))
+def test_a_list_that_lacks_the_newest_records_changes_nothing(shown: int) -> None:
+    log = EpochLog(store := _StaleList(), JobPaths("job"))
+    store.shown = 9
+    for epoch in (1, 2):
+        claimed = log.claim(f"owner {epoch}")
+        assert claimed is not None
+        log.publish(claimed.record, ref(epoch, epoch))
+    store.shown = shown
+    last = log.last()
+    assert last is not None and last.number == 4 and [found.epoch for found in log.epochs()] == [2, 1]
+    claimed = log.claim("next")
+    assert claimed is not None and claimed.record.number == 5
+
+
+def test_a_list_that_shows_a_record_which_the_store_has_forgotten_changes_nothing() -> None:
+    log = EpochLog(store := MemoryStore(), JobPaths("job"))
+    claimed = log.claim("a")
+    assert claimed is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "list", lambda prefix: [log.paths.log_record(n) for n in (1, 2, 3)])
+        assert log.last() == claimed.record
+
+
+@pytest.mark.promise("F2")
+def test_a_claim_makes_the_record_that_it_builds_on_durable_first() -> None:
+    """A visible record may have a name that is not durable; a repeated create syncs it, or makes it again."""
+    log = EpochLog(store := MemoryStore(), JobPaths("job"))
+    store.answers = [(Created.UNKNOWN, True)]  # visible, and nobody knows whether it is durable
+    assert log.claim("me") is None
+    created: list[str] = []
+    real = store.create
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "create", lambda path, data: (created.append(path), real(path, data))[1])
+        claimed = log.claim("me")
+        assert claimed is not None and claimed.record.number == 1 and created == [log.paths.log_record(1)]
+        store.answers = [(Created.UNKNOWN, False)]
+        assert log.claim("other") is None, "it is not known whether the last record is durable"
+    assert store.list("job/log") == [log.paths.log_record(1)]
+
+
 def _raising(error: Exception) -> Callable[..., bytes]:
     def read(*_: object) -> bytes:
         raise error

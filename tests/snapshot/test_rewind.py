@@ -47,7 +47,7 @@ def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
     for committer in committers(log).values():
         committer.claim(last.job_id)
     if last.newest is not None:
-        commit_epoch(committers(log), CommitPermit.issue(last.newest, 1), log.read_manifest(last.newest))
+        commit_epoch(committers(log), CommitPermit.issue(last.newest), log.read_manifest(last.newest))
     epoch, checkpoint = (last.newest.epoch if last.newest else 0) + 1, last.next_checkpoint
     attempt = AttemptId(last.generation, 1)
     path = log.paths.state_file(attempt, checkpoint, "sum", SUBTASK, "state")
@@ -62,7 +62,7 @@ def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
     record = log.publish(last, ref)
     assert record is not None
     if commit:
-        commit_epoch(committers(log), CommitPermit.issue(ref, 1), manifest)
+        commit_epoch(committers(log), CommitPermit.issue(ref), manifest)
     return epoch
 
 

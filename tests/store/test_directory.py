@@ -1,5 +1,6 @@
 """DirectoryStore on a real file system: create-if-absent under races, what is synced, listing and deleting."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,9 +11,9 @@ from threading import Barrier
 
 import pytest
 
-from engine.core.errors import StoreError, SyncFailed
+from engine.core.errors import StoreError, SyncFailed, WeirError
 from engine.protocol.epoch_records import Created
-from engine.store.directory import DirectoryStore
+from engine.store.directory import DirectoryStore, check_directory
 
 
 @pytest.fixture
@@ -219,3 +220,20 @@ def test_the_store_itself_may_be_a_link(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     store.write("a/file", b"x")
     assert store.read("a/file") == b"x" and store.list("") == ["a/file"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_hard_links_is_refused_at_the_start_and_is_no_unknown_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    check_directory(tmp_path)
+
+    def no_link(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", no_link)
+    with pytest.raises(WeirError, match=r"makes no hard links \(Operation not .*choose a store on a local disk"):
+        check_directory(tmp_path)
+    with pytest.raises(StoreError, match="makes no hard links"):
+        DirectoryStore(tmp_path).create("log/1.json", b"{}")
+    assert list(tmp_path.rglob("*.json")) == [] and list(tmp_path.glob(".probe*")) == []

@@ -63,15 +63,15 @@ class KeyedStream:
         return self._add("reduce", uid, build, schema, {"running value": described(schema)})
 
     def sum(self, column: str, uid: str) -> DataStream:
-        """Emits every record with `column` replaced by the sum of its key's values so far."""
+        """Emits every record with `column` replaced by the sum of its key's values so far; nulls are skipped."""
         return self._running(column, uid, lambda left, right: left + right)
 
     def min(self, column: str, uid: str) -> DataStream:
-        """Emits every record with `column` replaced by the least of its key's values so far."""
+        """Emits every record with `column` replaced by the least of its key's values so far; nulls are skipped."""
         return self._running(column, uid, min)
 
     def max(self, column: str, uid: str) -> DataStream:
-        """Emits every record with `column` replaced by the greatest of its key's values so far."""
+        """Emits every record with `column` replaced by the greatest of its key's values so far; nulls are skipped."""
         return self._running(column, uid, max)
 
     def process(self, function: KeyedProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
@@ -91,7 +91,15 @@ class KeyedStream:
         schema = self._keyed.schema
         if column not in schema.names:
             raise JobError(f"there is no column {column!r}; the stream has ({described(schema)})")
-        return self.reduce(lambda left, right: {**right, column: combine(left[column], right[column])}, uid)
+
+        def running(left: Row, right: Row) -> Row:
+            """Skips nulls, as SQL does: the value stays null until a key's first one that is not."""
+            before, value = left[column], right[column]
+            if before is not None:
+                value = before if value is None else combine(before, value)
+            return {**right, column: value}
+
+        return self.reduce(running, uid)
 
     def _add(
         self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema, state: Mapping[str, str]

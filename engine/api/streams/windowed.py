@@ -44,7 +44,7 @@ class WindowedStream:
         size_ms = self._assigner.size_ms
         graph = self._keyed.env.graph
         before = graph.nodes[self._keyed.node]
-        combine = OperatorSpec(f"{uid}.combine", "combine", partial(WindowCombine, plan, size_ms))
+        combine = OperatorSpec(f"{uid}.combine", "combine", partial(WindowCombine, plan, size_ms, uid))
         combined = graph.add_operator(combine, plan.partial_schema, before.parallelism, StreamInput(before.id))
         schema = self._result_schema(plan, aggregates)
         state = {"windows": str(self._assigner), "aggregates": plan.described()}

@@ -15,7 +15,11 @@ from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.manifest import Committable
 from engine.protocol.redistribution import Distribution
+from engine.state.group_clock import GroupClock
 from engine.state.key_groups import KeyGroupRange
+
+WATERMARKS = "watermarks"
+"""The inline value that holds the watermarks of an operator's key groups."""
 
 
 class Output(Protocol):
@@ -50,6 +54,11 @@ class OperatorContext:
         """The lane of offloaded work: the work of one subtask runs in order."""
         return str(self.subtask)
 
+    def group_clock(self, restored: RestoredState | None) -> GroupClock:
+        """Returns the clock of a keyed operator, at the watermarks that its snapshots hold under `WATERMARKS`."""
+        saved = (inline[WATERMARKS] for inline in (restored.inline if restored else []))
+        return GroupClock(self.key_groups, self.max_parallelism, saved)
+
     def count(self, name: str, rows: int) -> None:
         self.counters[name] = self.counters.get(name, 0) + rows
 
@@ -77,13 +86,21 @@ class OperatorSnapshot:
 class RestoredState:
     """The state that one operator of a restored subtask starts from.
 
-    `inline`: the inline parts of all former subtasks whose key groups overlap its own. `tables`: the rows of its key
+    `inline`: the inline values of all subtasks of the snapshot that have some, in order. `tables`: the rows of its key
     groups. `operator`: its shares of operator state.
     """
 
     inline: list[dict[str, Any]]
     tables: list[tuple[str, pa.Table]]
     operator: list[tuple[str, Distribution, pa.Table]] = field(default_factory=list)
+
+    def inline_of(self, context: OperatorContext) -> list[dict[str, Any]]:
+        """Returns the value that this subtask wrote; after rescaling, the values of all subtasks.
+
+        It is for operators of which every subtask writes a value, and which have no keys.
+        """
+        same = len(self.inline) == context.parallelism
+        return [self.inline[context.subtask.index]] if same else self.inline
 
 
 class Operator:

@@ -12,7 +12,7 @@ from engine.core.errors import SchemaMismatch
 from engine.core.functions import Row
 from engine.core.state_types import MapStateDescriptor
 from engine.runtime.broadcast_contexts import BroadcastStates, ReadingContext, WritingContext
-from engine.runtime.operators.base import EVENT_TIME, Output
+from engine.runtime.operators.base import EVENT_TIME, OperatorContext, Output, RestoredState
 from engine.runtime.operators.rows import KeyedRowOperator, RowOperator, stamps_of
 from engine.state.keyed.backend import NO_KEY
 
@@ -77,6 +77,15 @@ class KeyedBroadcastProcess(BroadcastProcess, KeyedRowOperator):
         KeyedRowOperator.__init__(self, function, keys, input_schema, schema)
         self._function = function
         self._descriptors = descriptors
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        super().open(context, restored)
+        self._writing.current_watermark_ms = self._clock.now_ms
+
+    def on_watermark(self, timestamp_ms: int, out: Output) -> None:
+        self._clock.advance(timestamp_ms)
+        self._writing.current_watermark_ms = self._clock.now_ms
+        out.watermark(timestamp_ms)
 
     def _processed(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Row]]:
         return self._per_key(batch, records, self._function.process_element, self._reading)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch, UserFunctionError
-from engine.core.event_time import EventTimeStrategy, described, event_times, with_event_times
+from engine.core.event_time import EventTimeStrategy, described, event_times, latest, with_event_times
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
-from engine.runtime.operators.base import EVENT_TIME, Operator, Output
+from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 
 
 class MapBatches(Operator):
@@ -53,18 +53,29 @@ class AssignTimestamps(Operator):
 
     def __init__(self, strategy: EventTimeStrategy) -> None:
         self._strategy = strategy
+        self._reached_ms = MIN_WATERMARK
         self._emitted_ms = MIN_WATERMARK
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        super().open(context, restored)
+        held = restored.inline_of(context) if restored else []
+        self._reached_ms = min((inline["watermark"] for inline in held), default=MIN_WATERMARK)
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         if not batch.num_rows:
             return
-        times = event_times(batch, self._strategy.column, self.context.uid)
+        times = event_times(batch, self._strategy.column)
         out.emit(with_event_times(batch, times))
-        watermark = self._strategy.watermark(int(times.max()))
-        if watermark > self._emitted_ms:
-            self._emitted_ms = watermark
-            out.watermark(watermark)
+        highest = latest(times)
+        if highest is not None:
+            self._reached_ms = max(self._reached_ms, self._strategy.watermark(highest))
+        if self._reached_ms > self._emitted_ms:
+            self._emitted_ms = self._reached_ms
+            out.watermark(self._emitted_ms)
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
         if timestamp_ms == MAX_WATERMARK:  # the end of the input ends event time, also behind this operator
             out.watermark(timestamp_ms)
+
+    def snapshot(self, checkpoint: int) -> OperatorSnapshot:
+        return OperatorSnapshot(inline={"watermark": self._reached_ms})

@@ -14,6 +14,7 @@ from engine.core.state_types import ValueStateDescriptor
 from engine.runtime.functions import SubtaskContext
 from engine.runtime.operators.base import (
     EVENT_TIME,
+    WATERMARKS,
     Operator,
     OperatorContext,
     OperatorSnapshot,
@@ -22,6 +23,7 @@ from engine.runtime.operators.base import (
     StatePart,
 )
 from engine.runtime.operators.records import batch_of, columns_of, records_of, short
+from engine.state.key_hash import hash_columns
 from engine.state.keyed.backend import Key, KeyedBackend
 from engine.state.keyed.heap import HeapBackend
 from engine.state.operator import OperatorBackend
@@ -72,7 +74,11 @@ class RowOperator(Operator):
     def snapshot(self, checkpoint: int) -> OperatorSnapshot | None:
         self._call_lifecycle("snapshot_state", checkpoint)
         parts = [*self._keyed_parts(), *(StatePart(n, table, (), d) for n, d, table in self._operator_state.snapshot())]
-        return OperatorSnapshot(parts=tuple(parts)) if parts else None
+        inline = self._inline()
+        return OperatorSnapshot(inline, tuple(parts)) if parts or inline else None
+
+    def _inline(self) -> dict[str, Any]:
+        return {}
 
     def _keyed_parts(self) -> Iterable[StatePart]:
         return ()
@@ -99,8 +105,8 @@ class RowOperator(Operator):
         except SchemaMismatch:
             raise
         except Exception as error:
-            where = f"record {self._records + len(done) + 1} of this attempt, {short(records[len(done)])}"
-            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error) from error
+            where, record = f"record {self._records + len(done) + 1} of this attempt", short(records[len(done)])
+            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error, record) from error
         self._records += len(records)
         self._done = []
         if result is not None and result.num_rows:
@@ -170,7 +176,7 @@ class RowFilter(RowOperator):
 
 
 class KeyedRowOperator(RowOperator):
-    """Adds a current key and state per key."""
+    """Adds a current key, state per key and a watermark per key group."""
 
     def __init__(self, function: Any, keys: Sequence[str], input_schema: pa.Schema, schema: pa.Schema) -> None:
         super().__init__(function, schema)
@@ -178,6 +184,7 @@ class KeyedRowOperator(RowOperator):
         self._keyed: KeyedBackend = HeapBackend([input_schema.field(key) for key in keys])
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        self._clock = context.group_clock(restored)
         for name, table in restored.tables if restored else []:
             self._keyed.restore(name, table)
         super().open(context, restored)
@@ -192,10 +199,26 @@ class KeyedRowOperator(RowOperator):
         self, batch: pa.RecordBatch, records: Sequence[Row], call: Callable[..., Iterable[Row]], context: ProcessContext
     ) -> Iterator[Iterable[Row]]:
         keyed = self._keyed
-        for key, record, stamp in zip(self._keys_of(batch), records, stamps_of(batch), strict=True):
+        keys, stamps, watermarks = self._keys_of(batch), stamps_of(batch), self._watermarks_of(batch)
+        for key, record, stamp, watermark in zip(keys, records, stamps, watermarks, strict=True):
             keyed.key = context.current_key = key
             context.timestamp_ms = stamp
+            context.current_watermark_ms = watermark
             yield call(record, context) or ()
+
+    def _watermarks_of(self, batch: pa.RecordBatch) -> list[int]:
+        """Returns the watermark of each record's key group."""
+        if not self._clock.uneven:
+            return [self._clock.now_ms] * batch.num_rows
+        watermarks: list[int] = self._clock.of_rows(hash_columns([batch.column(k) for k in self._keys])).tolist()
+        return watermarks
+
+    def on_watermark(self, timestamp_ms: int, out: Output) -> None:
+        self._clock.advance(timestamp_ms)
+        out.watermark(timestamp_ms)
+
+    def _inline(self) -> dict[str, Any]:
+        return {WATERMARKS: self._clock.snapshot()}
 
     def _keyed_parts(self) -> Iterable[StatePart]:
         return [StatePart(name, table, self._keys) for name, table in self._keyed.snapshot()]
@@ -233,10 +256,6 @@ class KeyedProcess(KeyedRowOperator):
         super().__init__(function, keys, input_schema, schema)
         self._function = function
         self._process_context = ProcessContext()
-
-    def on_watermark(self, timestamp_ms: int, out: Output) -> None:
-        self._process_context.current_watermark_ms = timestamp_ms
-        out.watermark(timestamp_ms)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         results = self._per_key(batch, records, self._function.process_element, self._process_context)

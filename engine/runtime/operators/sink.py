@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from engine.core.errors import SyncFailed
 from engine.core.sinks import Piece, Sink, WriterContext
 from engine.protocol import ledger
 from engine.protocol.manifest import Committable
+from engine.runtime.connectors import calling
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from engine.state.key_hash import hash_columns
+from engine.state.digests import digest, digested
 
 ROLL_BYTES = 32 << 20
 """A transaction of this size is written before its barrier, so that memory does not grow with the interval."""
@@ -32,7 +31,7 @@ class SinkOperator(Operator):
     def __init__(self, sink: Sink, schema: pa.Schema) -> None:
         self._sink = sink
         self._schema = pa.schema([field for field in schema if field.name != EVENT_TIME])
-        self._hashed = [field.name for field in self._schema if not pa.types.is_nested(field.type)]
+        self._hashed = digested(self._schema)
         self._queue: deque[Piece | int] = deque()  # pieces to persist; an int is the barrier of that checkpoint
         self._unborn: list[dict[str, Any]] = []  # payloads that are persisted and wait for the next barrier
         self._pending: dict[int, list[Committable]] = {}  # by the checkpoint whose barrier made them
@@ -48,12 +47,14 @@ class SinkOperator(Operator):
         writer_context = WriterContext(
             context.subtask.index, context.attempt, context.store, context.paths, self._schema, context.job_id
         )
-        self._writer = self._sink.writer(writer_context)
-        self._writer.begin()
+        with calling(context, self._sink, "open"):
+            self._writer = self._sink.writer(writer_context)
+            self._writer.begin()
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         rows = batch.select(self._schema.names)
-        self._writer.write(rows)
+        with calling(self.context, self._sink, f"write() of {rows.num_rows} records"):
+            self._writer.write(rows)
         self.context.count(ledger.sink_rows(self.context.uid), rows.num_rows)
         self._undigested.append(rows)
         self._undigested_rows += rows.num_rows
@@ -68,8 +69,7 @@ class SinkOperator(Operator):
         rows, self._undigested, self._undigested_rows = self._undigested, [], 0
         if rows and self._hashed:
             whole = [_concatenated([batch.column(name) for batch in rows]) for name in self._hashed]
-            digest = int(np.add.reduce(hash_columns(whole)))
-            ledger.add(self.context.counters, {ledger.sink_digest(self.context.uid): digest})
+            ledger.add(self.context.counters, {ledger.sink_digest(self.context.uid): digest(whole)})
 
     @property
     def blocked(self) -> bool:
@@ -83,14 +83,13 @@ class SinkOperator(Operator):
 
         A blocked sink gets no rows and so has no next write; it tries again here.
         """
-        if isinstance(error, SyncFailed):
-            raise error
         if error is not None and self.blocked and not self._closed:
             self._write_ahead()
 
     def _detach(self) -> None:
-        piece = self._writer.pre_commit()
-        self._writer.begin()
+        with calling(self.context, self._sink, "pre_commit()"):
+            piece = self._writer.pre_commit()
+            self._writer.begin()
         if piece is not None:
             self._behind += piece.size
             self._queue.append(piece)
@@ -125,7 +124,8 @@ class SinkOperator(Operator):
                 if item == until:
                     return
             else:
-                self._unborn.append(item.persist())
+                with calling(self.context, self._sink, "persist()"):
+                    self._unborn.append(item.persist())
                 self._queue.popleft()
                 self._behind -= item.size
 

@@ -61,7 +61,7 @@ class StaticJoin(Operator):
             raise WeirError(
                 f"the static table of {context.uid!r} was not written: run a job that joins with a DataFrame on Spark"
             )
-        taken = max((inline["version"] for inline in restored.inline), default=None) if restored else None
+        taken = max((inline["version"] for inline in restored.inline_of(context)), default=None) if restored else None
         self._version = taken if taken in versions else versions[-1]
         self._index = self._load(self._version)
         self._look_at_ms = self._next_look_ms()

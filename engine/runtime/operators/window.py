@@ -3,7 +3,7 @@
 `WindowCombine` groups each batch before the exchange, so that one row per key and window travels; it has no state. If
 most rows are left after grouping (many keys, small batches), grouping costs more than it saves, and rows travel
 ungrouped. `WindowMerge` keeps the partial aggregates per window and fires a window when the watermark reaches its
-end - 1 ms.
+end - 1 ms. Whether a row is late is decided per key group, so a window stays closed also after a restore.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.core.errors import SchemaMismatch
 from engine.protocol import ledger
-from engine.protocol.signals import MIN_WATERMARK
 from engine.runtime.operators.base import (
     EVENT_TIME,
+    WATERMARKS,
     Operator,
     OperatorContext,
     OperatorSnapshot,
@@ -24,6 +23,7 @@ from engine.runtime.operators.base import (
     RestoredState,
     StatePart,
 )
+from engine.state.key_hash import hash_columns
 from engine.state.windows.aggregates import ROWS, WINDOW, AggregatePlan
 from engine.state.windows.panes import Panes
 
@@ -38,17 +38,22 @@ AGAIN = 16
 
 
 class WindowCombine(Operator):
-    def __init__(self, plan: AggregatePlan, size_ms: int) -> None:
+    """`uid`: the window's uid, under which records without an event time are counted. They are in no window."""
+
+    def __init__(self, plan: AggregatePlan, size_ms: int, uid: str) -> None:
         self._plan = plan
+        self._uid = uid
         self._size_ms = size_ms
         self._as_they_are = 0  # batches until grouping is tried again
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
-        if not batch.num_rows:
-            return
         times = batch.column(EVENT_TIME)
         if times.null_count:
-            raise SchemaMismatch(f"operator {self.context.uid!r}: {times.null_count} records have no event time")
+            self.context.count(ledger.untimed_rows(self._uid), times.null_count)
+            batch = batch.filter(times.is_valid())
+            times = batch.column(EVENT_TIME)
+        if not batch.num_rows:
+            return
         starts = times.to_numpy()
         low, high = int(starts.min()), int(starts.max())
         first = low - low % self._size_ms
@@ -71,17 +76,15 @@ class WindowMerge(Operator):
         self._size_ms = size_ms
         self._schema = schema
         self._panes = Panes(plan.merge)
-        self._watermark = MIN_WATERMARK
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)
-        if restored is None:
-            return
-        # The lowest watermark of the subtasks whose key groups this one takes over (at the same parallelism: its own).
-        # A window that has fired stays fired: a late row does not reopen it.
-        self._watermark = min((inline["watermark"] for inline in restored.inline), default=MIN_WATERMARK)
-        for _, table in restored.tables:
+        self._clock = context.group_clock(restored)
+        for _, table in restored.tables if restored else []:
             self._add(table.select(self._plan.partial_schema.names).cast(self._plan.partial_schema))
+        assert ledger.late_rows(context.uid) not in context.counters, (
+            "a snapshot holds no row of a window that has fired"
+        )
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         self._add(pa.Table.from_batches([batch]))
@@ -99,14 +102,25 @@ class WindowMerge(Operator):
             self._add_pane(start, table.filter(pc.equal(windows, start)))
 
     def _add_pane(self, start_ms: int, table: pa.Table) -> None:
-        if start_ms + self._size_ms - 1 <= self._watermark:
-            self.context.count(ledger.late_rows(self.context.uid), pc.sum(table.column(ROWS)).as_py())
-        else:
+        due_ms = start_ms + self._size_ms - 1
+        if due_ms <= self._clock.now_ms:
+            self._count_late(table)
+            return
+        if self._clock.ahead(due_ms):
+            # The window has fired for some key groups before the restore. It stays fired for them.
+            keys = [table.column(key).combine_chunks() for key in self._plan.keys]
+            late = pa.array(self._clock.of_rows(hash_columns(keys)) >= due_ms)
+            self._count_late(table.filter(late))
+            table = table.filter(pc.invert(late))
+        if table.num_rows:
             self._panes.append(start_ms, table)
 
+    def _count_late(self, table: pa.Table) -> None:
+        if table.num_rows:
+            self.context.count(ledger.late_rows(self.context.uid), pc.sum(table.column(ROWS)).as_py())
+
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
-        if timestamp_ms > self._watermark:
-            self._watermark = timestamp_ms
+        if self._clock.advance(timestamp_ms):
             for start in self._panes.due(timestamp_ms + 1 - self._size_ms):
                 self._fire(start, out)
         out.watermark(timestamp_ms)
@@ -131,4 +145,4 @@ class WindowMerge(Operator):
             return pa.concat_tables([empty, *(pane.compact() for pane in frozen)])
 
         part = StatePart("panes", panes, tuple(self._plan.keys))
-        return OperatorSnapshot(inline={"watermark": self._watermark}, parts=(part,))
+        return OperatorSnapshot(inline={WATERMARKS: self._clock.snapshot()}, parts=(part,))

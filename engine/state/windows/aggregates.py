@@ -33,26 +33,28 @@ class Aggregate:
         return f"{self.kind}({self.column or '*'})"
 
 
-def count() -> Aggregate:
-    """Counts the records."""
-    return Aggregate("count", None, ())
+def count(column: str | None = None) -> Aggregate:
+    """Counts the records, or the values of a column that are not null."""
+    return Aggregate("count", column, () if column is None else ("count",))
 
 
 def total(column: str) -> Aggregate:
-    """Sums a column; null if all values are null. Integer sums have 64 bits and wrap round, as in Java."""
+    """Sums the values that are not null; null if all are. Integer sums have 64 bits and wrap round, as in Java."""
     return Aggregate("total", column, ("sum",))
 
 
 def minimum(column: str) -> Aggregate:
+    """Takes the least value that is not null; null if all are."""
     return Aggregate("minimum", column, ("min",))
 
 
 def maximum(column: str) -> Aggregate:
+    """Takes the greatest value that is not null; null if all are."""
     return Aggregate("maximum", column, ("max",))
 
 
 def mean(column: str) -> Aggregate:
-    """Averages the values that are not null."""
+    """Averages the values that are not null; null if all are."""
     return Aggregate("mean", column, ("sum", "count"))
 
 
@@ -195,7 +197,7 @@ def _only(merged: pa.Table, names: list[str]) -> pa.ChunkedArray:
 
 
 _FINISH: dict[str, Callable[[pa.Table, list[str]], pa.ChunkedArray]] = {
-    "count": lambda merged, _: merged.column(ROWS),
+    "count": lambda merged, names: merged.column(names[0] if names else ROWS),
     "total": _only,
     "minimum": _only,
     "maximum": _only,

@@ -20,7 +20,8 @@ from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.runtime.operators.base import Operator, RestoredState
 from engine.runtime.operators.rows import KeyedProcess, KeyedReduce, RowFilter, RowFlatMap, RowMap
 from engine.snapshot.statefile import decode, encode
-from engine.state.key_groups import KeyGroupRange
+from engine.state.key_groups import KeyGroupRange, key_groups
+from engine.state.key_hash import hash_columns
 from tests.fakes import Collected, context
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64())])
@@ -112,6 +113,11 @@ def test_an_error_names_operator_subtask_and_record() -> None:
         "operator 'op', subtask 2, record 3 of this attempt, {'k': 'c', 'x': 3}: ZeroDivisionError: three"
     )
     assert caught.value.uid == "op"
+    raised = caught.value.raised
+    assert (raised.type, raised.message, raised.record) == ("ZeroDivisionError", "three", "{'k': 'c', 'x': 3}")
+    assert raised.position == "record 3 of this attempt" and raised.line.rpartition(":")[0] == __file__
+    assert raised.traceback.splitlines()[0].startswith(f'  File "{__file__}", line ')
+    assert "in fails_on_three" in raised.traceback and "engine/" not in raised.traceback
 
 
 def test_a_long_record_is_cut_in_the_error() -> None:
@@ -270,6 +276,22 @@ def test_process_sees_key_time_and_watermark_and_keeps_state_per_key() -> None:
     out = Collected()
     again.process(pa.RecordBatch.from_pylist([row("a", 0, _event_time=8)], schema=TIMED), out)
     assert out.rows == [row("a", 3, _event_time=8)]
+
+
+@pytest.mark.promise("B7", "D7")
+def test_a_function_sees_the_watermark_of_its_key_s_group_after_subtasks_are_joined() -> None:
+    keys = [f"k{n}" for n in range(12)]
+    groups = dict(zip(keys, key_groups(hash_columns([pa.array(keys)]), 128).tolist(), strict=True))
+    function = CountPerKey()
+    operator = KeyedProcess(function, ["k"], TIMED, TIMED)
+    operator.open(context("op"), RestoredState([{"watermarks": [[0, 64, 90]]}, {"watermarks": [[64, 128, 40]]}], []))
+    rows = pa.RecordBatch.from_pylist([row(key, 0, _event_time=5) for key in keys], schema=TIMED)
+    for clock, low, high in ((None, 90, 40), (60, 90, 60), (95, 95, 95)):
+        function.seen.clear()
+        if clock is not None:
+            operator.on_watermark(clock, Collected())
+        operator.process(rows, Collected())
+        assert [seen[2] for seen in function.seen] == [low if groups[key] < 64 else high for key in keys]
 
 
 @pytest.mark.promise("A6")

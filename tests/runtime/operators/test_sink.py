@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.errors import StoreError
+from engine.core.errors import StoreError, UserFunctionError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
 from engine.runtime.operators import sink as sink_module
@@ -235,3 +236,56 @@ def test_every_row_is_committed_exactly_once_and_in_order_whatever_fails(steps: 
             published += [committable for committable in found if committable.identity not in seen]
             newest = of
     assert [n for rows in rows_of(published) for n in rows] == list(range(written))
+
+
+class BrokenSink(ListSink):
+    """Raises in one of its writer's methods."""
+
+    def __init__(self, where: str, error: Exception) -> None:
+        super().__init__()
+        self.where, self.error = where, error
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        return _BrokenWriter(self)
+
+
+class _BrokenWriter(_ListWriter):
+    def __init__(self, sink: BrokenSink) -> None:
+        super().__init__(sink)
+        self._broken = sink
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        super().write(batch)
+        if self._broken.where == "write":
+            raise self._broken.error
+
+    def pre_commit(self) -> Piece | None:
+        if self._broken.where == "pre_commit":
+            raise self._broken.error
+        return _BrokenPiece(self._broken)
+
+
+class _BrokenPiece(Piece):
+    size = 8
+
+    def __init__(self, sink: BrokenSink) -> None:
+        self._sink = sink
+
+    def persist(self) -> dict[str, Any]:
+        raise self._sink.error
+
+
+@pytest.mark.promise("H8")
+@pytest.mark.parametrize("where", ["write", "pre_commit", "persist"])
+@pytest.mark.parametrize(("error", "fault"), [(ValueError("bad row"), Fault.JOB), (ConnectionError(), Fault.OUTSIDE)])
+def test_an_author_s_sink_that_raises_is_named_and_is_the_job_s_fault_unless_its_target_is_away(
+    where: str, error: Exception, fault: Fault
+) -> None:
+    operator = SinkOperator(BrokenSink(where, error), SCHEMA)
+    operator.open(context(uid="out"), None)
+    with pytest.raises(UserFunctionError, match=rf"operator 'out', subtask 0, {where}\(\)") as caught:
+        operator.process(pa.record_batch([[1], [1]], schema=SCHEMA), Collected())
+        snapshot = operator.snapshot(1)
+        assert snapshot.pre_commit is not None
+        snapshot.pre_commit()
+    assert caught.value.fault is fault and caught.value.raised.line.rpartition(":")[0] == __file__

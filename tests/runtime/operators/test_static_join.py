@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine.core.paths import JobPaths
 from engine.runtime.operators.static_join import JoinIndex
 from engine.runtime.static_table import StaticTable
+from engine.runtime.written import Versions
 from engine.store.directory import DirectoryStore
 
 KEYS = st.one_of(st.none(), st.integers(0, 6))
@@ -32,14 +33,15 @@ def test_keys_of_several_columns_all_have_to_be_equal() -> None:
     assert (left.tolist(), right.tolist()) == ([0, 1], [1, 2])
 
 
-def test_old_versions_are_deleted_and_only_complete_ones_are_read(tmp_path: Path) -> None:
+def test_only_versions_with_a_record_are_read(tmp_path: Path) -> None:
     store, paths = DirectoryStore(tmp_path), JobPaths("job")
     table = StaticTable(pa.schema([("key", pa.int64())]), 1000)
+    versions = Versions(store, paths.static_tables("owners"))
     for version in (1, 2, 3):
-        folder = tmp_path / paths.static_table("owners", version)
-        folder.mkdir(parents=True)
-        pq.write_table(pa.table({"key": [version]}), folder / "part-0.parquet")
+        folder = f"{versions.base}/folder{version}"
+        (tmp_path / folder).mkdir(parents=True)
+        pq.write_table(pa.table({"key": [version]}), tmp_path / folder / "part-0.parquet")
         if version < 3:
-            (folder / "_SUCCESS").touch()
+            assert versions.publish(version, folder)
     assert table.versions("owners", store, paths) == [1, 2]
     assert table.read("owners", 2, store, paths).to_pydict() == {"key": [2]}

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, total
-from engine.core.errors import SchemaMismatch
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.runtime.operators import window as window_module
 from engine.runtime.operators.base import OperatorContext, RestoredState
 from engine.runtime.operators.window import WindowCombine, WindowMerge
+from engine.state.key_groups import key_groups, range_of
+from engine.state.key_hash import hash_columns
 from tests.fakes import Collected, context
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -24,7 +25,9 @@ ROWS = st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-9, 
 class Window:
     """Combine and merge of one windowed stream, as the API builds them."""
 
-    def __init__(self, size_ms: int = 10, restored: RestoredState | None = None) -> None:
+    def __init__(
+        self, size_ms: int = 10, restored: RestoredState | None = None, subtask: int = 0, parallelism: int = 1
+    ) -> None:
         env = StreamEnvironment()
         stream = env.from_elements([], "k string, x long, ts long").assign_timestamps_and_watermarks(
             WatermarkStrategy.for_monotonous_timestamps().with_timestamps("ts")
@@ -34,7 +37,7 @@ class Window:
         combine, merge = (node.operator.build() for node in env.graph.nodes[1:] if node.operator)
         assert isinstance(combine, WindowCombine) and isinstance(merge, WindowMerge)
         self.combine, self.merge = combine, merge
-        self.context: OperatorContext = context("w")
+        self.context: OperatorContext = context("w", subtask, parallelism)
         self.out = Collected()
         combine.open(context("w.combine"), None)
         merge.open(self.context, restored)
@@ -166,11 +169,18 @@ def test_windows_equal_a_plain_computation_with_a_watermark_behind_each_batch(ba
     assert window.late == late
 
 
-def test_a_record_without_an_event_time_is_an_error() -> None:
+@pytest.mark.promise("B4")
+def test_a_record_without_an_event_time_is_in_no_window_and_is_counted() -> None:
+    """Spark's `window()` leaves out rows whose time is null, too."""
     window = Window()
-    batch = pa.RecordBatch.from_pylist([{"k": "a", "x": 1, "ts": 1, "_event_time": None}], schema=SCHEMA)
-    with pytest.raises(SchemaMismatch, match=r"operator 'w.combine': 1 records have no event time"):
-        window.combine.process(batch, Collected())
+    records = [{"k": "a", "x": x, "ts": t, "_event_time": t} for x, t in ((1, None), (2, 5), (4, None))]
+    out = Collected()
+    window.combine.open(window.context, None)
+    window.combine.process(pa.RecordBatch.from_pylist(records, schema=SCHEMA), out)
+    assert [(row["k"], row["_rows"], row["x$sum"]) for row in out.rows] == [("a", 1, 2)]
+    assert window.context.counters == {"untimed:w": 2}
+    window.combine.process(pa.RecordBatch.from_pylist(records[:1], schema=SCHEMA), out)
+    assert len(out.events) == 1
 
 
 def test_an_empty_batch_makes_no_partial() -> None:
@@ -237,6 +247,83 @@ def test_an_empty_state_is_an_empty_table_and_restores_to_nothing() -> None:
     snapshot = Window().merge.snapshot(1)
     (part,) = snapshot.parts
     assert part.table().num_rows == 0
-    assert snapshot.inline == {"watermark": MIN_WATERMARK}
+    assert snapshot.inline == {"watermarks": [[0, 128, MIN_WATERMARK]]}
     restored = Window(restored=RestoredState([snapshot.inline], [("panes", part.table())]))
     assert restored.watermark(MAX_WATERMARK) == []
+
+
+# --- watermarks per key group ---
+
+KEYS = [f"k{n}" for n in range(12)]
+GROUP = dict(zip(KEYS, key_groups(hash_columns([pa.array(KEYS)]), 128).tolist(), strict=True))
+LOW = [key for key in KEYS if GROUP[key] < 64]
+HIGH = [key for key in KEYS if GROUP[key] >= 64]
+
+
+def restored(windows: list[Window], subtask: int, parallelism: int) -> Window:
+    """The state of these windows at a barrier, restored as the snapshot does it: each subtask gets its key groups."""
+    snapshots = [window.merge.snapshot(1) for window in windows]
+    groups = range_of(subtask, parallelism, 128)
+    tables = [part.table() for taken in snapshots for part in taken.parts]
+    mine = [
+        table.filter(pa.array([GROUP[k] in groups for k in table["k"].to_pylist()], pa.bool_())) for table in tables
+    ]
+    state = RestoredState([taken.inline for taken in snapshots], [("panes", table) for table in mine])
+    return Window(10, state, subtask, parallelism)
+
+
+@pytest.mark.promise("B7", "D7")
+def test_a_window_that_fired_in_one_of_two_joined_subtasks_stays_fired_and_fires_once_for_the_other() -> None:
+    """Idle inputs: at one barrier the first subtask is at 39, the second at 9. Both are restored as one."""
+    first, second = Window(10, None, 0, 2), Window(10, None, 1, 2)
+    first.rows(*((key, 1, t) for key in LOW for t in (5, 25, 45)))
+    second.rows(*((key, 1, t) for key in HIGH for t in (5, 25, 45)))
+    assert len(first.watermark(39)) == 2 * len(LOW) and len(second.watermark(9)) == len(HIGH)
+    one = restored([first, second], 0, 1)
+    one.rows(*((key, 7, 26) for key in KEYS))  # the window from 20 is closed for the keys of the first only
+    assert one.late == len(LOW)
+    assert brief(one.watermark(29)) == sorted((key, 20, 2, 8) for key in HIGH)
+    one.rows(*((key, 7, 36) for key in KEYS))
+    assert one.late == 2 * len(LOW)
+    one.rows(*((key, 7, 27) for key in HIGH))
+    assert one.late == 2 * len(LOW) + len(HIGH)
+    assert brief(one.watermark(39)) == sorted((key, 30, 1, 7) for key in HIGH)
+    assert brief(one.watermark(MAX_WATERMARK)) == sorted((key, 40, 1, 1) for key in KEYS)
+
+
+@pytest.mark.promise("B7", "D7")
+def test_watermarks_of_key_groups_survive_two_restores_in_a_row() -> None:
+    first, second = Window(10, None, 0, 2), Window(10, None, 1, 2)
+    first.watermark(39)
+    second.watermark(9)
+    one = restored([first, second], 0, 1)
+    one.watermark(19)
+    again = [restored([one], subtask, 3) for subtask in range(3)]
+    for subtask, window in enumerate(again):
+        mine = [key for key in KEYS if GROUP[key] in range_of(subtask, 3, 128)]
+        window.rows(*((key, 7, 26) for key in mine))
+        assert window.late == len([key for key in mine if key in LOW])
+
+
+@pytest.mark.promise("B7", "D7")
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.lists(st.integers(0, 60), min_size=4, max_size=4)), min_size=1, max_size=5)
+)
+def test_no_window_is_published_twice_for_a_key_over_any_rescaling(steps: list[tuple[int, list[int]]]) -> None:
+    """Each step restores at some parallelism, gives every subtask rows of all windows and a watermark of its own."""
+    before: list[Window] = []
+    published: list[tuple[str, int]] = []
+    closed = dict.fromkeys(KEYS, MIN_WATERMARK)
+    for parallelism, clocks in [*steps, (1, [MAX_WATERMARK])]:
+        now = [restored(before, subtask, parallelism) for subtask in range(parallelism)]
+        for subtask, window in enumerate(now):
+            mine = [key for key in KEYS if GROUP[key] in range_of(subtask, parallelism, 128)]
+            window.rows(*((key, 1, start) for key in mine for start in range(0, 70, 10)))
+            open_windows = sum(start + 9 > closed[key] for key in mine for start in range(0, 70, 10))
+            assert window.late == 7 * len(mine) - open_windows
+            fired = brief(window.watermark(clocks[subtask]))
+            published += [(key, start) for key, start, _, _ in fired]
+            for key in mine:
+                closed[key] = max(closed[key], clocks[subtask])
+        before = now
+    assert sorted(published) == sorted((key, start) for key in KEYS for start in range(0, 70, 10))

@@ -1,0 +1,88 @@
+"""A job that has changed is refused in the terminal, before Spark starts, with one table of all differences (D8)."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from engine.api import StreamEnvironment
+from engine.cli import shared
+from engine.cli.launching import GoBack, prepare
+from engine.connectors.generator import GeneratorSource
+from engine.connectors.table import TableSink
+from engine.core.errors import IncompatibleJob
+from engine.core.paths import JobPaths
+from engine.graph.description import describe
+from engine.host.launch import LaunchOptions
+from engine.process.loading import load
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.job_description import JobDescription
+from engine.protocol.manifest import Manifest, StateFile, SubtaskState
+from engine.snapshot.epoch_log import EpochLog
+from engine.store.directory import DirectoryStore
+
+
+def _build(env: StreamEnvironment, source: str, operator: str) -> None:
+    views = env.from_source(GeneratorSource(lambda n: {}), "app_id string, bytes long", uid=source)
+    views.key_by("app_id").sum("bytes", uid=operator).sink_to(TableSink("traffic"), uid="out")
+
+
+def before(env: StreamEnvironment) -> None:
+    _build(env, "views", "traffic-per-app")
+
+
+def renamed(env: StreamEnvironment) -> None:
+    _build(env, "page_views", "traffic-by-app")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with one epoch of the job as it was before."""
+    log = EpochLog(DirectoryStore(tmp_path), JobPaths("shop"))
+    claimed = log.claim("me")
+    assert claimed is not None
+    graph = load(LaunchOptions(path=f"{__name__}:before", name="shop"))
+    state = SubtaskState(
+        SubtaskId("views", 0), [StateFile("traffic-per-app", "reduced", "x", 1, "0", 1)], {"views": {"splits": {}}}
+    )
+    description = describe(graph, JobDescription(), 1)
+    manifest = Manifest("shop", 1, 1, AttemptId(1, 1), 0, graph.max_parallelism, [state], [], [], {}, description)
+    log.publish(claimed.record, log.write_manifest(manifest))
+    return tmp_path
+
+
+def started(job: str, store: Path, allow: bool = False) -> None:
+    options = LaunchOptions(path=f"{__name__}:{job}", name="shop", allow_non_restored_state=allow)
+    prepare(options, str(store), GoBack(False, None, False))
+
+
+@pytest.mark.promise("D8", "F1")
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_of_differences_fits_the_terminal(width: int, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(IncompatibleJob) as refused:
+        started("renamed", store)
+    shown = io.StringIO()
+    monkeypatch.setattr(shared, "errors", Console(file=shown, width=width, soft_wrap=True))
+    shared.print_differences(refused.value)
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0] == "error: job 'shop' has changed and can't go on from epoch 1"
+    words = " ".join(shown.getvalue().split())
+    assert "views" in words and "traffic-per-app" in words and "--allow-non-restored-state" in words
+
+
+@pytest.mark.promise("D8")
+def test_the_option_starts_it_and_says_what_is_dropped(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    started("renamed", store, allow=True)
+    said = capsys.readouterr().out
+    assert "dropped, as allowed: views: the source is gone" in said
+    assert "dropped, as allowed: traffic-per-app: the reduce is gone" in said
+
+
+@pytest.mark.promise("D8")
+def test_a_job_that_has_not_changed_starts_without_a_word(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    started("before", store)
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,90 @@
+"""Modes of folders and files with a umask that takes nothing away, and stores that others can write to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.connectors.table import TableSink
+from engine.core.errors import WeirError
+from engine.core.paths import JobPaths
+from engine.host.folders import check_store, others_can_write
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import RunFolder
+from engine.store.directory import DirectoryStore
+
+LAUNCH = MasterLaunch(path="p", name="job", max_slots=1, store="s")
+
+
+@pytest.fixture(autouse=True)
+def _no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+def test_whatever_the_umask_a_job_s_folder_is_private_and_nothing_can_be_written_by_others(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "store"
+    check_store(root, "job", allow_shared=False)
+    store, folder = DirectoryStore(root), RunFolder(root, "job")
+    folder.prepare()
+    folder.write_launch(LAUNCH)
+    folder.want_running(LAUNCH, "test")
+    TableSink("pv").committer(store, JobPaths("job")).claim("1d")
+    store.write("job/gen-0001/chk-0000001/1/state.arrow", b"")
+    store.create("job/log/0000000001.json", b"")
+    assert (mode(root), mode(root / "job"), mode(root / "job" / "run")) == (0o750, 0o700, 0o700)
+    assert mode(root / "job" / "tables" / "pv") == 0o750
+    assert mode(folder.launch_file) == mode(root / "job" / "desired.json") == 0o600
+    open_to_others = [path for path in root.rglob("*") if mode(path) & 0o027]
+    assert open_to_others == [] and len(list(root.rglob("*"))) > 10
+    check_store(root, "job", allow_shared=False)
+
+
+def test_a_table_at_an_absolute_path_can_be_read_by_the_group_and_by_nobody_else(tmp_path: Path) -> None:
+    sink, store = TableSink(str(tmp_path / "lake" / "pv")), DirectoryStore(tmp_path / "store")
+    sink.committer(store, JobPaths("job")).claim("1d")
+    assert mode(tmp_path / "lake" / "pv") == 0o750
+    assert mode(tmp_path / "lake" / "pv" / "_spark_metadata" / "weir.json") == 0o640
+
+
+@pytest.mark.parametrize("which", ["store", "job"])
+def test_a_store_that_others_can_write_to_is_refused_with_the_reason_unless_it_is_allowed(
+    tmp_path: Path, which: str
+) -> None:
+    place = tmp_path / "store" if which == "store" else tmp_path / "store" / "job"
+    place.mkdir(parents=True)
+    (tmp_path / "store").chmod(0o755)
+    for open_mode in (0o777, 0o775):
+        place.chmod(open_mode)
+        with pytest.raises(WeirError, match=rf"{which} can be written by others \(mode {open_mode:04o}\).*chmod go-w"):
+            check_store(tmp_path / "store", "job", allow_shared=False)
+        check_store(tmp_path / "store", "job", allow_shared=True)
+        assert mode(place) == open_mode
+    place.chmod(0o755)
+    check_store(tmp_path / "store", "job", allow_shared=False)
+
+
+def test_a_sticky_folder_keeps_others_from_replacing_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store").chmod(0o1777)
+    check_store(tmp_path / "store", "job", allow_shared=False)
+
+
+def test_a_folder_of_another_user_is_refused_and_one_of_root_is_not(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    owner = tmp_path.stat().st_uid
+    assert others_can_write(tmp_path.stat(), owner) is None
+    if owner:
+        assert others_can_write(tmp_path.stat(), owner + 1) == f"belongs to another user (uid {owner})"
+    else:
+        assert others_can_write(tmp_path.stat(), 4711) is None
+        os.chown(tmp_path, 4711, -1)
+        assert others_can_write(tmp_path.stat(), 0) == "belongs to another user (uid 4711)"
