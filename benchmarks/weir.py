@@ -58,7 +58,8 @@ class WeirJob:
 
     def __enter__(self) -> Self:
         self._run.prepare()
-        command = [sys.executable, "-m", "engine.process.master_main", str(self._run.write_launch(self._launch))]
+        launch = str(self._run.write_launch(self._launch))
+        command = [sys.executable, "-m", "engine.process.master_main", launch, self._launch.id]
         with self._run.log_file.open("wb") as output:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT

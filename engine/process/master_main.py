@@ -1,4 +1,7 @@
-"""`python -m engine.process.master_main LAUNCH` runs a JobMaster in a process of its own, which is the Spark driver."""
+"""`python -m engine.process.master_main LAUNCH ID` runs a JobMaster in a process of its own, which is the Spark driver.
+
+`ID` names the start that this JobMaster belongs to. If the file LAUNCH is of a later start, the JobMaster ends at once.
+"""
 
 from __future__ import annotations
 
