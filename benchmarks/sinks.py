@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ import pyarrow as pa
 
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
-from engine.protocol.checkpoint import CommitPermit
-from engine.protocol.ids import AttemptId
-from engine.protocol.manifest import Committable
+from engine.core.sinks import Committer, Guarantee, NothingToCommit, Piece, Sink, SinkWriter, WriterContext
 
 
 class BenchSink(Sink):
@@ -25,15 +21,7 @@ class BenchSink(Sink):
     guarantee = Guarantee.AT_LEAST_ONCE
 
     def committer(self, store: Store, paths: JobPaths) -> Committer:
-        return _NothingToCommit()
-
-
-class _NothingToCommit(Committer):
-    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
-        pass
-
-    def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
-        pass
+        return NothingToCommit()
 
 
 class LatencySink(BenchSink):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
-from engine.protocol.checkpoint import CommitPermit
-from engine.protocol.ids import AttemptId
-from engine.protocol.manifest import Committable
+from engine.core.sinks import Committer, Guarantee, NothingToCommit, Piece, Sink, SinkWriter, WriterContext
 
 
 class PrintSink(Sink):
@@ -21,7 +16,7 @@ class PrintSink(Sink):
         return _PrintWriter(context.subtask)
 
     def committer(self, store: Store, paths: JobPaths) -> Committer:
-        return _NothingToCommit()
+        return NothingToCommit()
 
 
 class _PrintWriter(SinkWriter):
@@ -39,15 +34,3 @@ class _PrintWriter(SinkWriter):
 
     def pre_commit(self) -> Piece | None:
         return None
-
-
-class _NothingToCommit(Committer):
-    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
-        pass
-
-    def claim(self, job_id: str) -> None: ...
-
-    def pass_over(self, permit: CommitPermit) -> None: ...
-
-    def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
-        pass

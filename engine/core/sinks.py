@@ -110,6 +110,22 @@ class Committer(ABC):
         """
 
 
+class NothingToCommit(Committer):
+    """The committer of a sink whose writers leave nothing to publish, such as one that prints."""
+
+    def claim(self, job_id: str) -> None:
+        pass
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        pass
+
+    def pass_over(self, permit: CommitPermit) -> None:
+        pass
+
+    def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
+        pass
+
+
 class Sink(ABC):
     guarantee: Guarantee
     can_rewind = False

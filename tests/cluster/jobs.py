@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,7 @@ from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
-from engine.protocol.checkpoint import CommitPermit
-from engine.protocol.ids import AttemptId
-from engine.protocol.manifest import Committable
+from engine.core.sinks import Committer, Guarantee, NothingToCommit, Piece, Sink, SinkWriter, WriterContext
 
 KEYS = 100
 EVENT_RATE = 10_000
@@ -178,7 +175,7 @@ class StuckSink(Sink):
         return _StuckWriter(self._gate)
 
     def committer(self, store: Store, paths: JobPaths) -> Committer:
-        return _NoCommits()
+        return NothingToCommit()
 
 
 class _StuckPiece(Piece):
@@ -211,18 +208,6 @@ class _StuckWriter(SinkWriter):
     @property
     def buffered_bytes(self) -> int:
         return self._bytes
-
-
-class _NoCommits(Committer):
-    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
-        pass
-
-    def claim(self, job_id: str) -> None: ...
-
-    def pass_over(self, permit: CommitPermit) -> None: ...
-
-    def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
-        pass
 
 
 def stuck(env: StreamEnvironment) -> None:
