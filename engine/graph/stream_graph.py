@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import pyarrow as pa
 
@@ -71,6 +72,15 @@ class StreamGraph:
     def next_uid(self, kind: str) -> str:
         """Returns a generated uid, for an operator without state: its uid may change between versions of a job."""
         return f"{kind}-{len(self.nodes)}"
+
+    def uid_behind(self, node: int, what: str) -> str:
+        """Returns a generated uid that stays the same as long as the named operators before it do."""
+        before = self.nodes[node]
+        while before.operator is not None and not before.operator.named:
+            before = self.nodes[before.inputs[0].node]
+        uids = {other.uid for other in self.nodes}
+        numbered = (f"{before.uid}.{what}" + (f"-{number}" if number > 1 else "") for number in count(1))
+        return next(uid for uid in numbered if uid not in uids)
 
     def _add(self, node: StreamNode) -> int:
         if not node.uid:

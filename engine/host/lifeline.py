@@ -33,6 +33,8 @@ class Lifeline:
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
         self._stage = Stage.LOADING
+        self.broken = False
+        """True once a sign of life found that the supervisor is gone."""
 
     @classmethod
     def inherited(cls) -> Lifeline:
@@ -56,8 +58,12 @@ class Lifeline:
 
     def _write(self, sign: Sign) -> None:
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # the pipe is full, or the supervisor is gone
+            try:
                 os.write(self._descriptor, msgspec.json.encode(sign) + b"\n")
+            except BrokenPipeError:
+                self.broken = True
+            except OSError:  # the pipe is full
+                pass
 
 
 class Listener:

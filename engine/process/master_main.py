@@ -103,7 +103,7 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
         partial(load, _of_graph(launch)),
         session,
         module_path=tuple(sys.path) if is_local(launch.spark_master) else (),
-        orphaned=lambda: os.getppid() != parent,
+        orphaned=lambda: lifeline.broken or os.getppid() != parent,
         lifeline=lifeline,
         spark_lost=lambda error: crash(lifeline, error),
     )

@@ -26,6 +26,7 @@ from engine.protocol.remedy import Death, LastWords, death_of
 from engine.protocol.supervision import Supervision
 
 STOP_PATIENCE_S = 20.0
+LOOK_EVERY_S = 1.0
 LOG_BYTES = 10 << 20
 LOG_FILES = 3
 POLL_S = 0.2
@@ -49,6 +50,7 @@ class Supervisor:
         self._words: LastWords | None = None
         self._died: Deaths | None = None
         self._not_before_s = 0.0
+        self._look_s = 0.0
 
     def start(self) -> None:
         self._folder.prepare(private=not self._launch.allow_shared_store)
@@ -66,6 +68,7 @@ class Supervisor:
         self._listen()
         hung_s = self._supervision.hung_for_s(_now_ms())
         if hung_s is None and not _has_ended(self._process.pid):
+            self._cancel_if_asked(self._process)
             return None
         code = self._end_process(self._process)
         if code == FENCED_EXIT_CODE:
@@ -96,8 +99,7 @@ class Supervisor:
         try:
             if self._slept_through_a_start():
                 return _LATER_START
-            desired = self._folder.read_desired()
-            if desired is not None and not desired.running and desired.launch.id == self._launch.id:
+            if self._unwanted():
                 return MasterExit(Outcome.CANCELLED, "cancelled while no JobMaster ran")
             if time.monotonic() < self._not_before_s:
                 return None
@@ -106,6 +108,19 @@ class Supervisor:
         except OSError as error:
             return self._on_death(Death(Fault.OUTSIDE, f"its process could not be started: {error}"))
         return None
+
+    def _unwanted(self) -> bool:
+        desired = self._folder.read_desired()
+        return desired is not None and not desired.running and desired.launch.id == self._launch.id
+
+    def _cancel_if_asked(self, process: subprocess.Popen[bytes]) -> None:
+        """Ends a JobMaster that was cancelled before it could be asked. One that runs cancels itself, or again."""
+        if time.monotonic() < self._look_s:
+            return
+        self._look_s = time.monotonic() + LOOK_EVERY_S
+        with contextlib.suppress(OSError):
+            if self._unwanted():
+                process.terminate()
 
     def _start_process(self) -> None:
         listener = Listener()

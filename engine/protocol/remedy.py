@@ -72,6 +72,13 @@ class Death:
     reason: str
 
 
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)  # a real-time signal has no name
+
+
 def death_of(exit_code: int, stage: Stage | None, words: LastWords | None, silent_s: float | None = None) -> Death:
     """Says whose fault the end of a JobMaster process is. `silent_s`: it was killed after this much silence."""
     doing = f" while it was {stage.value}" if stage is not None else ""
@@ -80,7 +87,7 @@ def death_of(exit_code: int, stage: Stage | None, words: LastWords | None, silen
     if silent_s is not None:
         return Death(Fault.OUTSIDE, f"it gave no sign of life for {silent_s:.0f} s{doing}, and was killed")
     if exit_code < 0:
-        return Death(Fault.OUTSIDE, f"signal {signal.Signals(-exit_code).name}{doing}")
+        return Death(Fault.OUTSIDE, f"signal {_signal_name(-exit_code)}{doing}")
     if stage is Stage.LOADING:
         reason = f"the job's code ended the JobMaster's process (exit code {exit_code}) while it was loaded"
         return Death(Fault.JOB, f"{reason}; a job must not call sys.exit or os._exit")

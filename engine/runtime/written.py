@@ -39,6 +39,7 @@ class Versions:
 
     def publish(self, version: int, folder: str) -> bool:
         """Makes a written folder this version; if the version exists already, deletes the folder and returns False."""
+        self.store.sync(self.store.list(folder))  # Spark syncs nothing, and the record vouches for these files
         data = msgspec.json.encode(_Record(folder.removeprefix(f"{self.base}/")))
         created = self.store.create(self._record(version), data) is Created.CREATED
         if not created:

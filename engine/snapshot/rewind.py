@@ -145,8 +145,8 @@ def _copy_inputs(store: Store, source: JobPaths, target: JobPaths) -> None:
         others = sorted(set(store.list(new)) - ours.keys())
         if others:
             raise StoreError(f"{others[0]} is an input of another job {target.job!r}: choose another name")
-        # `_SUCCESS` is copied last, because it says that all other files are there.
-        for copy in sorted(ours, key=lambda path: path.endswith("/_SUCCESS")):
+        # Records are copied last, because a record says that the files of its version are there.
+        for copy in sorted(ours, key=lambda path: path.endswith(".json")):
             store.write(copy, store.read(ours[copy]))
             store.sync([copy])
 

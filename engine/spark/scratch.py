@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,9 +36,16 @@ def private_scratch() -> Iterator[Path]:
 def _delete_abandoned(parent: Path) -> None:
     for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
         try:
-            with lock.open("rb") as held:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if lock.stat().st_uid == os.getuid():
-                    shutil.rmtree(lock.parent, ignore_errors=True)
-        except OSError:  # it is held, another user's, or just deleted
+            # Another user may have made this: a pipe would block whoever opens it, and a link leads elsewhere.
+            held = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError:  # another user's, or just deleted
             continue
+        try:
+            of = os.fstat(held)
+            if stat.S_ISREG(of.st_mode) and of.st_uid == os.getuid() == lock.parent.lstat().st_uid:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+        except OSError:  # it is held, or just deleted
+            continue
+        finally:
+            os.close(held)

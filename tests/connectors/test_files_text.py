@@ -2,6 +2,7 @@
 
 import csv
 import datetime as dt
+import errno
 import gzip
 import io
 import json
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from engine.api import JobError, StreamEnvironment
 from engine.api.schema import parse_schema
 from engine.connectors.files import CsvSource, JsonSource, text
-from engine.connectors.files.listing import FileError
+from engine.connectors.files.listing import FileError, unreadable
+from engine.core.errors import fault_of
+from engine.protocol.failures import Fault
 from tests.connectors.reading import Reading
 
 SCHEMA = parse_schema("n long, name string")
@@ -250,3 +253,16 @@ def test_columns_are_never_wider_than_declared(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 300}\n')
     reading = Reading(JsonSource(str(tmp_path), malformed="skip"), pa.schema([("n", pa.int8())]))
     assert reading.all(reading.splits[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "whose"),
+    [
+        (OSError(errno.EIO, "Input/output error"), Fault.OUTSIDE),
+        (OSError(errno.ESTALE, "Stale file handle"), Fault.OUTSIDE),
+        (FileNotFoundError(errno.ENOENT, "No such file"), Fault.JOB),
+        (OSError("zlib inflate failed"), Fault.JOB),
+    ],
+)
+def test_a_file_system_that_fails_is_not_the_job_s_fault(error: OSError, whose: Fault) -> None:
+    assert fault_of(unreadable("views.csv", error)) is whose

@@ -55,3 +55,14 @@ def test_neither_end_waits_for_the_other(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_a_supervisor_nobody_listens() -> None:
     Lifeline.inherited().show(Stage.LOADING)
+
+
+def test_a_jobmaster_notices_that_its_supervisor_is_gone() -> None:
+    listener = Listener()
+    lifeline = Lifeline(os.dup(listener.descriptor))
+    listener.started()
+    lifeline.show(Stage.LOADING)
+    assert not lifeline.broken
+    listener.close()
+    lifeline.show(Stage.LOADING)
+    assert lifeline.broken

@@ -179,3 +179,17 @@ def test_a_process_that_can_not_be_started_is_tried_again(
     assert "its process could not be started" in job.said[2] and "Is a directory" in job.said[2]
     log.rmdir()
     job.until(lambda: job.supervisor.master_pid is not None)
+
+
+@pytest.mark.promise("F1")
+def test_a_job_that_is_cancelled_while_its_jobmaster_starts_ends(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.05)
+    job = watched(BEGIN + "\nlifeline.show(Stage.STARTING); time.sleep(600)")
+    job.folder.want_running(job.launch, "test")
+    job.until(lambda: job.supervisor._supervision.stage is not None)
+    job.folder.want_stopped("test")
+    ended = job.until(lambda: False)
+    assert ended is not None and ended.outcome is Outcome.CANCELLED
+    assert len(job.started) == 1

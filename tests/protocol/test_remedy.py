@@ -45,3 +45,7 @@ def test_the_end_of_a_jobmaster_s_process_has_one_cause(
 ) -> None:
     death = death_of(code, stage, words, silent_s)
     assert isinstance(death, Death) and death.fault is fault and says in death.reason
+
+
+def test_a_real_time_signal_has_a_number_and_no_name() -> None:
+    assert death_of(-35, None, None) == Death(Fault.OUTSIDE, "signal 35")

@@ -101,3 +101,12 @@ def test_the_scratch_of_a_killed_process_is_deleted_by_the_next(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with private_scratch():
         assert not left.exists()
+
+
+def test_a_scratch_folder_of_somebody_else_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    trap = tmp_path / "weir-scratch-x"
+    trap.mkdir()
+    os.mkfifo(trap / "lock")
+    with private_scratch():  # a pipe without a writer blocks whoever opens it for reading
+        assert trap.exists()

@@ -157,7 +157,10 @@ class DataStream(Partitioned):
             node.source = replace(node.source, strategy=compiled)
             node.schema = schema
             return DataStream(self._env, self._node, schema)
-        return self._add("assign_timestamps", lambda: AssignTimestamps(compiled), schema)
+        # It keeps the watermark that it has reached, so its uid must not depend on the order of other streams.
+        uid = self._env.graph.uid_behind(self._node, "timestamps")
+        spec = OperatorSpec(uid, "assign_timestamps", lambda: AssignTimestamps(compiled), named=False)
+        return self._add_operator(spec, schema)
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Groups the records by one or more columns: all records of a key reach the same subtask."""

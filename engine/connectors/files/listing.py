@@ -5,6 +5,7 @@ Invariant: a split is read only from the file that was listed, with the same siz
 
 from __future__ import annotations
 
+import errno
 import glob
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,25 @@ import msgspec
 
 from engine.connectors.table import published
 from engine.core.errors import WeirError
+from engine.protocol.failures import Fault
 from engine.store.directory import DirectoryStore
 
 
 class FileError(WeirError):
     """A file can't be read as the job declares it."""
+
+
+class FileUnavailable(FileError):
+    """The file system failed to read a file. Another attempt may succeed."""
+
+    fault = Fault.OUTSIDE
+
+
+def unreadable(message: str, error: Exception) -> FileError:
+    """Returns the error for a file that could not be read: the file system's fault, or the file's."""
+    number = error.errno if isinstance(error, OSError) else None  # Arrow sets none if the content is wrong
+    of_file = number in (None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR)
+    return FileError(message) if of_file else FileUnavailable(message)
 
 
 class FileSplit(msgspec.Struct, frozen=True, array_like=True):
@@ -99,9 +114,10 @@ class Location:
         try:
             stat = path.stat()
         except OSError as error:
-            raise FileError(
+            raise unreadable(
                 f"{path} can't be read any more ({error.strerror or error}), but was there when it was listed, "
-                "and its records have not all been read: put it back"
+                "and its records have not all been read: put it back",
+                error,
             ) from error
         if stat.st_size != split.size or (stat.st_mtime_ns != split.mtime_ns and not self.own):
             raise FileError(

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.connectors.files.listing import FileError, FileSplit
+from engine.connectors.files.listing import FileError, FileSplit, unreadable
 from engine.connectors.files.readahead import Chunk, ChunkReader, Position
 from engine.connectors.files.source import FileSource
 from engine.core.durations import Duration
@@ -58,7 +58,7 @@ class _RowGroups(ChunkReader):
                 self._begin_group()
             rows = self._conform(next(self._batches, pa.RecordBatch.from_pylist([], schema=self._schema)))
         except (pa.ArrowException, OSError) as error:
-            raise FileError(f"{self._path}, row group {self._group}: {error}") from error
+            raise unreadable(f"{self._path}, row group {self._group}: {error}", error) from error
         self._row += rows.num_rows
         if self._row >= self._file.metadata.row_group(self._group).num_rows:
             self._group, self._row = self._group + 1, 0
@@ -89,7 +89,7 @@ def _opened(path: Path, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, read_dictionary=list(as_dictionaries))
     except (pa.ArrowException, OSError) as error:
-        raise FileError(f"{path} is not a Parquet file that can be read: {error}") from error
+        raise unreadable(f"{path} is not a Parquet file that can be read: {error}", error) from error
 
 
 def _check(path: Path, found: pa.Schema, declared: pa.Schema) -> None:

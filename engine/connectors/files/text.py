@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.connectors.files.listing import FileError, FileSplit
+from engine.connectors.files.listing import FileError, FileSplit, unreadable
 from engine.connectors.files.readahead import BadRecord, Chunk, ChunkReader, Position
 from engine.connectors.files.source import FileSource
 from engine.core.durations import Duration
@@ -200,7 +200,7 @@ class _Chunks(ChunkReader):
         try:
             found = self._lines.next()
         except (OSError, pa.ArrowException) as error:
-            raise FileError(f"{self._lines.path}, byte {at}: {error}") from error
+            raise unreadable(f"{self._lines.path}, byte {at}: {error}", error) from error
         if isinstance(found, _LongLine):
             reason = f"the record has {found.size} bytes, more than {RECORD_BYTES >> 20} MiB"
             rows, bad = self._no_rows(), [self._bad(0, self._line(at, b"", 0), found.beginning, reason)]
@@ -275,7 +275,7 @@ def _opened(path: Path) -> Any:
     try:
         return pa.input_stream(str(path), compression=_compression(path))
     except (OSError, pa.ArrowException) as error:
-        raise FileError(f"{path} can't be read: {error}") from error
+        raise unreadable(f"{path} can't be read: {error}", error) from error
 
 
 def newlines(data: bytes) -> np.ndarray:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from engine.api import JobError, StreamEnvironment, WatermarkStrategy
+from engine.connectors.generator import GeneratorSource
 from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.testing import ListSource
 from tests.api.streams.building import STRATEGY, operator, run, timed, views
@@ -198,6 +199,18 @@ def test_anywhere_else_they_are_made_by_an_operator() -> None:
     stream = views().where(pl.col("bytes") > 0).assign_timestamps_and_watermarks(STRATEGY)
     spec = stream._env.graph.nodes[stream._node].operator
     assert spec is not None and spec.kind == "assign_timestamps"
+
+
+def test_the_uid_of_assigned_timestamps_does_not_depend_on_other_streams() -> None:
+    def uids(*sources: str) -> set[str]:
+        env = StreamEnvironment()
+        for uid in sources:
+            stream = env.from_source(GeneratorSource(lambda n: {}, 1), "bytes long, ts timestamp", uid=uid)
+            for _ in range(2):
+                stream.where(pl.col("bytes") > 0).assign_timestamps_and_watermarks(STRATEGY)
+        return {node.uid for node in env.graph.nodes if node.operator and node.operator.kind == "assign_timestamps"}
+
+    assert uids("a", "b") == uids("b", "a") == {"a.timestamps", "a.timestamps-2", "b.timestamps", "b.timestamps-2"}
 
 
 def test_a_second_assignment_to_one_source_does_not_change_the_first() -> None:

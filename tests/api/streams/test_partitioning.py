@@ -46,4 +46,4 @@ def test_a_custom_partitioner_needs_columns_that_can_be_keys() -> None:
 def test_timestamps_behind_an_exchange_are_not_assigned_by_the_source() -> None:
     env = StreamEnvironment()
     views(env).rebalance().assign_timestamps_and_watermarks(STRATEGY).print(uid="out")
-    assert [node.uid for node in env.graph.nodes] == ["views", "assign_timestamps-1", "out"]
+    assert [node.uid for node in env.graph.nodes] == ["views", "views.timestamps", "out"]
