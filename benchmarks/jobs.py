@@ -95,6 +95,15 @@ def row_lane(env: StreamEnvironment) -> None:
     sums.sink_to(DiscardSink(), uid="out")
 
 
+def slow_sink(env: StreamEnvironment) -> None:
+    """Reads as fast as possible and handles a fifth of what the row lane could: a Python function that also sleeps."""
+    env.enable_checkpointing("1 s")
+    rate = env.params.get("rate", 12_000, "records per second that a subtask handles")
+    rows = env.from_source(GeneratorSource(keyed_values, splits=SPLITS), schema="key long, value long", uid="rows")
+    slow = rows.key_by("key").process(SlowSum(rate), uid="slow", schema="key long, value long, sum long")
+    slow.sink_to(DiscardSink(), uid="out")
+
+
 def keyed_values(n: np.ndarray) -> Columns:
     rows = window_rows(n)
     return {"key": rows["key"], "value": rows["value"]}
@@ -108,6 +117,20 @@ class RunningSum(KeyedProcessFunction):
         total = (self._sum.value() or 0) + value["value"]
         self._sum.update(total)
         yield {"key": value["key"], "value": value["value"], "sum": total}
+
+
+class SlowSum(RunningSum):
+    """Sleeps for a millisecond after as many records as it may handle in one."""
+
+    def __init__(self, rate: int) -> None:
+        self._most = max(1, rate // 1000)
+        self._seen = 0
+
+    def process_element(self, value: Row, context: ProcessContext) -> Iterable[Row]:
+        self._seen += 1
+        if self._seen % self._most == 0:
+            time.sleep(0.001)
+        return super().process_element(value, context)
 
 
 def _stamped(rows: DataStream) -> DataStream:

@@ -22,6 +22,7 @@ from rich.markup import escape
 from benchmarks import report
 from benchmarks.checkpoints import checkpoint_cost
 from benchmarks.files import window_files
+from benchmarks.inflight import in_flight
 from benchmarks.latency import latency
 from benchmarks.memory import memory
 from benchmarks.processes import Neighbours
@@ -45,6 +46,7 @@ FULL: dict[str, Bench] = {
     "row_lane": lambda say: row_lane(say, weir_s=10, bytewax_rows=2_000_000, flink_rows=60_000),
     "recovery_s": lambda say: recovery(say, kills=10, bare_kills=5, rate=200_000),
     "memory_stuck_sink": lambda say: memory(say, seconds=60),
+    "in_flight": lambda say: in_flight(say, seconds=30),
     "scale": scale,
 }
 

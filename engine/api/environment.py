@@ -25,7 +25,7 @@ from engine.core.names import check_name
 from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph, OperatorSpec, SourceSpec
 from engine.graph.stream_graph import StreamGraph, StreamInput
-from engine.protocol.config import CheckpointConfig, CheckpointingMode
+from engine.protocol.config import IN_FLIGHT_TARGET_MS, CheckpointConfig, CheckpointingMode
 from engine.protocol.restart import ExponentialDelay, NoRestart, RestartStrategy
 from engine.state.key_groups import DEFAULT_MAX_PARALLELISM
 
@@ -82,6 +82,7 @@ class StreamEnvironment:
         max_concurrent: int = 1,
         tolerable_failed: int = 0,
         retained: int = 3,
+        in_flight_target: Duration = IN_FLIGHT_TARGET_MS,
     ) -> None:
         """Takes a checkpoint every `interval`, such as "1 s".
 
@@ -90,6 +91,9 @@ class StreamEnvironment:
         `mode` is exactly once, or at least once. A checkpoint that takes longer than `timeout` is aborted. The next one
         starts at least `min_pause` after the last was completed, and at most `max_concurrent` run at a time. The job
         fails after more than `tolerable_failed` failed checkpoints in a row. The newest `retained` are kept.
+
+        A barrier waits behind the data before it, so receivers accept about as much as they consume in
+        `in_flight_target`. A longer time makes checkpoints slower, a much shorter one the job.
         """
         try:
             self.checkpoints = CheckpointConfig(
@@ -100,6 +104,7 @@ class StreamEnvironment:
                 max_concurrent=max_concurrent,
                 tolerable_failed=tolerable_failed,
                 retained=retained,
+                in_flight_target_ms=to_ms(in_flight_target),
             )
         except ValueError as error:
             raise JobError(f"enable_checkpointing: {error}") from error

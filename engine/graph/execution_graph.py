@@ -69,7 +69,9 @@ class ExecutionGraph:
 
     def plan(self, slot: int) -> SlotPlan:
         """Returns the plan of what the slot of this number runs."""
-        return SlotPlan([self._subtask_plan(subtask) for subtask in self.in_slot(slot)], self.graph.checkpoints.mode)
+        checkpoints = self.graph.checkpoints
+        subtasks = [self._subtask_plan(subtask) for subtask in self.in_slot(slot)]
+        return SlotPlan(subtasks, checkpoints.mode, checkpoints.in_flight_target_ms)
 
     def _subtask_plan(self, subtask: SubtaskId) -> SubtaskPlan:
         vertex = self.graph.vertex(subtask.vertex)

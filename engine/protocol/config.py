@@ -12,6 +12,10 @@ class CheckpointingMode(Enum):
     AT_LEAST_ONCE = "at_least_once"
 
 
+IN_FLIGHT_TARGET_MS = 200
+"""The time that data may take from a sender through the queue of its receiver, as far as credits decide it."""
+
+
 class CheckpointConfig(msgspec.Struct, frozen=True):
     interval_ms: int | None = None
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
@@ -20,11 +24,18 @@ class CheckpointConfig(msgspec.Struct, frozen=True):
     max_concurrent: int = 1
     tolerable_failed: int = 0
     retained: int = 3
+    in_flight_target_ms: int = IN_FLIGHT_TARGET_MS
 
     def __post_init__(self) -> None:
         if self.interval_ms is not None and self.interval_ms <= 0:
             raise ValueError(f"the checkpoint interval must be positive, not {self.interval_ms} ms")
-        for name, least in (("timeout_ms", 1), ("min_pause_ms", 0), ("max_concurrent", 1), ("retained", 1)):
+        for name, least in (
+            ("timeout_ms", 1),
+            ("min_pause_ms", 0),
+            ("max_concurrent", 1),
+            ("retained", 1),
+            ("in_flight_target_ms", 1),
+        ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.tolerable_failed < 0:

@@ -1,7 +1,7 @@
 """Credit-based flow control: how many bytes each sender may send.
 
-Invariant: bytes in flight and queued on a channel never exceed what its receiver granted. So the memory of a gate is
-bounded by `capacity`, even if its operators are stuck.
+Invariant: bytes in flight and queued on a channel exceed what its receiver granted by less than one frame. So the
+memory of a gate is bounded by `capacity` and a frame per channel, even if its operators are stuck.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ MAX_FRAME_BYTES = 2 << 20
 """The largest frame: senders slice batches to it. So a channel's own share always lets one frame through."""
 
 
+LEAST_BYTES = 4 << 10
+"""The least share of a channel, however slowly its gate consumes."""
+
+
 @dataclass(frozen=True)
 class ChannelLimits:
     """The sizes of a channel's own share and of a frame. The share must hold a frame, or the channel could starve."""
 
     own_bytes: int = CHANNEL_BYTES
     frame_bytes: int = MAX_FRAME_BYTES
+    least_bytes: int = LEAST_BYTES
 
     def __post_init__(self) -> None:
-        assert 0 < self.frame_bytes <= self.own_bytes
+        assert 0 < self.frame_bytes <= self.own_bytes and 0 < self.least_bytes <= self.own_bytes
 
 
 class SenderCredit:
@@ -41,20 +46,26 @@ class SenderCredit:
     def available(self) -> int:
         return self._granted - self._used
 
+    def allows(self, size: int) -> bool:
+        """Returns whether a frame may be sent: any credit is enough, because a gate may grant less than a frame."""
+        return not size or self.available > 0
+
     def use(self, size: int) -> None:
-        assert size <= self.available, f"{size} bytes sent with a credit of {self.available}"
+        assert self.allows(size), f"{size} bytes sent with a credit of {self.available}"
         self._used += size
 
 
 class GateCredit:
     """Decides what a gate grants: to each channel its own share, and a floating share by the senders' backlogs.
 
-    The cost of a call grows with the channels that have a backlog, not with the number of all channels.
+    `bound` lowers what is granted in total, down to `least_bytes` per channel. The cost of a call grows with the
+    channels that have a backlog, not with the number of all channels.
     """
 
     def __init__(self, channels: int, limits: ChannelLimits | None = None) -> None:
         limits = limits or ChannelLimits()
-        self._own = limits.own_bytes
+        self._own = self._most = limits.own_bytes
+        self._least = limits.least_bytes
         self._frame = limits.frame_bytes
         self._floating = self._own * channels
         self._granted = [0] * channels  # running totals
@@ -66,7 +77,23 @@ class GateCredit:
 
     @property
     def capacity(self) -> int:
-        return self._own * len(self._granted) + self._floating
+        """The most bytes that are granted at a time."""
+        return 2 * self._most * len(self._granted)
+
+    @property
+    def hold(self) -> int:
+        """The size from which a grant is worth a message."""
+        return max(1, self._own // 4)
+
+    def bound(self, in_flight: int) -> None:
+        """Grants about so many bytes in total from now on. What is granted already stays granted."""
+        channels = len(self._granted)
+        own = min(self._most, max(self._least, in_flight // (2 * channels)))
+        if self._own // 2 < own < self._own + self._own // 2 and own != self._most:
+            return  # not worth a change: the cost of one grows with the channels
+        self._own, self._floating = own, own * channels
+        self._lent = sum(self._borrowed(channel) for channel in range(channels))
+        self._changed = set(range(channels))
 
     def on_frame(self, channel: int, backlog: int) -> None:
         self._wanting += backlog - self._backlog[channel]
@@ -87,8 +114,7 @@ class GateCredit:
     def grants(self, hold: int) -> list[tuple[int, int]]:
         """Returns (channel, new running total) for each grant that is worth a message.
 
-        A grant is worth one if it adds at least `hold` bytes, or if less than a frame is outstanding. The caller never
-        passes a smaller `hold` than before.
+        A grant is worth one if it adds at least `hold` bytes, or if little is outstanding.
         """
         free = max(0, self._floating - self._lent)
         result = []
@@ -96,12 +122,11 @@ class GateCredit:
             backlog, borrowed = self._backlog[channel], self._borrowed(channel)
             share = free * backlog // self._wanting if backlog else 0
             more = self._own + max(min(share, backlog), borrowed) - self.outstanding(channel)
-            if more >= hold or (more > 0 and self.outstanding(channel) < self._frame):
+            if more >= hold or (more > 0 and self.outstanding(channel) < min(self._frame, self._own // 2)):
                 self._granted[channel] += more
                 self._lent += self._borrowed(channel) - borrowed
                 result.append((channel, self._granted[channel]))
         self._changed = {channel for channel in self._changed if self._backlog[channel]}
-        assert self._lent <= self._floating
         return result
 
     def _borrowed(self, channel: int) -> int:

@@ -104,6 +104,7 @@ class Deployer:
             counters,
             self.clock,
             self.batch_rows,
+            deployment.plan.in_flight_target_ms,
             lambda taken: self.upload(attempt, plan, taken),
             self.report,
         )
@@ -116,7 +117,14 @@ class Deployer:
             timeless = frozenset()  # no input has event time; the +∞ watermark at the end must still pass
         aligner = self._aligner(deployment.plan.mode, len(channels))
         gate = InputGate(
-            deployment.attempt, channels, aligner, self.transport, self.limits, second=second, timeless=timeless
+            deployment.attempt,
+            channels,
+            aligner,
+            self.transport,
+            self.limits,
+            second=second,
+            timeless=timeless,
+            in_flight_target_ms=deployment.plan.in_flight_target_ms,
         )
         deployment.gates.update(dict.fromkeys(channels, gate))
         deployment.receivers.update(dict.fromkeys(channels, subtask))

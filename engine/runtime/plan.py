@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from engine.protocol.config import CheckpointingMode
+from engine.protocol.config import IN_FLIGHT_TARGET_MS, CheckpointingMode
 from engine.protocol.ids import ChannelId, SubtaskId
 from engine.runtime.exchange.partitioners import Partitioner
 from engine.runtime.operators.base import Operator
@@ -82,3 +82,4 @@ class SubtaskPlan:
 class SlotPlan:
     subtasks: Sequence[SubtaskPlan]
     mode: CheckpointingMode
+    in_flight_target_ms: float = IN_FLIGHT_TARGET_MS

@@ -74,6 +74,7 @@ class Subtask:
         counters: Counters,
         clock: Clock,
         batch_rows: int,
+        in_flight_target_ms: float,
         upload: Callable[[TakenSnapshot], None],
         report: Callable[[SlotMessage], None],
     ) -> None:
@@ -89,7 +90,9 @@ class Subtask:
         self._counters = counters
         self._clock = clock
         self._batch_rows = batch_rows
-        self._max_rows = min(1024, batch_rows) if plan.row_lane else batch_rows
+        self._in_flight_target_ms = in_flight_target_ms
+        self._emitted: tuple[float, int] | None = None  # when the last batch was begun, and its rows
+        self._max_rows = min(64 if plan.row_lane else 1024, batch_rows)  # quick batches grow, so a start is short
         self._idle = False
         self._last_trigger = 0
         self._upload = upload
@@ -128,6 +131,8 @@ class Subtask:
             return Activity.BUSY
         if self._chain.blocked or any(output.blocked for output in self._outputs):
             return Activity.BACK_PRESSURED
+        if self._emitted is not None:
+            self._fit_batches(*self._emitted)
         busy = self._step_source(self._head) if isinstance(self._head, SourceHead) else self._step_gate(self._head)
         return Activity.BUSY if busy else Activity.IDLE
 
@@ -176,15 +181,23 @@ class Subtask:
 
     def _process(self, batch: pa.RecordBatch, emit: Callable[[pa.RecordBatch], None]) -> None:
         self.meter.rows_in += batch.num_rows
-        if not self._plan.row_lane:
-            emit(batch)
-            return
         before = self._clock.now_ms()
+        self._emitted = (before, batch.num_rows)
         emit(batch)
-        spent = self._clock.now_ms() - before
-        if spent > YIELD_MS and self._max_rows > 16:
-            self._max_rows //= 2
-        elif spent < YIELD_MS / 4 and batch.num_rows == self._max_rows and self._max_rows < self._batch_rows:
+        if self._plan.row_lane and self._clock.now_ms() - before > YIELD_MS:
+            self._max_rows = max(1, self._max_rows // 2)
+
+    def _fit_batches(self, began_ms: float, rows: int) -> None:
+        """Shrinks batches if the last one took too long until its output had gone, and doubles quick ones.
+
+        A barrier waits behind the output of a batch that receivers have no credit for.
+        """
+        self._emitted = None
+        took_ms = self._clock.now_ms() - began_ms
+        quick_ms = YIELD_MS / 4 if self._plan.row_lane else self._in_flight_target_ms / 4
+        if took_ms > self._in_flight_target_ms:
+            self._max_rows = max(1, int(rows * self._in_flight_target_ms / took_ms))
+        elif took_ms < quick_ms and rows == self._max_rows:
             self._max_rows = min(2 * self._max_rows, self._batch_rows)
 
     def _advance(self, timestamp_ms: int) -> None:

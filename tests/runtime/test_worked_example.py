@@ -20,6 +20,7 @@ from engine.core.ports import Frame
 from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
+from engine.protocol.credits import CHANNEL_BYTES, ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.signals import MIN_WATERMARK
 from engine.runtime.deployment import Deployer, Deployment
@@ -88,6 +89,7 @@ class ByHand:
                 lambda attempt, subtask, taken: self.snapshots.update({subtask.id: taken}),
                 lambda message: None,
                 batch_rows=5,
+                limits=ChannelLimits(least_bytes=CHANNEL_BYTES),  # a source may read on while its receiver waits
             )
             self._deployments.append(deployer.deploy(AttemptId(1, attempt), "1d", execution.plan(slot), restored))
         for deployment in self._deployments:

@@ -55,7 +55,7 @@ MASTER_CONFIG = MasterConfig(
     cause_grace_ms=15,
 )
 NONCE = "nonce"
-LIMITS = ChannelLimits(own_bytes=500, frame_bytes=250)
+LIMITS = ChannelLimits(own_bytes=500, frame_bytes=250, least_bytes=60)
 """Limits so small that a few batches use up a channel's credit."""
 CREDIT = "channel: a sender waits for credit"
 _EXPLAINED = ("StoreError: simulated", "channel ", "operator ", "while closing: ")

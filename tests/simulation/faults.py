@@ -86,7 +86,7 @@ def draw_plan(seed: int) -> Plan:
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,
         timeout_ms=random.choice((12, 30, 60, 300, 300)),
         min_pause_ms=random.choice((0, 0, 3, 12)),
-        max_concurrent=random.choice((1, 1, 2, 3)),
+        max_concurrent=random.choice((1, 2, 2, 3)),
         tolerable_failed=random.choice((0, 0, 1, 3, 50)),
         retained=random.choice((1, 2, 3)),
     )

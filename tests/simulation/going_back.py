@@ -57,11 +57,12 @@ class BackChecker(Checker):
         self.history: dict[int, tuple[Manifest, Seen, dict[str, int]]] = {}
         self._hidden: dict[int, set[str]] = {}  # by the epoch of the rewind: the files that it hides
         self._before: dict[int, int] = {}  # by the epoch of a rewind: the epoch before it
+        self.newest_at_fork: int | None = None  # the newest intact epoch when the job was first asked for a fork
 
     def begin_as_fork(self, of: BackChecker, first: LogRecord) -> None:
         assert first.newest is not None
         manifest = self._read(first)
-        _, seen, digests = of.history[of.target_of(manifest)]
+        _, seen, digests = of.history[of.target_of(manifest, of.newest_at_fork)]
         self._seen, self._digests = deepcopy(seen), dict(digests)
 
     def intact(self) -> list[int]:
@@ -81,15 +82,20 @@ class BackChecker(Checker):
         data = self._store.content(self._ref(epoch).path)
         return data is None or checksum(data) != self._ref(epoch).checksum
 
-    def target_of(self, manifest: Manifest) -> int:
-        """Returns the epoch that a manifest is a copy of, and checks that no newer one is intact."""
+    def target_of(self, manifest: Manifest, at_least: int | None = None) -> int:
+        """Returns the epoch that a manifest is a copy of, and checks that no newer one is intact.
+
+        A job that is forked runs on and may publish meanwhile: its fork may be of any epoch from `at_least` on.
+        """
         intact = self.intact()
         of = [n for n, (m, _, _) in self.history.items() if (m.created_ms, m.ledger) == _birth(manifest)]
-        if not intact or intact[-1] not in of:  # an epoch and its copies look alike
+        allowed = intact[-1:] if at_least is None else [epoch for epoch in intact if epoch >= at_least]
+        found = [epoch for epoch in allowed if epoch in of]  # an epoch and its copies look alike
+        if not found:
             raise Violation("target", f"{self._job} goes on from one of the epochs {of}, and {intact} are intact")
-        if manifest.rewound_to not in (None, intact[-1]):
-            raise Violation("target", f"the state of epoch {intact[-1]} says that it is of {manifest.rewound_to}")
-        return intact[-1]
+        if manifest.rewound_to not in (None, found[-1]):
+            raise Violation("target", f"the state of epoch {found[-1]} says that it is of {manifest.rewound_to}")
+        return found[-1]
 
     def _read(self, record: LogRecord) -> Manifest:
         assert record.newest is not None
@@ -275,6 +281,8 @@ class Person:
             view = StoreView(run.store, command)
             log = EpochLog(view, run.cluster.paths)
             if way == "fork":
+                if run.checker.newest_at_fork is None:
+                    run.checker.newest_at_fork = max(run.checker.intact(), default=None)
                 return None if EpochLog(view, JobPaths(FORK)).last() else fork(log, FORK, owner, lambda: None)
             sinks = run.cluster.execution().graph.sinks
             committers = {uid: of.committer(view, run.cluster.paths) for uid, of in sinks}

@@ -179,7 +179,7 @@ class SimTransport:
         if isinstance(frame.element, pa.RecordBatch) and not frame.element.schema.equals(connection.schema):
             raise Violation("schema", f"{channel}: {frame.element.schema} where {connection.schema} was opened")
         connection.sent_bytes += frame.size
-        if connection.sent_bytes > connection.grant_total:
+        if frame.size and connection.sent_bytes - frame.size >= connection.grant_total:
             raise Violation(
                 "credit", f"{channel}: {connection.sent_bytes} bytes sent, {connection.grant_total} granted"
             )

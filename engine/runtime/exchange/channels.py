@@ -1,7 +1,7 @@
 """The two ends of a channel, and the output gate that distributes batches over the channels of one edge.
 
-Invariants: a sender never exceeds its credit. Frames arrive in sequence, each once. A signal never overtakes data that
-was emitted before it.
+Invariants: a sender without credit sends no rows. Frames arrive in sequence, each once. A signal never overtakes data
+that was emitted before it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class OutputChannel:
 
     def flush(self) -> None:
         waiting = self._waiting
-        while waiting and waiting[0][1] <= self._credit.available:
+        while waiting and self._credit.allows(waiting[0][1]):
             element, size = waiting.popleft()
             self._credit.use(size)
             self._backlog -= size
@@ -147,6 +147,7 @@ class InputChannel:
         """Returns the next element and the bytes that it frees. Cuts a batch at `max_rows`; the rest stays first."""
         element, size = self._queue.popleft()
         if isinstance(element, pa.RecordBatch) and element.num_rows > max_rows:
-            self._queue.appendleft((element.slice(max_rows), size))
-            return element.slice(0, max_rows), 0
+            part = size * max_rows // element.num_rows
+            self._queue.appendleft((element.slice(max_rows), size - part))
+            return element.slice(0, max_rows), part
         return element, size

@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from engine.core.ports import Frame, Transport
 from engine.protocol.alignment.aligner import BarrierAligner, BarrierOutcome
+from engine.protocol.config import IN_FLIGHT_TARGET_MS
 from engine.protocol.credits import ChannelLimits, GateCredit
 from engine.protocol.ids import AttemptId, ChannelId
+from engine.protocol.pace import Pace
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
 from engine.runtime.exchange.channels import InputChannel
 
@@ -46,6 +48,7 @@ class InputGate:
         limits: ChannelLimits | None = None,
         second: frozenset[str] = frozenset(),
         timeless: frozenset[str] = frozenset(),
+        in_flight_target_ms: float = IN_FLIGHT_TARGET_MS,
     ) -> None:
         limits = limits or ChannelLimits()
         self._second = second
@@ -56,7 +59,8 @@ class InputGate:
         self._index = {channel: position for position, channel in enumerate(channels)}
         self._aligner = aligner
         self._credit = GateCredit(len(channels), limits)
-        self._hold = limits.own_bytes // 4
+        self._credit.bound(0)  # until it is known how fast this gate consumes
+        self._pace = Pace(in_flight_target_ms)
         self._watermarks = [MAX_WATERMARK if channel.edge in timeless else MIN_WATERMARK for channel in channels]
         self._watermark = MIN_WATERMARK
         self._behind = self._watermarks.count(MIN_WATERMARK)  # active channels that hold the clock back
@@ -86,6 +90,9 @@ class InputGate:
 
     def poll(self, max_rows: int, now_ms: float) -> Taken | None:
         """Returns the next thing to handle: rows, a watermark, a change of idleness, an aligned barrier, or the end."""
+        in_flight = self._pace.look(now_ms)
+        if in_flight is not None:
+            self._credit.bound(in_flight)
         while not self._ready:
             position = self._pick()
             if position is None:
@@ -94,7 +101,8 @@ class InputGate:
             element, freed = channel.take(max_rows)
             if freed:
                 self._credit.on_consumed(position, freed)
-                self._grant(self._hold)
+                self._grant(self._credit.hold)
+            self._pace.took(freed, now_ms)
             if isinstance(element, pa.RecordBatch):
                 self.rows_received[channel.id.edge] += element.num_rows
                 return Second(element) if channel.id.edge in self._second else element

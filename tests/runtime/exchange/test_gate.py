@@ -9,7 +9,7 @@ from engine.core.ports import Element, Frame
 from engine.protocol.alignment.aligned import AlignedBarriers
 from engine.protocol.alignment.aligner import Aligned
 from engine.protocol.alignment.tracked import TrackedBarriers
-from engine.protocol.credits import CHANNEL_BYTES
+from engine.protocol.credits import LEAST_BYTES
 from engine.protocol.ids import ChannelId
 from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
 from engine.runtime.exchange.gate import Ended, InputGate
@@ -169,12 +169,13 @@ def test_rows_are_counted_when_they_are_handed_out() -> None:
 def test_credit_is_granted_at_the_start_and_again_when_enough_was_consumed() -> None:
     gate = Gate(1)
     gate.gate.start()
-    assert gate.transport.grants == [(gate.ids[0], CHANNEL_BYTES)]
-    large = pa.record_batch({"n": pa.array(range(CHANNEL_BYTES // 8 // 2), pa.int64())})
+    first = LEAST_BYTES
+    assert gate.transport.grants == [(gate.ids[0], first)]
+    large = pa.record_batch({"n": pa.array(range(first // 8 // 2), pa.int64())})
     gate.send(0, large)
     assert len(gate.transport.grants) == 1  # received is not consumed
     gate.poll(max_rows=10_000_000)
-    assert gate.transport.grants[1:] == [(gate.ids[0], CHANNEL_BYTES + large.nbytes)]
+    assert gate.transport.grants[1:] == [(gate.ids[0], first + large.nbytes)]
 
 
 # --- idle inputs ---
