@@ -28,13 +28,13 @@ from checks.results import DrillResult
 from checks.spec import DrillSpec
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
-from engine.host.folders import make_folder
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
+from engine.store.directory import make_folder
 
 RECORDS_PER_KILL = 100_000
 CHECKPOINTS_FIRST = 2

@@ -32,7 +32,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 if TYPE_CHECKING:
     import dagster as dg
 
-from engine.host.folders import make_folder
+from engine.store.directory import make_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"

@@ -152,8 +152,7 @@ class TableCommitter(Committer):
             )
         marker = f"{self._table}/{_MARKER}"
         mine = _Owner(job_id, self._job, self._home)
-        if self._store.create(marker, msgspec.json.encode(mine)) is Created.UNKNOWN:
-            raise StoreError(f"the store did not say whether {marker} was created")  # a restart claims again
+        self._made(marker, msgspec.json.encode(mine))
         owner = self._owner()
         if owner is None:
             raise StoreError(f"{marker} exists and can't be found")
@@ -216,8 +215,7 @@ class TableCommitter(Committer):
             return
         record = self._record(number)
         lines = self._lines_until(number) if record.endswith(".compact") else []
-        if self._store.create(record, "\n".join(["v1", *lines]).encode()) is Created.UNKNOWN:
-            raise StoreError(f"the store did not say whether {record} was created")
+        self._made(record, "\n".join(["v1", *lines]).encode())
 
     def files(self, epoch: int) -> list[dict[str, Any]]:
         """Returns every file published up to this epoch."""
@@ -290,11 +288,15 @@ class TableCommitter(Committer):
         }
         return json.dumps(entry, separators=(",", ":"))
 
-    def _create(self, path: str, data: bytes) -> None:
+    def _made(self, path: str, data: bytes) -> Created:
+        """Returns whether the file is new or was there. If the store can't tell, a restart asks again."""
         outcome = self._store.create(path, data)
         if outcome is Created.UNKNOWN:
-            raise StoreError(f"the store did not say whether {path} was created")  # a restart commits again
-        if outcome is Created.EXISTS and self._store.read(path) != data:
+            raise StoreError(f"the store did not say whether {path} was created")
+        return outcome
+
+    def _create(self, path: str, data: bytes) -> None:
+        if self._made(path, data) is Created.EXISTS and self._store.read(path) != data:
             raise StoreError(
                 f"{path} exists and names other files than this epoch's: another job wrote to this table, or its "
                 "store was moved and has another address now"

@@ -1,8 +1,7 @@
-"""The folders of a store on this machine: who may write to them, and with which modes they are made."""
+"""The folders of a store on this machine: who may write to them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from pathlib import Path
@@ -14,22 +13,12 @@ PRIVATE = 0o700
 """The mode of a job's folder, whatever the umask: state, history and tables below it are the job's user's alone."""
 
 
-def make_folder(folder: Path) -> None:
-    """Makes a folder and its missing parents, none of which others can write to, whatever the umask."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for place in missing:
-        place.chmod(0o750)
-
-
 def check_store(store: str | Path, job: str, *, allow_shared: bool) -> None:
     """Makes the store if it does not exist. Raises an error if it can't be one, or if other users can write to it.
 
     Whoever can write to a job's folder can replace `launch.json`, and so run code as the user of the job.
     """
     folder = Path(store).absolute()
-    with contextlib.suppress(OSError):  # `check_directory` says what is wrong
-        make_folder(folder)
     check_directory(folder)
     for place in (folder, folder / job):
         why = None if allow_shared or not place.exists() else others_can_write(place.stat(), os.getuid())

@@ -12,7 +12,7 @@ import os
 import msgspec
 
 from engine.protocol.failures import Fault
-from engine.protocol.remedy import LastWords, Stage
+from engine.protocol.remedy import Death, Stage
 
 _VARIABLE = "WEIR_LIFELINE"
 _WORDS_BYTES = 2000
@@ -24,7 +24,7 @@ class Sign(msgspec.Struct, frozen=True):
 
     stage: Stage
     epoch: int | None = None
-    words: LastWords | None = None
+    words: Death | None = None
 
 
 class Lifeline:
@@ -54,7 +54,7 @@ class Lifeline:
     def last_words(self, fault: Fault, reason: str) -> None:
         """Tells the supervisor why this process ends without an outcome."""
         short = reason.encode()[:_WORDS_BYTES].decode(errors="ignore")
-        self._write(Sign(self._stage, None, LastWords(fault, short)))
+        self._write(Sign(self._stage, None, Death(fault, short)))
 
     def _write(self, sign: Sign) -> None:
         if self._descriptor is not None:

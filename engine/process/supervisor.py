@@ -22,7 +22,7 @@ from engine.host.rotated import rotate_open
 from engine.host.run_folder import FENCED_EXIT_CODE, Deaths, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault
-from engine.protocol.remedy import Death, LastWords, death_of
+from engine.protocol.remedy import Death, death_of
 from engine.protocol.supervision import Supervision
 
 STOP_PATIENCE_S = 20.0
@@ -47,7 +47,7 @@ class Supervisor:
         self._supervision = Supervision(launch.jobmaster_timeout_s * 1000)
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: Listener | None = None
-        self._words: LastWords | None = None
+        self._words: Death | None = None
         self._died: Deaths | None = None
         self._not_before_s = 0.0
         self._look_s = 0.0

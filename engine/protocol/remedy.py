@@ -7,7 +7,6 @@ later, and shown. Only the job's own fault ends it, because only its author can 
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
@@ -57,16 +56,8 @@ class Stage(Enum):
     ENDING = "ending"
 
 
-class LastWords(msgspec.Struct, frozen=True):
-    """A JobMaster that can't go on says why, and whose fault it is."""
-
-    fault: Fault
-    reason: str
-
-
-@dataclass(frozen=True)
-class Death:
-    """The end of a JobMaster that left no outcome."""
+class Death(msgspec.Struct, frozen=True):
+    """The end of a JobMaster that left no outcome: whose fault it is, and why. Its last words say the same."""
 
     fault: Fault
     reason: str
@@ -79,11 +70,11 @@ def _signal_name(number: int) -> str:
         return str(number)  # a real-time signal has no name
 
 
-def death_of(exit_code: int, stage: Stage | None, words: LastWords | None, silent_s: float | None = None) -> Death:
+def death_of(exit_code: int, stage: Stage | None, words: Death | None, silent_s: float | None = None) -> Death:
     """Says whose fault the end of a JobMaster process is. `silent_s`: it was killed after this much silence."""
     doing = f" while it was {stage.value}" if stage is not None else ""
     if words is not None:
-        return Death(words.fault, words.reason)
+        return words
     if silent_s is not None:
         return Death(Fault.OUTSIDE, f"it gave no sign of life for {silent_s:.0f} s{doing}, and was killed")
     if exit_code < 0:

@@ -30,11 +30,23 @@ def no_links(root: Path, error: OSError) -> str:
     )
 
 
+def make_folder(folder: Path, within: Path | None = None) -> None:
+    """Makes a folder and its missing parents, none of which others can write to, whatever the umask.
+
+    `within`: the modes of folders above this one are left to the umask.
+    """
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        if within is None or place == within or within in place.parents:
+            place.chmod(DIRECTORY_MODE)
+
+
 def check_directory(root: str | Path) -> None:
-    """Raises an error that says what to do if this directory can't be a store."""
+    """Makes the directory if it does not exist. Raises an error that says what to do if it can't be a store."""
     folder = Path(root).absolute()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryDirectory(prefix=".probe-", dir=folder) as made:
             probe = Path(made, "probe")
             probe.write_bytes(b"weir")
@@ -67,18 +79,10 @@ class DirectoryStore:
             try:
                 _write(target, data)
             except FileNotFoundError:
-                self._make_directory(target.parent)
+                make_folder(target.parent, within=self.root)
                 _write(target, data)
         except OSError as error:
             raise StoreError(f"can't write {target}: {error.strerror or error}") from error
-
-    def _make_directory(self, folder: Path) -> None:
-        """Makes a folder and its parents, from the root on with a mode that does not depend on the umask."""
-        missing = [place for place in (folder, *folder.parents) if not place.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        for place in missing:
-            if place == self.root or self.root in place.parents:
-                place.chmod(DIRECTORY_MODE)
 
     def sync(self, paths: list[str]) -> None:
         for path in paths:

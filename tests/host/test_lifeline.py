@@ -10,7 +10,7 @@ import pytest
 
 from engine.host.lifeline import Lifeline, Listener, Sign
 from engine.protocol.failures import Fault
-from engine.protocol.remedy import LastWords, Stage
+from engine.protocol.remedy import Death, Stage
 
 SPEAKS = """
 import subprocess, sys
@@ -33,7 +33,7 @@ def test_signs_and_last_words_of_a_process_arrive_and_its_children_do_not_hold_t
     process.wait()
     sign, last = listener.heard()
     assert sign == Sign(Stage.DECIDING, 7, None)
-    assert last.words == LastWords(Fault.OUTSIDE, last.words.reason) and last.words.reason.startswith("Spark is gone –")
+    assert last.words == Death(Fault.OUTSIDE, last.words.reason) and last.words.reason.startswith("Spark is gone –")
     assert os.read(listener._read, 1) == b"", "the end of the line: no child holds it open"
     listener.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.protocol.failures import Fault
-from engine.protocol.remedy import Death, LastWords, Remedy, Stage, Where, death_of, remedy
+from engine.protocol.remedy import Death, Remedy, Stage, Where, death_of, remedy
 
 
 @pytest.mark.promise("H8")
@@ -23,7 +23,7 @@ def test_the_job_s_own_fault_ends_it_at_once_in_a_jobmaster_and_the_second_time_
     assert remedy(Where.ATTEMPT, Fault.JOB, again=True) is Remedy.END
 
 
-SAID = LastWords(Fault.OUTSIDE, "Spark's JVM is gone")
+SAID = Death(Fault.OUTSIDE, "Spark's JVM is gone")
 
 
 @pytest.mark.promise("H8")
@@ -34,14 +34,14 @@ SAID = LastWords(Fault.OUTSIDE, "Spark's JVM is gone")
         (-11, Stage.LOADING, None, None, Fault.OUTSIDE, "signal SIGSEGV while it was loading the job"),
         (-9, Stage.DECIDING, None, 30.4, Fault.OUTSIDE, "no sign of life for 30 s while it was running the job"),
         (70, Stage.DECIDING, SAID, None, Fault.OUTSIDE, "Spark's JVM is gone"),
-        (1, Stage.LOADING, LastWords(Fault.JOB, "no module 'x'"), None, Fault.JOB, "no module 'x'"),
+        (1, Stage.LOADING, Death(Fault.JOB, "no module 'x'"), None, Fault.JOB, "no module 'x'"),
         (3, Stage.LOADING, None, None, Fault.JOB, "the job's code ended the JobMaster's process (exit code 3)"),
         (1, None, None, None, Fault.WEIR, "exit code 1"),
         (70, Stage.STARTING, None, None, Fault.WEIR, "exit code 70 while it was starting Spark"),
     ],
 )
 def test_the_end_of_a_jobmaster_s_process_has_one_cause(
-    code: int, stage: Stage | None, words: LastWords | None, silent_s: float | None, fault: Fault, says: str
+    code: int, stage: Stage | None, words: Death | None, silent_s: float | None, fault: Fault, says: str
 ) -> None:
     death = death_of(code, stage, words, silent_s)
     assert isinstance(death, Death) and death.fault is fault and says in death.reason
