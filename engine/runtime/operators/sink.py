@@ -12,8 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.core.errors import fault_of
 from engine.core.sinks import Piece, Sink, WriterContext
 from engine.protocol import ledger
+from engine.protocol.failures import Fault
 from engine.protocol.manifest import Committable
 from engine.runtime.connectors import calling
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
@@ -38,6 +40,7 @@ class SinkOperator(Operator):
         self._behind = 0  # bytes of pieces that are not persisted yet
         self._sequence = 0
         self._closed = False
+        self._failed: BaseException | None = None  # an error of the job's own code in a write ahead
         self._undigested: list[pa.RecordBatch] = []
         self._undigested_rows = 0
 
@@ -73,17 +76,28 @@ class SinkOperator(Operator):
 
     @property
     def blocked(self) -> bool:
+        """True while writes are behind. Raises the error of the job's own code that a write ahead met.
+
+        The subtask asks before each step. It asks nothing else of a blocked sink: neither rows nor barriers reach it.
+        """
+        if self._failed is not None:
+            raise self._failed
         return self._behind >= 2 * ROLL_BYTES
 
     def _write_ahead(self) -> None:
         self.context.offload.submit(self.context.lane, self._persist_all, self._written)
 
     def _written(self, result: Any, error: BaseException | None) -> None:
-        """Ignores a failed write: the next one, or the barrier (where a failure counts), tries again.
+        """Keeps an error of the job's own code for `blocked`, and ignores any other: the next write, or the barrier
+        (where a failure counts), tries again.
 
         A blocked sink gets no rows and so has no next write; it tries again here.
         """
-        if error is not None and self.blocked and not self._closed:
+        if error is None or self._closed or self._failed is not None:
+            return
+        if fault_of(error) is Fault.JOB:
+            self._failed = error
+        elif self.blocked:
             self._write_ahead()
 
     def _detach(self) -> None:

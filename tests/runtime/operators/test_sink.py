@@ -289,3 +289,19 @@ def test_an_author_s_sink_that_raises_is_named_and_is_the_job_s_fault_unless_its
         assert snapshot.pre_commit is not None
         snapshot.pre_commit()
     assert caught.value.fault is fault and caught.value.raised.line.rpartition(":")[0] == __file__
+
+
+@pytest.mark.promise("H8")
+def test_an_author_s_error_in_a_write_ahead_is_raised_at_once_though_a_blocked_sink_gets_no_barrier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sink_module, "ROLL_BYTES", 4)
+    offload = FakeOffload()
+    operator = SinkOperator(BrokenSink("persist", ValueError("bad row")), SCHEMA)
+    operator.open(context(uid="out", offload=offload), None)
+    operator.process(pa.record_batch([[1], [1]], schema=SCHEMA), Collected())
+    assert operator.blocked
+    offload.run()
+    with pytest.raises(UserFunctionError, match="bad row"):
+        operator.blocked  # noqa: B018 (the subtask asks this before each step)
+    assert not offload.waiting, "what always fails is not tried for ever"
