@@ -23,7 +23,7 @@ import msgspec
 from engine.core.errors import NoAnswer, SparkLost, StoreError, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
 from engine.core.sinks import Committer, Sink
-from engine.core.syncing import EndsOnFailedSync, raised
+from engine.core.syncing import EndsOnFailedSync, end_by_raising
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import MasterLaunch
 from engine.host.lifeline import Lifeline
@@ -104,7 +104,7 @@ class MasterProcess:
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._offload = EndsOnFailedSync(LaneOffload(self._mailbox.put, threads=4), raised)
+        self._offload = EndsOnFailedSync(LaneOffload(self._mailbox.put, threads=4), end_by_raising)
         self._history = History(launch.store, launch.name)
         self._execution = ExecutionGraph(graph)
         self._store = DirectoryStore(launch.store)
