@@ -89,8 +89,9 @@ class StreamEnvironment:
         With None there are checkpoints only on request (`weir checkpoint`) and at the end of a bounded job.
 
         `mode` is exactly once, or at least once. A checkpoint that takes longer than `timeout` is aborted. The next one
-        starts at least `min_pause` after the last was completed, and at most `max_concurrent` run at a time. The job
-        fails after more than `tolerable_failed` failed checkpoints in a row. The newest `retained` are kept.
+        starts at least `min_pause` after the last was completed, and at most `max_concurrent` run at a time. After more
+        than `tolerable_failed` failed checkpoints in a row the job restarts from its last epoch, as its restart
+        strategy says. The newest `retained` are kept.
 
         A barrier waits behind the data before it, so receivers accept about as much as they consume in
         `in_flight_target`. A longer time makes checkpoints slower, a much shorter one the job.
@@ -133,8 +134,8 @@ class StreamEnvironment:
         """Returns the stream of a source's records, which have the given schema.
 
         By its `uid` a restarted job finds the positions in the source again. A source that knows the number of its
-        splits has at most that parallelism. `digest` adds a digest of the records to the ledger, for
-        drills. It costs about as much as a simple columnar job.
+        splits has at most that parallelism. `digest` adds a digest of the records to the ledger, for drills. It costs
+        about as much as a simple columnar job.
         """
         parsed = parse_schema(schema)
         try:

@@ -1,7 +1,9 @@
 """The interface of sinks: a two-phase commit.
 
-Invariant: nothing is committed without a `CommitPermit`. `begin`, `write` and `pre_commit` run in the sink's subtasks;
-the methods of a `Committer` run in the JobMaster.
+Invariant: nothing is committed without a `CommitPermit`. A `SinkWriter` belongs to a subtask; its methods run on the
+task thread, and `Piece.persist` beside it. A `Committer` runs in the JobMaster, and in the command that goes back to an
+older epoch. On a restore its methods are called in this order: `claim`, `commit` (or `rewind`), `begin` if the sink is
+new, `abort_unknown`.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class SinkWriter(ABC):
 
 
 class Committer(ABC):
-    """Publishes the output of epochs. It runs in the JobMaster."""
+    """Publishes the output of epochs."""
 
     def begin(self, first_epoch: int) -> None:  # noqa: B027 (few depend on the number)
         """Prepares the target for a sink that comes into the job with this epoch. Idempotent; called before writing."""

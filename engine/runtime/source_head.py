@@ -25,7 +25,7 @@ from engine.state.digests import digest, digested
 
 
 class _Split:
-    """`look`: the number of the discovery's listing that found this split."""
+    """A split that is read or waits. `look`: the number of the poll of the discovery that found it."""
 
     def __init__(self, name: str, reader: SplitReader, seen_ms: int | None, look: int) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class _Split:
 
 
 class SourceHead:
-    """`digests`: also adds a digest of the rows to the ledger."""
+    """Reads for one source subtask. `digests`: also adds a digest of the rows to the ledger."""
 
     def __init__(
         self, source: Source, schema: pa.Schema, strategy: EventTimeStrategy | None, digests: bool = False
@@ -212,7 +212,7 @@ class SourceHead:
 
     @property
     def wakeup_ms(self) -> float | None:
-        """When to poll again; None: now."""
+        """When to poll again after a poll without rows; None: soon, or after offloaded work."""
         times = [split.reader.wakeup_ms for split in self._splits if not split.reader.finished]
         if not self._discovery.finished:
             times.append(self._discovery.wakeup_ms)

@@ -208,7 +208,7 @@ class DataStream(Partitioned):
     # --- ends ---
 
     def sink_to(self, sink: Sink, uid: str) -> DataStreamSink:
-        """Ends the stream in a sink. By its `uid` a restarted job finds the sink's open transactions again."""
+        """Ends the stream in a sink. By its `uid` a restarted job finds the output that it has yet to commit."""
         schema = self.schema
         spec = OperatorSpec(uid, "sink", lambda: SinkOperator(sink, schema), sink=sink, input_schema=schema)
         node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._input)
