@@ -48,6 +48,7 @@ def store(tmp_path: Path) -> Path:
     state = SubtaskState(
         SubtaskId("views", 0), [StateFile("traffic-per-app", "reduced", "x", 1, "0", 1)], {"views": {"splits": {}}}
     )
+    TableSink("traffic").committer(log.store, log.paths).claim(claimed.record.job_id, 1)
     description = describe(graph, JobDescription(), 1)
     manifest = Manifest("shop", 1, 1, AttemptId(1, 1), 0, graph.max_parallelism, [state], [], [], {}, description)
     log.publish(claimed.record, log.write_manifest(manifest))

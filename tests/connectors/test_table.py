@@ -27,7 +27,7 @@ TABLE = "job/tables/pv"
 def claimed(store: MemoryStore | DirectoryStore) -> TableCommitter:
     """A committer as a JobMaster uses it: it claims the table first."""
     committer = TableCommitter(store, TABLE)
-    committer.claim(JOB_ID)
+    committer.claim(JOB_ID, 1)
     return committer
 
 
@@ -207,7 +207,7 @@ def test_before_its_first_epoch_a_table_has_a_log_already_so_that_spark_sees_no_
 
 def test_abort_unknown_leaves_a_table_below_this_one_alone() -> None:
     store = MemoryStore()
-    TableCommitter(store, f"{TABLE}/daily").claim(JOB_ID)
+    TableCommitter(store, f"{TABLE}/daily").claim(JOB_ID, 1)
     below = TableSink("pv/daily").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), SCHEMA, JOB_ID))
     below.begin()
     payload = write(below, 1)
@@ -286,7 +286,7 @@ def test_a_path_that_would_leave_the_job_s_directory_is_refused(path: str) -> No
 def begun(sink: TableSink, store: DirectoryStore, job: str, job_id: str) -> Committer:
     """A committer that has claimed its table, as a JobMaster does before it deploys."""
     committer = sink.committer(store, JobPaths(job))
-    committer.claim(job_id)
+    committer.claim(job_id, 1)
     return committer
 
 
@@ -359,20 +359,20 @@ def test_a_claim_holds_only_once_the_store_says_that_the_marker_is_there() -> No
     store.answers = [(Created.UNKNOWN, False), (Created.UNKNOWN, True)]
     for _ in range(2):  # a name that is visible need not be durable
         with pytest.raises(StoreError, match="did not say whether"):
-            TableCommitter(store, TABLE).claim("1d")
-    TableCommitter(store, TABLE).claim("1d")
+            TableCommitter(store, TABLE).claim("1d", 1)
+    TableCommitter(store, TABLE).claim("1d", 1)
     with pytest.raises(TargetTaken):
-        TableCommitter(store, TABLE).claim("2d")
+        TableCommitter(store, TABLE).claim("2d", 1)
 
 
 def test_a_job_whose_marker_was_lost_with_its_host_claims_its_own_files_again() -> None:
     store = MemoryStore()
     store.write(f"{TABLE}/1d-0001-0001-0000-000001.parquet", b"")
-    TableCommitter(store, TABLE).claim("1d")
+    TableCommitter(store, TABLE).claim("1d", 1)
     other = MemoryStore()
     other.write(f"{TABLE}/1d-0001-0001-0000-000001.parquet", b"")
     with pytest.raises(TargetTaken, match="did not write"):
-        TableCommitter(other, TABLE).claim("2d")
+        TableCommitter(other, TABLE).claim("2d", 1)
 
 
 class _StaleList(MemoryStore):
@@ -385,7 +385,7 @@ class _StaleList(MemoryStore):
 def test_a_rewind_repeats_what_was_published_also_if_the_list_of_records_is_stale() -> None:
     store = _StaleList()
     committer = TableCommitter(store, TABLE)
-    committer.claim("1d")
+    committer.claim("1d", 1)
     for epoch in range(1, 13):
         committer.commit(permit(epoch), [committable({"path": f"{TABLE}/{epoch}", "size": 1})])
     committer.rewind(permit(20), to_epoch=11)

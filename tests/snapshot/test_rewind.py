@@ -18,6 +18,7 @@ from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Claimed, Created
 from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.job_description import JobDescription, SinkDescription
 from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskState
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
@@ -34,8 +35,12 @@ def committers(log: EpochLog) -> dict[str, TableCommitter]:
     return {"out": TableCommitter(log.store, f"{log.paths.job}/tables/t")}
 
 
+def gone(sink: SinkDescription) -> None:
+    raise AssertionError(f"the job has {sink.uid}")
+
+
 def back(log: EpochLog, owner: str = "cli", *, hide: bool) -> tuple[int, int]:
-    return go_back(log, committers(log), owner, lambda: None, hide=hide)
+    return go_back(log, committers(log), gone, owner, lambda: None, hide=hide)
 
 
 def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
@@ -45,7 +50,7 @@ def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
     assert claimed is not None
     last = claimed.record
     for committer in committers(log).values():
-        committer.claim(last.job_id)
+        committer.claim(last.job_id, 1)
     if last.newest is not None:
         commit_epoch(committers(log), CommitPermit.issue(last.newest), log.read_manifest(last.newest))
     epoch, checkpoint = (last.newest.epoch if last.newest else 0) + 1, last.next_checkpoint
@@ -57,7 +62,10 @@ def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
     payload = {"path": f"{TABLE}/{epoch}.parquet", "size": 1, "rows": 1}
     commits = [Committable("out", 0, attempt, checkpoint, 1, payload)]
     state = SubtaskState(SUBTASK, [file], {})
-    manifest = Manifest("job", epoch, checkpoint, attempt, 0, 128, [state], commits, commits, {"sink:out": epoch})
+    described = JobDescription(sinks=[SinkDescription("out", "TableSink", "the table 't'", "t", [], 1)])
+    manifest = Manifest(
+        "job", epoch, checkpoint, attempt, 0, 128, [state], commits, commits, {"sink:out": epoch}, described
+    )
     ref = log.write_manifest(manifest)
     record = log.publish(last, ref)
     assert record is not None
@@ -308,11 +316,11 @@ def test_an_unknown_outcome_is_asked_again_after_a_pause_and_not_for_ever(
         return answers.pop() if answers and "/log/" in path else create(self, path, data)
 
     monkeypatch.setattr(DirectoryStore, "create", unsure)
-    go_back(log, committers(log), "cli", pause, hide=False)
+    go_back(log, committers(log), gone, "cli", pause, hide=False)
     assert len(pauses) == 3
     answers[:] = [Created.UNKNOWN] * 1000
     with pytest.raises(StoreError, match="run the same command again"):
-        go_back(log, committers(log), "other", pause, hide=False)
+        go_back(log, committers(log), gone, "other", pause, hide=False)
     with pytest.raises(StoreError, match="run the same command again"):
         fork(log, "copy", "other", pause)
     assert len(pauses) == 3 + 2 * (TRIES - 1)
