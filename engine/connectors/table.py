@@ -166,7 +166,7 @@ class TableCommitter(Committer):
         self._first_epoch = owner.first_epoch
 
     def _checked_owner(self, job_id: str) -> _Owner | None:
-        """Returns the content of the marker, None if there is none. Raises TargetTaken if this is no place of the job."""
+        """Returns the content of the marker, None if there is none. Raises TargetTaken if it is not the job's place."""
         owner = self._owner()
         strange = [] if owner is not None else self._strange_files(job_id)
         if strange:

@@ -151,9 +151,7 @@ def _commit_newest(epoch_log: EpochLog, committers: Mapping[str, Committer], new
         for committer in committers.values() if newest.epoch else ():
             committer.pass_over(permit)
     else:
-        commit_epoch(
-            committers if manifest.rewound_to is not None else _of_sinks(committers, manifest), permit, manifest
-        )
+        commit_epoch(_taking_part(committers, manifest), permit, manifest)
 
 
 def _taking_part(committers: Mapping[str, Committer], manifest: Manifest) -> dict[str, Committer]:

@@ -12,10 +12,11 @@ import pytest
 from engine.connectors.table import TableCommitter, TableSink, read_table
 from engine.core.errors import StoreError, TargetTaken
 from engine.core.paths import JobPaths
-from engine.core.sinks import Committer, SinkWriter, WriterContext
+from engine.core.sinks import Committer, Found, SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
+from engine.protocol.job_description import Column
 from engine.protocol.manifest import Committable, ManifestRef
 from engine.store.directory import DirectoryStore
 from tests.fakes import ATTEMPT, JOB_ID, MemoryStore
@@ -246,6 +247,37 @@ def test_published_files_survive_an_abort_after_the_store_was_moved(tmp_path: Pa
     claimed(after).abort_unknown(permit(1), AttemptId(9, 9))
     assert data_files(after) == [payload["path"]]
     assert read_table(after, TABLE).to_pydict() == {"a": [1]}
+
+
+def test_a_table_whose_store_was_moved_goes_on_and_soon_names_its_files_where_they_are(tmp_path: Path) -> None:
+    before, payloads = DirectoryStore(tmp_path / "before"), []
+    for epoch in range(1, 4):
+        payloads.append(write(writer(before, attempt=AttemptId(1, epoch)), epoch))  # type: ignore[arg-type]
+        TableCommitter(before, TABLE).commit(permit(epoch), [committable(payloads[-1])])
+    (tmp_path / "before").rename(tmp_path / "after")
+    after = DirectoryStore(tmp_path / "after")
+    for epoch in range(3, 11):  # the newest epoch is committed again
+        TableCommitter(after, TABLE).commit(permit(epoch), [committable(payloads[2])] if epoch == 3 else [])
+    places = [str(file["path"]) for file in TableCommitter(after, TABLE).files(10)]
+    assert places == [after.uri(str(payload["path"])) for payload in payloads]
+    compact = (tmp_path / "after" / TABLE / "_spark_metadata" / "9.compact").read_text()
+    assert "/before/" not in compact
+
+
+def test_looking_at_a_table_changes_nothing_and_tells_the_columns_of_what_is_published(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    assert TableCommitter(store, TABLE).look(JOB_ID, 0) == Found(claimed=False)
+    assert not list(tmp_path.iterdir())
+    claimed(store)
+    first = write(writer(store), 1)  # type: ignore[arg-type]
+    assert TableCommitter(store, TABLE).look(JOB_ID, 1) == Found(columns=[]), "nothing is published"
+    TableCommitter(store, TABLE).commit(permit(1), [committable(first)])
+    assert TableCommitter(store, TABLE).look(JOB_ID, 1) == Found(columns=[Column("a", "int64")])
+    assert TableCommitter(store, TABLE).look(JOB_ID, 25) == Found(columns=[Column("a", "int64")])
+    store.delete(str(first["path"]))
+    assert TableCommitter(store, TABLE).look(JOB_ID, 1) == Found(columns=[]), "audits find what was deleted"
+    with pytest.raises(TargetTaken):
+        TableCommitter(store, TABLE).look("", 1)
 
 
 def test_a_record_that_names_other_files_is_an_error_that_says_so() -> None:

@@ -211,6 +211,50 @@ def test_going_back_can_be_repeated(log: EpochLog, ways: tuple[bool, ...], betwe
     assert visible(log) == expected
 
 
+def test_going_back_behind_a_change_of_sinks_leaves_no_gap(tmp_path: Path) -> None:
+    """The table "old" had a sink until epoch 2, the table "new" has one from epoch 3 on; epoch 4 is damaged."""
+    for hide in (False, True):
+        log = EpochLog(DirectoryStore(tmp_path / str(hide)), JobPaths("job"))
+        for epoch, name in enumerate(("old", "old", "new", "new"), 1):
+            _publish_to(log, name, epoch)
+        damage(log, 4)
+        damage(log, 3)
+        own = {"new": TableCommitter(log.store, "job/tables/new")}
+        made = lambda sink: TableCommitter(log.store, f"job/tables/{sink.table}")  # noqa: B023, E731
+        assert go_back(log, own, made, "cli", lambda: None, hide=hide) == (2, 10 if hide else 5)
+        last = log.last()
+        assert last is not None and last.newest is not None
+        assert [sink.uid for sink in log.read_manifest(last.newest).description.sinks] == ["new"]
+        assert _shown(log, "old") == [1, 2]
+        assert _shown(log, "new") == ([] if hide else [3, 4])
+
+
+def _publish_to(log: EpochLog, name: str, epoch: int) -> None:
+    claimed = log.claim(f"m{epoch}")
+    assert claimed is not None
+    table, attempt = TableCommitter(log.store, f"job/tables/{name}"), AttemptId(epoch, 1)
+    table.claim(claimed.record.job_id, epoch)
+    table.begin(epoch)
+    path = log.paths.state_file(attempt, epoch, "sum", SUBTASK, "state")
+    data = f"state {epoch}".encode()
+    log.store.write(path, data)
+    state = SubtaskState(SUBTASK, [StateFile("sum", "state", path, len(data), checksum(data), 1, 0, 128)], {})
+    payload = {"path": f"job/tables/{name}/{epoch}.parquet", "size": 1, "rows": 1}
+    commits = [Committable(name, 0, attempt, epoch, 1, payload)]
+    described = JobDescription(sinks=[SinkDescription(name, "TableSink", f"the table {name!r}", name, [], epoch)])
+    manifest = Manifest("job", epoch, epoch, attempt, 0, 128, [state], commits, commits, {}, described)
+    ref = log.write_manifest(manifest)
+    assert log.publish(claimed.record, ref) is not None
+    commit_epoch({name: table}, CommitPermit.issue(ref), manifest)
+
+
+def _shown(log: EpochLog, name: str) -> list[int]:
+    folder = f"job/tables/{name}/_spark_metadata"
+    names = [path.removeprefix(f"{folder}/") for path in log.store.list(folder)]
+    files = spark_reads(names, lambda record: log.store.read(f"{folder}/{record}"))
+    return [int(file.removesuffix(".parquet")) for file in files or []]
+
+
 class Crash(BaseException):
     pass
 
