@@ -53,7 +53,7 @@ def check(
     refused = [one for one in found if not (one.droppable and allow_non_restored_state)]
     if refused:
         raise IncompatibleJob(
-            f"job {graph.name!r} has changed and can't go on from epoch {manifest.epoch}",
+            f"job {graph.name!r} can't go on from epoch {manifest.epoch}",
             [(one.uid, one.what, one.fix) for one in refused],
         )
     return found
@@ -67,6 +67,7 @@ def differences(graph: JobGraph, manifest: Manifest, targets: Mapping[str, Found
     pending = {committable.uid for committable in manifest.commits}
     operators = [operator for operator in before.operators if operator.uid in held]
     return [
+        *_another_job(before, now, manifest.epoch),
         *_key_groups(graph, manifest),
         *_compared(before.sources, now.sources, now, _gone_source, _changed_source),
         *_compared(operators, now.operators, now, _gone_operator, _changed_operator),
@@ -123,6 +124,18 @@ def _compared(
 def _anonymous(one: Described) -> Described:
     named = msgspec.structs.replace(one, uid="")
     return msgspec.structs.replace(named, first_epoch=0) if isinstance(named, SinkDescription) else named
+
+
+def _another_job(before: JobDescription, now: JobDescription, epoch: int) -> Iterator[Difference]:
+    """Says first that nothing is left of the job that took the snapshot, if that is so."""
+    were, are = ({one.uid for one in (*of.sources, *of.operators, *of.sinks)} for of in (before, now))
+    if were and not were & are:
+        yield Difference(
+            "(job)",
+            f"it has no operator in common with the job of this name that took epoch {epoch}",
+            f"choose another --name if this is another job; or {ALLOW} puts it in the place of the old one",
+            droppable=True,
+        )
 
 
 def _key_groups(graph: JobGraph, manifest: Manifest) -> Iterator[Difference]:

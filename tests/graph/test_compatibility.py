@@ -249,3 +249,13 @@ def test_another_event_time_column_is_refused_because_the_watermark_is_in_the_ol
 def test_a_source_may_get_and_lose_event_time() -> None:
     assert not found(lambda views: views.print(), timed("ts", "source"))
     assert not found(timed("ts", "source"), lambda views: views.print())
+
+
+@pytest.mark.promise("D8")
+def test_another_job_under_the_same_name_is_told_to_take_a_name_of_its_own() -> None:
+    before = taken_by(graph(lambda views: views.sink_to(TableSink("t"), uid="out")))
+    other = graph(lambda views: views.sink_to(TableSink("u"), uid="u"), source="orders")
+    first = differences(other, before, {})[0]
+    assert first.what == "it has no operator in common with the job of this name that took epoch 7"
+    assert "choose another --name" in first.fix
+    assert first.droppable
