@@ -42,9 +42,9 @@ def print_differences(error: IncompatibleJob) -> None:
     """Prints why a changed job can't go on, as a table with one row for each difference."""
     errors.print(f"[bold red]error:[/] {escape(error.summary)}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_lines=False)
-    table.add_column("operator", style="bold", no_wrap=True)
+    table.add_column("operator", style="bold", max_width=28, overflow="fold")
     table.add_column("what changed", ratio=1)
-    table.add_column("what to do", ratio=1)
+    table.add_column("what to do", ratio=1, min_width=26)  # the longest option is not broken
     for uid, what, fix in error.rows:
         table.add_row(escape(uid), escape(what), escape(fix))
     errors.print(table, soft_wrap=False)

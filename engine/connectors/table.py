@@ -2,7 +2,8 @@
 
 Subtasks write files. The JobMaster alone publishes an epoch, by one record that names all of its files, in the format
 of Spark's file-sink log (`_spark_metadata`). Invariant: record n exists before record n + 1 is made, each by
-create-if-absent with bytes that depend only on the epochs up to it, so a repeated commit makes the same record.
+create-if-absent and names files that depend only on the epochs up to it, so a repeated commit makes the same record.
+All published files have the same columns; a job that would write others is refused before it starts.
 Timestamps are stored in microseconds, Spark's unit.
 """
 
@@ -19,14 +20,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from engine.core.columns import stored_columns
 from engine.core.errors import StoreError, TargetTaken
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.sinks import Committer, Found, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
+from engine.protocol.job_description import Column
 from engine.protocol.manifest import Committable
 from engine.store.directory import DirectoryStore
 
@@ -40,11 +43,15 @@ _FILE_NAME = re.compile(r"(?P<job_id>[0-9a-f]+)-(?P<generation>\d+)-(?P<attempt>
 
 
 class _Owner(msgspec.Struct, frozen=True):
-    """The content of the marker. `job` and `store` are for messages: a store that was moved keeps its tables."""
+    """The content of the marker. `job` and `store` are for messages: a store that was moved keeps its tables.
+
+    `first_epoch` is the first epoch that this folder may hold: the table may have been deleted and begun anew.
+    """
 
     job_id: str
     job: str
     store: str
+    first_epoch: int = 1
 
 
 class TableSink(Sink):
@@ -138,30 +145,52 @@ class TableCommitter(Committer):
         self._job = job
         self._home = home
         self._job_id: str | None = None
+        self._first_epoch = 1
 
-    def claim(self, job_id: str) -> None:
+    def look(self, job_id: str, epoch: int) -> Found:
+        owner = self._checked_owner(job_id)
+        return Found(claimed=False) if owner is None else Found(columns=self._published_columns(epoch))
+
+    def claim(self, job_id: str, next_epoch: int) -> None:
         """Looks first and then creates the marker; a folder with anything else in it is left as it is.
 
         The marker is created again on every claim, which makes its name durable if an earlier create did not.
         """
-        strange = [] if self._owner() is not None else self._strange_files(job_id)
+        self._checked_owner(job_id)
+        marker = f"{self._table}/{_MARKER}"
+        self._made(marker, msgspec.json.encode(_Owner(job_id, self._job, self._home, next_epoch)))
+        owner = self._checked_owner(job_id)
+        if owner is None:
+            raise StoreError(f"{marker} exists and can't be found")
+        self._job_id = job_id
+        self._first_epoch = owner.first_epoch
+
+    def _checked_owner(self, job_id: str) -> _Owner | None:
+        """Returns the content of the marker, None if there is none. Raises TargetTaken if it is not the job's place."""
+        owner = self._owner()
+        strange = [] if owner is not None else self._strange_files(job_id)
         if strange:
             raise TargetTaken(
                 f"{self._store.uri(self._table)} holds files that this job did not write, such as {strange[0]}: choose "
                 "another path for this table, or move them away"
             )
-        marker = f"{self._table}/{_MARKER}"
-        mine = _Owner(job_id, self._job, self._home)
-        self._made(marker, msgspec.json.encode(mine))
-        owner = self._owner()
-        if owner is None:
-            raise StoreError(f"{marker} exists and can't be found")
-        if owner.job_id != job_id:
+        if owner is not None and owner.job_id != job_id:
             raise TargetTaken(
                 f"the table {self._store.uri(self._table)} belongs to job {owner.job!r} of the store {owner.store} "
-                f"(id {owner.job_id}, this job has {job_id}): choose another path for this table"
+                f"(id {owner.job_id}, this job has {job_id or 'another'}): choose another path for this table"
             )
-        self._job_id = job_id
+        return owner
+
+    def _published_columns(self, epoch: int) -> list[Column]:
+        """Returns the columns of the published files, read from the smallest one that is there: all have the same."""
+        files = [json.loads(line) for line in self._lines_until(epoch)]
+        for file in sorted(files, key=lambda file: int(file["size"])):
+            try:
+                data = self._store.read(f"{self._table}/{_name(file['path'])}")
+                return stored_columns(pq.read_schema(pa.BufferReader(data)))
+            except (FileNotFoundError, pa.ArrowInvalid):
+                continue  # an audit reports a file that was lost or damaged
+        return []
 
     def _owner(self) -> _Owner | None:
         try:
@@ -176,34 +205,38 @@ class TableCommitter(Committer):
         return [file for file in files if not file.startswith((*known, f"{self._table}/{job_id}-"))]
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        if permit.epoch < self._first_epoch:
+            return
         number = permit.epoch - 1  # Spark counts from 0
         lines = [self._line(c.payload) for c in committables]
         if (number + 1) % COMPACT_EVERY == 0:
             lines = self._all_lines(number) + lines
-        self._create(self._record(number), "\n".join(["v1", *lines]).encode())
+        self._create(self._record(number), lines)
 
-    def begin(self, first_epoch: int) -> None:
-        """Makes the log one that Spark can read from `first_epoch` on: Spark asks for the records before it, too.
+    def begin(self, next_epoch: int) -> None:
+        """Makes the log one that Spark can read from `next_epoch` on: Spark asks for the records before it, too.
 
         Spark reads from the last record that repeats everything, and takes the distance between the last two of these
         as their interval. So both are written, if they are missing, with all that the table has published until now,
-        and empty records after them.
+        and empty records after them. The last record is written last: if it is there, so are the others.
         """
-        first = first_epoch - 1
-        if first == 0:
+        first = next_epoch - 1
+        if first <= 0 or self._has(first - 1):
             return
         lines = self._lines_until(first)
         last = first // COMPACT_EVERY * COMPACT_EVERY - 1
         for number in (last - COMPACT_EVERY, *range(last, first)):
             if number >= 0 and not self._has(number):
                 repeated = lines if (number + 1) % COMPACT_EVERY == 0 else []
-                self._create(self._record(number), "\n".join(["v1", *repeated]).encode())
+                self._create(self._record(number), repeated)
 
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
         """Writes a record that repeats all up to `to_epoch`; readers begin at it, so the epochs between are hidden."""
         assert permit.epoch % COMPACT_EVERY == 0 and permit.epoch > to_epoch
-        lines = self._lines_until(to_epoch)
-        self._create(self._record(permit.epoch - 1), "\n".join(["v1", *lines]).encode())
+        if permit.epoch < self._first_epoch:
+            return
+        self.begin(permit.epoch - COMPACT_EVERY + 1)  # the record of this kind before it
+        self._create(self._record(permit.epoch - 1), self._lines_until(to_epoch))
 
     def rewind_epoch(self, at_least: int) -> int:
         """Returns the next epoch whose record repeats all before it: only such a record can leave files out."""
@@ -211,11 +244,11 @@ class TableCommitter(Committer):
 
     def pass_over(self, permit: CommitPermit) -> None:
         number = permit.epoch - 1
-        if self._has(number):
+        if permit.epoch < self._first_epoch or self._has(number):
             return
-        record = self._record(number)
-        lines = self._lines_until(number) if record.endswith(".compact") else []
-        self._made(record, "\n".join(["v1", *lines]).encode())
+        self.begin(permit.epoch)
+        lines = self._all_lines(number) if (number + 1) % COMPACT_EVERY == 0 else []
+        self._made(self._record(number), _record_of(lines))
 
     def files(self, epoch: int) -> list[dict[str, Any]]:
         """Returns every file published up to this epoch."""
@@ -270,7 +303,15 @@ class TableCommitter(Committer):
             except FileNotFoundError as error:
                 raise StoreError(f"{self._record(number)} is missing, and the records after it need it") from error
             lines += text.split("\n")[1:]
-        return lines
+        return [self._addressed(line) for line in lines]
+
+    def _addressed(self, line: str) -> str:
+        """Returns an entry with the file's address as it is now: its store may have been moved since."""
+        begin = f'{{"path":"{self._store.uri(self._table)}/'
+        if line.startswith(begin):
+            return line
+        entry = json.loads(line)
+        return _entry({**entry, "path": self._store.uri(f"{self._table}/{_name(entry['path'])}")})
 
     def _record(self, number: int) -> str:
         compact = ".compact" if (number + 1) % COMPACT_EVERY == 0 else ""
@@ -286,7 +327,7 @@ class TableCommitter(Committer):
             "blockSize": 33_554_432,
             "action": "add",
         }
-        return json.dumps(entry, separators=(",", ":"))
+        return _entry(entry)
 
     def _made(self, path: str, data: bytes) -> Created:
         """Returns whether the file is new or was there. If the store can't tell, a restart asks again."""
@@ -295,12 +336,25 @@ class TableCommitter(Committer):
             raise StoreError(f"the store did not say whether {path} was created")
         return outcome
 
-    def _create(self, path: str, data: bytes) -> None:
-        if self._made(path, data) is Created.EXISTS and self._store.read(path) != data:
-            raise StoreError(
-                f"{path} exists and names other files than this epoch's: another job wrote to this table, or its "
-                "store was moved and has another address now"
-            )
+    def _create(self, path: str, lines: Sequence[str]) -> None:
+        """Creates a record. One that exists must name the same files, if at other addresses: a store may be moved."""
+        if self._made(path, _record_of(lines)) is Created.CREATED:
+            return
+        there = self._store.read(path).decode().split("\n")[1:]
+        if there != lines and [_line_name(line) for line in there] != [_line_name(line) for line in lines]:
+            raise StoreError(f"{path} exists and names other files than this epoch's: another job wrote to this table")
+
+
+def _record_of(lines: Sequence[str]) -> bytes:
+    return "\n".join(["v1", *lines]).encode()
+
+
+def _entry(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, separators=(",", ":"))
+
+
+def _line_name(line: str) -> str:
+    return _name(json.loads(line)["path"])
 
 
 def _name(path: str) -> str:

@@ -18,7 +18,6 @@ from typing import Any
 
 from engine.core.errors import CorruptSnapshot, IncompatibleJob, StoreError, SyncFailed, TargetTaken, fault_of
 from engine.core.sinks import Committer
-from engine.graph.compatibility import differences
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
@@ -405,7 +404,7 @@ class JobMaster:
             return self._stop(Outcome.FAILED, str(error))
         if error is not None:
             return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
-        dropped = differences(self.execution.graph, manifest) if manifest is not None else []
+        dropped = self._publisher.dropped
         self._publisher.go_on_from(manifest)
         self.phase = Phase.WAITING
         self._since_ms = now_ms

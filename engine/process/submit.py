@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,17 +16,18 @@ import msgspec
 from engine.core.errors import IncompatibleJob, WeirError
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
-from engine.graph.compatibility import check
+from engine.graph.description import table_committer
 from engine.graph.execution_graph import ExecutionGraph
+from engine.graph.job_graph import JobGraph
 from engine.host.folders import check_store
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
 from engine.process.loading import load
 from engine.process.settings import read_settings
-from engine.process.upgrade import check_upgrade, newest_committers
+from engine.process.upgrade import check_upgrade, compare
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.rewind import as_forked, fork, go_back, newest_intact
+from engine.snapshot.rewind import as_forked, as_gone_back, fork, go_back, newest_intact
 from engine.spark.conf import resolved
 from engine.spark.java import find_java
 from engine.spark.session import check_slots, default_max_slots, is_local
@@ -83,8 +85,10 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
         raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
     try:
         log = _epoch_log(launch)
-        check(graph, newest_intact(log), launch.allow_non_restored_state)
-        old, new = go_back(log, newest_committers(graph, log), _owner(), _pause, hide=hide)
+        _check_target(launch, log, graph, hide)
+        own = {uid: sink.committer(log.store, log.paths) for uid, sink in graph.sinks}
+        gone = partial(table_committer, store=log.store, paths=log.paths)
+        old, new = go_back(log, own, gone, _owner(), _pause, hide=hide)
     except IncompatibleJob:
         raise
     except WeirError as error:
@@ -97,12 +101,21 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     return f"going back to epoch {old}, as epoch {new}: {what}"
 
 
+def _check_target(launch: MasterLaunch, log: EpochLog, graph: JobGraph, hide: bool) -> None:
+    """Raises IncompatibleJob if the job can't go on from the newest intact epoch, after tables have hidden the rest."""
+    target, last = newest_intact(log), log.last()
+    assert last is not None and last.newest is not None
+    epoch = target.epoch if hide else last.newest.epoch
+    compare(graph, log, last.job_id, as_gone_back(log, target), epoch, launch.allow_non_restored_state)
+
+
 def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     """Makes a job of another name that goes on from the newest intact epoch of this one."""
     check_name("job", name)
     try:
         log = _epoch_log(launch)
-        check(load(launch), as_forked(newest_intact(log), name), launch.allow_non_restored_state)
+        begin = as_forked(newest_intact(log), name)
+        compare(load(launch), EpochLog(log.store, JobPaths(name)), "", begin, 0, launch.allow_non_restored_state)
         epoch = fork(log, name, _owner(), _pause)
     except IncompatibleJob:
         raise

@@ -219,10 +219,15 @@ class SourceHead:
         return None if any(time is None for time in times) else min((t for t in times if t is not None), default=None)
 
     def snapshot(self) -> OperatorSnapshot:
+        """A source without event time keeps none: it may get it later, from any column."""
+        timed = self._strategy is not None
         with calling(self._context, self._source, "position"):
-            splits = {s.name: {"position": s.reader.position, "seen_ms": s.seen_ms} for s in self._splits}
-        finished = dict(self._finished)
-        return OperatorSnapshot(inline={"splits": splits, "finished": finished, "watermark": self._reached_ms})
+            splits = {
+                s.name: {"position": s.reader.position, "seen_ms": s.seen_ms if timed else None} for s in self._splits
+            }
+        finished = dict(self._finished) if timed else dict.fromkeys(self._finished)
+        watermark = self._reached_ms if timed else MIN_WATERMARK
+        return OperatorSnapshot(inline={"splits": splits, "finished": finished, "watermark": watermark})
 
     def close(self) -> None:
         for split in self._splits:

@@ -12,10 +12,11 @@ import pytest
 from engine.connectors.table import TableCommitter, TableSink, read_table
 from engine.core.errors import StoreError, TargetTaken
 from engine.core.paths import JobPaths
-from engine.core.sinks import Committer, SinkWriter, WriterContext
+from engine.core.sinks import Committer, Found, SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
+from engine.protocol.job_description import Column
 from engine.protocol.manifest import Committable, ManifestRef
 from engine.store.directory import DirectoryStore
 from tests.fakes import ATTEMPT, JOB_ID, MemoryStore
@@ -27,7 +28,7 @@ TABLE = "job/tables/pv"
 def claimed(store: MemoryStore | DirectoryStore) -> TableCommitter:
     """A committer as a JobMaster uses it: it claims the table first."""
     committer = TableCommitter(store, TABLE)
-    committer.claim(JOB_ID)
+    committer.claim(JOB_ID, 1)
     return committer
 
 
@@ -207,7 +208,7 @@ def test_before_its_first_epoch_a_table_has_a_log_already_so_that_spark_sees_no_
 
 def test_abort_unknown_leaves_a_table_below_this_one_alone() -> None:
     store = MemoryStore()
-    TableCommitter(store, f"{TABLE}/daily").claim(JOB_ID)
+    TableCommitter(store, f"{TABLE}/daily").claim(JOB_ID, 1)
     below = TableSink("pv/daily").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), SCHEMA, JOB_ID))
     below.begin()
     payload = write(below, 1)
@@ -248,6 +249,37 @@ def test_published_files_survive_an_abort_after_the_store_was_moved(tmp_path: Pa
     assert read_table(after, TABLE).to_pydict() == {"a": [1]}
 
 
+def test_a_table_whose_store_was_moved_goes_on_and_soon_names_its_files_where_they_are(tmp_path: Path) -> None:
+    before, payloads = DirectoryStore(tmp_path / "before"), []
+    for epoch in range(1, 4):
+        payloads.append(write(writer(before, attempt=AttemptId(1, epoch)), epoch))  # type: ignore[arg-type]
+        TableCommitter(before, TABLE).commit(permit(epoch), [committable(payloads[-1])])
+    (tmp_path / "before").rename(tmp_path / "after")
+    after = DirectoryStore(tmp_path / "after")
+    for epoch in range(3, 11):  # the newest epoch is committed again
+        TableCommitter(after, TABLE).commit(permit(epoch), [committable(payloads[2])] if epoch == 3 else [])
+    places = [str(file["path"]) for file in TableCommitter(after, TABLE).files(10)]
+    assert places == [after.uri(str(payload["path"])) for payload in payloads]
+    compact = (tmp_path / "after" / TABLE / "_spark_metadata" / "9.compact").read_text()
+    assert "/before/" not in compact
+
+
+def test_looking_at_a_table_changes_nothing_and_tells_the_columns_of_what_is_published(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    assert TableCommitter(store, TABLE).look(JOB_ID, 0) == Found(claimed=False)
+    assert not list(tmp_path.iterdir())
+    claimed(store)
+    first = write(writer(store), 1)  # type: ignore[arg-type]
+    assert TableCommitter(store, TABLE).look(JOB_ID, 1) == Found(columns=[]), "nothing is published"
+    TableCommitter(store, TABLE).commit(permit(1), [committable(first)])
+    assert TableCommitter(store, TABLE).look(JOB_ID, 1) == Found(columns=[Column("a", "int64")])
+    assert TableCommitter(store, TABLE).look(JOB_ID, 25) == Found(columns=[Column("a", "int64")])
+    store.delete(str(first["path"]))
+    assert TableCommitter(store, TABLE).look(JOB_ID, 1) == Found(columns=[]), "audits find what was deleted"
+    with pytest.raises(TargetTaken):
+        TableCommitter(store, TABLE).look("", 1)
+
+
 def test_a_record_that_names_other_files_is_an_error_that_says_so() -> None:
     store = MemoryStore()
     w = writer(store)
@@ -286,7 +318,7 @@ def test_a_path_that_would_leave_the_job_s_directory_is_refused(path: str) -> No
 def begun(sink: TableSink, store: DirectoryStore, job: str, job_id: str) -> Committer:
     """A committer that has claimed its table, as a JobMaster does before it deploys."""
     committer = sink.committer(store, JobPaths(job))
-    committer.claim(job_id)
+    committer.claim(job_id, 1)
     return committer
 
 
@@ -359,20 +391,20 @@ def test_a_claim_holds_only_once_the_store_says_that_the_marker_is_there() -> No
     store.answers = [(Created.UNKNOWN, False), (Created.UNKNOWN, True)]
     for _ in range(2):  # a name that is visible need not be durable
         with pytest.raises(StoreError, match="did not say whether"):
-            TableCommitter(store, TABLE).claim("1d")
-    TableCommitter(store, TABLE).claim("1d")
+            TableCommitter(store, TABLE).claim("1d", 1)
+    TableCommitter(store, TABLE).claim("1d", 1)
     with pytest.raises(TargetTaken):
-        TableCommitter(store, TABLE).claim("2d")
+        TableCommitter(store, TABLE).claim("2d", 1)
 
 
 def test_a_job_whose_marker_was_lost_with_its_host_claims_its_own_files_again() -> None:
     store = MemoryStore()
     store.write(f"{TABLE}/1d-0001-0001-0000-000001.parquet", b"")
-    TableCommitter(store, TABLE).claim("1d")
+    TableCommitter(store, TABLE).claim("1d", 1)
     other = MemoryStore()
     other.write(f"{TABLE}/1d-0001-0001-0000-000001.parquet", b"")
     with pytest.raises(TargetTaken, match="did not write"):
-        TableCommitter(other, TABLE).claim("2d")
+        TableCommitter(other, TABLE).claim("2d", 1)
 
 
 class _StaleList(MemoryStore):
@@ -385,7 +417,7 @@ class _StaleList(MemoryStore):
 def test_a_rewind_repeats_what_was_published_also_if_the_list_of_records_is_stale() -> None:
     store = _StaleList()
     committer = TableCommitter(store, TABLE)
-    committer.claim("1d")
+    committer.claim("1d", 1)
     for epoch in range(1, 13):
         committer.commit(permit(epoch), [committable({"path": f"{TABLE}/{epoch}", "size": 1})])
     committer.rewind(permit(20), to_epoch=11)

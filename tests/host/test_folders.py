@@ -37,7 +37,7 @@ def test_whatever_the_umask_a_job_s_folder_is_private_and_nothing_can_be_written
     folder.prepare()
     folder.write_launch(LAUNCH)
     folder.want_running(LAUNCH, "test")
-    TableSink("pv").committer(store, JobPaths("job")).claim("1d")
+    TableSink("pv").committer(store, JobPaths("job")).claim("1d", 1)
     store.write("job/gen-0001/chk-0000001/1/state.arrow", b"")
     store.create("job/log/0000000001.json", b"")
     assert (mode(root), mode(root / "job"), mode(root / "job" / "run")) == (0o750, 0o700, 0o700)
@@ -50,7 +50,7 @@ def test_whatever_the_umask_a_job_s_folder_is_private_and_nothing_can_be_written
 
 def test_a_table_at_an_absolute_path_can_be_read_by_the_group_and_by_nobody_else(tmp_path: Path) -> None:
     sink, store = TableSink(str(tmp_path / "lake" / "pv")), DirectoryStore(tmp_path / "store")
-    sink.committer(store, JobPaths("job")).claim("1d")
+    sink.committer(store, JobPaths("job")).claim("1d", 1)
     assert mode(tmp_path / "lake" / "pv") == 0o750
     assert mode(tmp_path / "lake" / "pv" / "_spark_metadata" / "weir.json") == 0o640
 

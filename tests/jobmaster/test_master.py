@@ -292,7 +292,7 @@ def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(
 ) -> None:
     """Trying again would change nothing."""
     theirs = TableCommitter(MemoryStore(), "job/tables/t")
-    theirs.claim("2d")
+    theirs.claim("2d", 1)
     monkeypatch.setattr(desk.master._publisher, "_committers", {"out": theirs})
     assert desk.tick(0) is Phase.STOPPED
     (stop,) = desk.stops

@@ -49,7 +49,7 @@ class Recording(Committer):
         self.error: Exception | None = None
         self.refusal: Exception | None = None
 
-    def claim(self, job_id: str) -> None:
+    def claim(self, job_id: str, next_epoch: int) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.claimed.append(job_id)

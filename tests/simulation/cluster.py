@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, Fenced, StoreError
+from engine.core.errors import CorruptSnapshot, Fenced, IncompatibleJob, StoreError
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
@@ -318,7 +318,7 @@ class MasterProcess(Process):
                 lambda: self._do(lambda: done(result, error, world.now_ms)),
             )
 
-        expected = (StoreError, Fenced, CorruptSnapshot)
+        expected = (StoreError, Fenced, CorruptSnapshot, IncompatibleJob)
         world.off_loop(self, name, lambda: attempt_work(self, name, work, expected), ended)
 
     def _cover(self, event: events.AnyEvent) -> None:

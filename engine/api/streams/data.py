@@ -159,7 +159,8 @@ class DataStream(Partitioned):
             return DataStream(self._env, self._node, schema)
         # It keeps the watermark that it has reached, so its uid must not depend on the order of other streams.
         uid = self._env.graph.uid_behind(self._node, "timestamps")
-        spec = OperatorSpec(uid, "assign_timestamps", lambda: AssignTimestamps(compiled), named=False)
+        state = {"event time": f"column {compiled.column}"}
+        spec = OperatorSpec(uid, "assign_timestamps", lambda: AssignTimestamps(compiled), named=False, state=state)
         return self._add_operator(spec, schema)
 
     def key_by(self, *columns: str) -> KeyedStream:

@@ -100,7 +100,7 @@ class Partitioned(Placed):
             raise JobError(f"{what}{columns!r}: a column is named twice")
         for column in columns:
             try:
-                hash_columns([pa.array([], self.schema.field(column).type)])
+                hash_columns([pa.nulls(0, self.schema.field(column).type)])
             except TypeError as error:
                 raise JobError(f"{what}({column!r}): {error}") from error
 
