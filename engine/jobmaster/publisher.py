@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from engine.connectors.table import TableSink
+from engine.core.connectors import calling
 from engine.core.errors import Fenced, StoreError
 from engine.core.sinks import Committer
 from engine.graph.compatibility import check, gone_tables, new_sinks
@@ -64,7 +65,7 @@ class CommitFailed:
     """The epoch is published, but a sink could not commit it. Restoring commits it again."""
 
     completed: CompletedCheckpoint
-    detail: str
+    error: BaseException
 
 
 @dataclass(frozen=True)
@@ -184,16 +185,19 @@ class Publisher:
             if manifest is not None:
                 check(self._graph, manifest, self._allow_non_restored_state)
             gone = self._gone(manifest)
-            for committer in (*gone.values(), *self._committers.values()):
-                committer.claim(job_id)
+            for uid, committer in (*gone.items(), *self._committers.items()):
+                with calling(uid, None, committer, "claim()"):
+                    committer.claim(job_id)
             permit = CommitPermit.issue(newest) if newest else None
             if permit is not None and manifest is not None:
                 commit_epoch({**self._known(manifest), **gone}, permit, manifest)
             for uid, committer in self._committers.items():
                 if uid in new_sinks(self._graph, manifest):
-                    committer.begin(newest.epoch + 1 if newest else 1)
-            for committer in (*gone.values(), *self._committers.values()):
-                committer.abort_unknown(permit, attempt)
+                    with calling(uid, None, committer, "begin()"):
+                        committer.begin(newest.epoch + 1 if newest else 1)
+            for uid, committer in (*gone.items(), *self._committers.items()):
+                with calling(uid, None, committer, "abort_unknown()"):
+                    committer.abort_unknown(permit, attempt)
             return manifest
 
         return self._off_loop("restore", work, done)
@@ -322,7 +326,7 @@ class Publisher:
         publication = self._open
         self._publication = None
         if error is not None:
-            return self._tell(CommitFailed(publication.completed, str(error)), now_ms)
+            return self._tell(CommitFailed(publication.completed, error), now_ms)
         return self._tell(Committed(publication.completed, publication.manifest), now_ms)
 
     @property
