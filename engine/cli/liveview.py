@@ -38,6 +38,8 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
             shares(vertex),
         )
     parts: list[RenderableType] = [head, table, Text(checkpoint_line(status), style="cyan")]
+    if status.refusal:
+        parts.append(Text(f"a slot was refused: {status.refusal}", style="bold yellow"))
     for slot in status.slots:
         if slot.slow_step is not None:
             parts.append(Text(slow_line(slot.slot, slot.slow_step), style="bold yellow"))

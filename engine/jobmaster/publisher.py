@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from engine.core.connectors import calling
 from engine.core.errors import Fenced, StoreError
 from engine.core.sinks import Committer, Found
 from engine.graph.compatibility import Difference, check, gone_sinks, new_sinks
@@ -63,7 +64,7 @@ class CommitFailed:
     """The epoch is published, but a sink could not commit it. Restoring commits it again."""
 
     completed: CompletedCheckpoint
-    detail: str
+    error: BaseException
 
 
 @dataclass(frozen=True)
@@ -189,22 +190,28 @@ class Publisher:
             if manifest is not None:
                 self.dropped = check(self._graph, manifest, targets, self._allow_non_restored_state)
             gone = {uid: committer for uid, committer in gone.items() if targets[uid].claimed}
-            for committer in (*gone.values(), *self._committers.values()):
-                committer.claim(job_id, next_epoch)
+            for uid, committer in (*gone.items(), *self._committers.items()):
+                with calling(uid, None, committer, "claim()"):
+                    committer.claim(job_id, next_epoch)
             permit = CommitPermit.issue(newest) if newest else None
             if permit is not None and manifest is not None:
                 commit_epoch({**self._known(manifest), **gone}, permit, manifest)
-            for committer in self._committers.values():
-                committer.begin(next_epoch)
-            for committer in (*gone.values(), *self._committers.values()):
-                committer.abort_unknown(permit, attempt)
+            for uid, committer in self._committers.items():
+                with calling(uid, None, committer, "begin()"):
+                    committer.begin(next_epoch)
+            for uid, committer in (*gone.items(), *self._committers.items()):
+                with calling(uid, None, committer, "abort_unknown()"):
+                    committer.abort_unknown(permit, attempt)
             return manifest
 
         return self._off_loop("restore", work, done)
 
     def _look(self, committers: Mapping[str, Committer], job_id: str, epoch: int) -> dict[str, Found]:
         """Returns what is in the targets. Later restores need not look again: only this JobMaster writes there now."""
-        looked = {uid: self._targets.get(uid) or of.look(job_id, epoch) for uid, of in committers.items()}
+        looked: dict[str, Found] = {}
+        for uid, committer in committers.items():
+            with calling(uid, None, committer, "look()"):
+                looked[uid] = self._targets.get(uid) or committer.look(job_id, epoch)
         self._targets = {**looked, **dict.fromkeys(self._committers, Found())}
         return looked
 
@@ -333,7 +340,7 @@ class Publisher:
         publication = self._open
         self._publication = None
         if error is not None:
-            return self._tell(CommitFailed(publication.completed, str(error)), now_ms)
+            return self._tell(CommitFailed(publication.completed, error), now_ms)
         return self._tell(Committed(publication.completed, publication.manifest), now_ms)
 
     @property

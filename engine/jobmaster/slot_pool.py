@@ -27,6 +27,7 @@ class SlotInfo:
     index: int | None = None
     leaving: Leaving | None = None
     step: LongStep | None = None
+    io: LongStep | None = None
     slow_reported: bool = False
 
 

@@ -137,6 +137,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     slots_needed: int
     waiting_ms: int | None
     """How long the job has been waiting for slots; None if it is not."""
+    refusal: str = ""
+    """Why the last slot was refused, while slots are missing."""
     guarantee: str
     started_at_ms: int | None
     uptime_ms: int | None
@@ -175,6 +177,7 @@ def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wal
         parallelism=max(vertex.parallelism for vertex in graph.vertices),
         slots_needed=master.execution.slots,
         waiting_ms=None if waited_ms is None else int(waited_ms),
+        refusal=master.refusal,
         guarantee=guarantee(graph),
         started_at_ms=past.started_at_ms,
         uptime_ms=wall_ms - since_ms if since_ms is not None else None,

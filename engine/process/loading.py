@@ -16,10 +16,11 @@ import msgspec
 from engine.api.environment import StreamEnvironment
 from engine.api.params import Param
 from engine.core.authors import raised, short_line
-from engine.core.errors import JobError, WeirError
+from engine.core.errors import JobError, LoadFailed, WeirError, fault_of
 from engine.graph.job_graph import JobGraph
 from engine.graph.stream_graph import StreamGraph
 from engine.host.launch import LaunchOptions
+from engine.protocol.failures import Fault
 
 
 def default_name(path: str) -> str:
@@ -58,10 +59,11 @@ def load_job(options: LaunchOptions) -> LoadedJob:
 def _not_built(what: str, error: BaseException) -> JobError:
     """Returns the error with the author's line. Weir's own errors say what is wrong; others say what raised them."""
     found = raised(error)
+    kind = LoadFailed if fault_of(error) is Fault.OUTSIDE else JobError
     at = f" ({short_line(found.line)})" if found.line else ""
     if isinstance(error, WeirError):
-        return JobError(f"{error}{at}", msgspec.structs.replace(found, traceback=""))
-    return JobError(f"{what}: {type(error).__name__}: {error}{at}", found)
+        return kind(f"{error}{at}", msgspec.structs.replace(found, traceback=""))
+    return kind(f"{what}: {type(error).__name__}: {error}{at}", found)
 
 
 def find_job(path: str) -> Callable[[StreamEnvironment], None]:

@@ -368,11 +368,13 @@ class MasterProcess:
             match action:
                 case Send(session, message):
                     self._control.send(session, message)
-                case KillSlot(slot, why):
+                case KillSlot(slot, why, silent, heard):
                     logger.warning("killing the slot in process %d: %s", slot.pid, why)
                     self._control.send(slot.session, EndProcess(why))  # its threads may still listen
+                    job, task = self._slot_job, slot.task_attempt
+                    kill = partial(job.kill_silent, task, why, heard) if silent else partial(job.kill, task, why)
                     # Off this thread: in a JVM that hangs, the call would wait for ever.
-                    self._offload.submit("kill", partial(self._slot_job.kill, slot.task_attempt, why), _killed)
+                    self._offload.submit("kill", kill, _killed)
                 case RunOffLoop(name, work, done):
                     self._offload.submit(_LANES.get(name, "publish"), work, self._bind(done))
                 case Note(event):

@@ -70,6 +70,7 @@ class AttemptFailure(Enum):
     SLOT_LOST = ("slot_lost", "a slot's process ended or its connection broke")
     SLOT_SILENT = ("slot_silent", "a slot sent no heartbeat in time")
     SLOT_HUNG = ("slot_hung", "a slot's task thread hung")
+    IO_HUNG = ("io_hung", "a slot's I/O hung")
     SLOT_MEMORY = ("slot_memory", "a slot used more memory than its budget")
     USER_CODE = ("user_code", "a function of the job raised")
     RUNTIME = ("runtime", "a subtask failed")

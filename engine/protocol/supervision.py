@@ -79,5 +79,5 @@ class Supervision:
         self.in_a_row += 1
         if remedy(Where.JOBMASTER, death.fault) is Remedy.END:
             return None
-        delay_ms, self._back_off = self._back_off.on_failure(now_ms, jitter)
+        delay_ms, self._back_off = self._back_off.on_failure(now_ms, jitter, death.fault)
         return delay_ms

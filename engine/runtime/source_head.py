@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.core.connectors import calling
 from engine.core.errors import SchemaMismatch
 from engine.core.event_time import EventTimeStrategy, described, event_times, latest, with_event_times
 from engine.core.sources import MALFORMED, Source, SourceContext, SplitReader
 from engine.core.tags import OutputTag
 from engine.protocol import ledger
 from engine.protocol.signals import MIN_WATERMARK
-from engine.runtime.connectors import calling
 from engine.runtime.operators.base import OperatorContext, OperatorSnapshot, RestoredState
 from engine.runtime.running import RUNNING
 from engine.state.digests import digest, digested
@@ -72,7 +72,7 @@ class SourceHead:
             self._schema,
         )
         known = [*self._held, *sorted(self._held_finished)]
-        with calling(context, self._source, "discovery()"):
+        with calling(context.uid, context.subtask.index, self._source, "discovery()"):
             self._discovery = self._source.discovery(self._source_context, known)
             self._admit()
         # Each split has come as far as the subtask that read it; this one goes on from the least of its splits.
@@ -102,7 +102,7 @@ class SourceHead:
         return batch
 
     def _poll(self, max_rows: int) -> pa.RecordBatch | None:
-        with calling(self._context, self._source, "discovery"):
+        with calling(self._context.uid, self._context.subtask.index, self._source, "discovery"):
             if not self._discovery.finished:
                 self._admit()
         splits = self._splits
@@ -113,7 +113,7 @@ class SourceHead:
             split = splits[(self._next + step) % len(splits)]
             if split.reader.finished:
                 continue
-            with calling(self._context, self._source, f"split {split.name!r}, poll()"):
+            with calling(self._context.uid, self._context.subtask.index, self._source, f"split {split.name!r}, poll()"):
                 batch = split.reader.poll(max_rows)
                 self._put_aside(split.reader.malformed())
             if batch is None or not batch.num_rows:
@@ -221,7 +221,7 @@ class SourceHead:
     def snapshot(self) -> OperatorSnapshot:
         """A source without event time keeps none: it may get it later, from any column."""
         timed = self._strategy is not None
-        with calling(self._context, self._source, "position"):
+        with calling(self._context.uid, self._context.subtask.index, self._source, "position"):
             splits = {
                 s.name: {"position": s.reader.position, "seen_ms": s.seen_ms if timed else None} for s in self._splits
             }

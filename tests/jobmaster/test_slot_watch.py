@@ -40,7 +40,7 @@ class Hanging(Desk):
 
     def ticks(self, until_ms: int) -> None:
         """Ticks twice a second, as often as heartbeats are due."""
-        for now_ms in range(int(self.master._heartbeat_at_ms or 0), until_ms + 1, 500):
+        for now_ms in range(int(self.master._keeper.beat_at_ms or 0), until_ms + 1, 500):
             self.tick(now_ms)
 
     def noted(self, kind: type[events.Event]) -> list[events.Event]:
@@ -153,3 +153,24 @@ def test_a_slot_that_has_not_left_its_attempt_does_not_count_as_registered(tmp_p
     assert desk.master.phase is Phase.WAITING and desk.master.waited_ms(200_000) is not None
     waits = desk.noted(events.SlotsMissing)
     assert len(waits) == 3 and isinstance(waits[0], events.SlotsMissing) and waits[0].registered == 1
+
+
+def test_a_slot_whose_io_hangs_while_it_beats_and_steps_is_killed(tmp_path: Path) -> None:
+    """Four hung reads fill its I/O threads, so no checkpoint of it is ever written."""
+    desk = Hanging(tmp_path).running()
+    for for_ms in (599_000, 600_500):
+        assert not desk.killed
+        desk.hears("s1", Heartbeat({}, io=LongStep(for_ms, "", "source[1]", STACK)), for_ms)
+        desk.tick(for_ms + 100)
+    assert desk.killed == ["s1"]
+    (failed,) = desk.noted(events.AttemptFailed)
+    assert isinstance(failed, events.AttemptFailed) and (failed.cause, failed.slot) == ("io_hung", 1)
+    assert "600 s" in failed.detail and "lock.acquire()" in failed.detail
+
+
+def test_the_last_silent_slot_of_an_executor_is_killed_with_no_other_slot_heard_of(tmp_path: Path) -> None:
+    desk = Hanging(tmp_path, heartbeat_timeout_ms=10_000).running()
+    desk.hears("s1", Heartbeat({}), 5_000)
+    desk.ticks(20_000)
+    kills = [action for action in desk.other if isinstance(action, KillSlot)]
+    assert [(kill.slot.session, kill.silent, kill.heard) for kill in kills] == [("s0", True, (1,)), ("s1", True, ())]

@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.core.connectors import calling
 from engine.core.errors import fault_of
 from engine.core.sinks import Piece, Sink, WriterContext
 from engine.protocol import ledger
 from engine.protocol.failures import Fault
 from engine.protocol.manifest import Committable
-from engine.runtime.connectors import calling
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from engine.state.digests import digest, digested
 
@@ -50,13 +50,13 @@ class SinkOperator(Operator):
         writer_context = WriterContext(
             context.subtask.index, context.attempt, context.store, context.paths, self._schema, context.job_id
         )
-        with calling(context, self._sink, "open"):
+        with calling(context.uid, context.subtask.index, self._sink, "open"):
             self._writer = self._sink.writer(writer_context)
             self._writer.begin()
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         rows = batch.select(self._schema.names)
-        with calling(self.context, self._sink, f"write() of {rows.num_rows} records"):
+        with calling(self.context.uid, self.context.subtask.index, self._sink, f"write() of {rows.num_rows} records"):
             self._writer.write(rows)
         self.context.count(ledger.sink_rows(self.context.uid), rows.num_rows)
         self._undigested.append(rows)
@@ -101,7 +101,7 @@ class SinkOperator(Operator):
             self._write_ahead()
 
     def _detach(self) -> None:
-        with calling(self.context, self._sink, "pre_commit()"):
+        with calling(self.context.uid, self.context.subtask.index, self._sink, "pre_commit()"):
             piece = self._writer.pre_commit()
             self._writer.begin()
         if piece is not None:
@@ -138,7 +138,7 @@ class SinkOperator(Operator):
                 if item == until:
                     return
             else:
-                with calling(self.context, self._sink, "persist()"):
+                with calling(self.context.uid, self.context.subtask.index, self._sink, "persist()"):
                     self._unborn.append(item.persist())
                 self._queue.popleft()
                 self._behind -= item.size
