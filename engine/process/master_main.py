@@ -20,12 +20,12 @@ from engine.graph.execution_graph import ExecutionGraph
 from engine.host.descriptors import raise_descriptor_limit
 from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
 from engine.host.lifeline import Lifeline
-from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
+from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.loading import load
 from engine.process.master_process import MasterProcess
 from engine.process.upgrade import check_upgrade
-from engine.protocol.remedy import Remedy, Stage, Where, remedy
+from engine.protocol.remedy import FENCED_EXIT_CODE, Remedy, Stage, Where, remedy
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.packaging import package
 from engine.spark.scratch import private_scratch

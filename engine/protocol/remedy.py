@@ -13,6 +13,9 @@ import msgspec
 
 from engine.protocol.failures import Fault
 
+FENCED_EXIT_CODE = 71
+"""The exit code of a fenced JobMaster. It writes no file: its successor may own the run folder by then."""
+
 
 class Remedy(Enum):
     RESTART = "another attempt, as the restart strategy says"
@@ -71,12 +74,19 @@ def _signal_name(number: int) -> str:
 
 
 def death_of(exit_code: int, stage: Stage | None, words: Death | None, silent_s: float | None = None) -> Death:
-    """Says whose fault the end of a JobMaster process is. `silent_s`: it was killed after this much silence."""
+    """Says whose fault the end of a JobMaster process is. `silent_s`: it was killed after this much silence.
+
+    A supervisor asks only while the run folder is its own, so that a fenced JobMaster is replaced by one supervisor at
+    most: a folder belongs to the last start, replacing a JobMaster does not take it over, and each JobMaster looks
+    whose it is before it claims the job. So two supervisors can't fence each other's JobMasters for ever.
+    """
     doing = f" while it was {stage.value}" if stage is not None else ""
     if words is not None:
         return words
     if silent_s is not None:
         return Death(Fault.OUTSIDE, f"it gave no sign of life for {silent_s:.0f} s{doing}, and was killed")
+    if exit_code == FENCED_EXIT_CODE:
+        return Death(Fault.OUTSIDE, "another process took the job over, and the run folder is still this start's")
     if exit_code < 0:
         return Death(Fault.OUTSIDE, f"signal {_signal_name(-exit_code)}{doing}")
     if stage is Stage.LOADING:
