@@ -6,7 +6,9 @@ later, and shown. Only the job's own fault ends it, because only its author can 
 
 from __future__ import annotations
 
+import re
 import signal
+from collections.abc import Sequence
 from enum import Enum
 
 import msgspec
@@ -47,6 +49,27 @@ def remedy(where: Where, fault: Fault, *, again: bool = False) -> Remedy:
     if fault is Fault.JOB and again:
         return Remedy.END
     return _REMEDIES[where, fault]
+
+
+_QUERY = re.compile(
+    r"[.$](\w*AnalysisException|ParseException|PythonException|\w*ArithmeticException|\w*DateTimeException"
+    r"|\w*NumberFormatException|\w*IllegalArgumentException|\w*UnsupportedOperationException|ClassCastException"
+    r"|\w*ArrayIndexOutOfBoundsException|\w*NoSuchElementException)$"
+)
+_OUTSIDE = re.compile(
+    r"^(java\.(io|net|nio|sql)|javax\.net|org\.apache\.hadoop|com\.amazonaws|software\.amazon)\.|Error$"
+)
+
+
+def fault_of_query(java: Sequence[str]) -> Fault:
+    """Says whose fault it is that Spark could not run a query, by the Java classes of the error and of its causes.
+
+    A disk, a network or a store in the chain is to blame, whatever Spark makes of it. Otherwise a query that Spark
+    refuses, and a function that raised, are the job's. What is not known is tried again.
+    """
+    if any(_OUTSIDE.search(name) for name in java):
+        return Fault.OUTSIDE
+    return Fault.JOB if any(_QUERY.search(name) for name in java) else Fault.OUTSIDE
 
 
 class Stage(Enum):
