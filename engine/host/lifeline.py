@@ -32,7 +32,7 @@ class Lifeline:
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
-        self._stage = Stage.LOADING
+        self.stage = Stage.LOADING
         self.broken = False
         """True once a sign of life found that the supervisor is gone."""
 
@@ -48,13 +48,13 @@ class Lifeline:
         return cls(descriptor)
 
     def show(self, stage: Stage, epoch: int | None = None) -> None:
-        self._stage = stage
+        self.stage = stage
         self._write(Sign(stage, epoch))
 
     def last_words(self, fault: Fault, reason: str) -> None:
         """Tells the supervisor why this process ends without an outcome."""
         short = reason.encode()[:_WORDS_BYTES].decode(errors="ignore")
-        self._write(Sign(self._stage, None, Death(fault, short)))
+        self._write(Sign(self.stage, None, Death(fault, short)))
 
     def _write(self, sign: Sign) -> None:
         if self._descriptor is not None:

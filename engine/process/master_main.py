@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,8 @@ logger = logging.getLogger("weir.master")
 
 CRASHED_EXIT_CODE = 70
 """A JobMaster ends with it if another one may do better: it leaves no `MasterExit`, so it is replaced."""
+
+ORPHANED_EVERY_S = 0.5
 
 _EXIT_CODES = {Outcome.FINISHED: 0, Outcome.CANCELLED: 0, Outcome.FENCED: FENCED_EXIT_CODE}
 
@@ -81,6 +84,7 @@ def crash(lifeline: Lifeline, error: BaseException) -> NoReturn:
 def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
     lifeline.show(Stage.LOADING)
+    threading.Thread(target=_end_if_orphaned, args=(lifeline, parent), daemon=True).start()
     graph = load(launch)
     # Before Spark starts: a job that has changed since its supervisor was started is refused at once.
     epoch_log = EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
@@ -109,6 +113,15 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
     )
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
     return process.run()
+
+
+def _end_if_orphaned(lifeline: Lifeline, parent: int) -> None:
+    """Ends this process if its supervisor dies before the job runs; afterwards the deciding thread cancels the job."""
+    while lifeline.stage in (Stage.LOADING, Stage.STARTING, Stage.PREPARING):
+        if os.getppid() != parent:
+            kill_java()
+            os._exit(CRASHED_EXIT_CODE)
+        time.sleep(ORPHANED_EVERY_S)
 
 
 def _of_graph(launch: MasterLaunch) -> LaunchOptions:
