@@ -58,6 +58,8 @@ class JobClient:
         self.folder.want_stopped(by)
         try:
             self._call("POST", "/cancel")
+        except Ending:
+            return  # the supervisor was faster
         except NotRunning:
             if self.folder.live_supervisor() is None:
                 raise
