@@ -7,6 +7,7 @@ so that this also works after the job has ended.
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,8 @@ def add_to(app: typer.Typer) -> None:
 
 def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
     """List the jobs of a store: those that run, and those that have ended."""
-    found = [_listed(JobClient(store, name)) for name in known_jobs(store)]
+    with ThreadPoolExecutor() as pool:  # whether a supervisor lives takes seconds to know
+        found = list(pool.map(lambda name: _listed(JobClient(store, name)), known_jobs(store)))
     if as_json:
         _print_json(found)
         return
@@ -101,8 +103,9 @@ def _listed(client: JobClient) -> ListedJob:
         now = client.status()
     except WeirError as error:
         ended = client.ended()
-        if ended is None and client.being_replaced():
-            return msgspec.structs.replace(known, state="replacing its JobMaster")
+        if ended is None and isinstance(error, NotRunning) and (doing := client.looked_after()) is not None:
+            replacing = "replacing its JobMaster" if known.trouble else "starting"
+            return msgspec.structs.replace(known, state=f"{replacing}: {doing}")
         state = ended.outcome if ended else "not running" if isinstance(error, NotRunning) else "not answering"
         trouble = ended.reason if ended and ended.outcome is Outcome.FAILED else ""
         return msgspec.structs.replace(known, state=state, trouble=trouble)

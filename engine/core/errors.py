@@ -129,6 +129,12 @@ class SparkLost(WeirError):
     fault = Fault.OUTSIDE
 
 
+class SparkFailed(WeirError):
+    """Spark runs, but could not do its part: an executor, a disk, a network or a store failed."""
+
+    fault = Fault.OUTSIDE
+
+
 class JavaNotFound(WeirError):
     """There is no Java that Spark can run on; the message says what to do."""
 

@@ -32,7 +32,7 @@ class Lifeline:
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
-        self._stage = Stage.LOADING
+        self.stage = Stage.LOADING
         self.broken = False
         """True once a sign of life found that the supervisor is gone."""
 
@@ -48,7 +48,7 @@ class Lifeline:
         return cls(descriptor)
 
     def show(self, stage: Stage, epoch: int | None = None) -> None:
-        self._stage = stage
+        self.stage = stage
         self._write(Sign(stage, epoch))
 
     def last_words(self, fault: Fault, reason: str) -> None:
@@ -56,7 +56,7 @@ class Lifeline:
         # In JSON a control character takes six bytes, and half of a surrogate pair is an error.
         plain = "".join(c if c.isprintable() or c == "\n" else " " for c in reason)
         short = plain.encode()[:_WORDS_BYTES].decode(errors="ignore")
-        self._write(Sign(self._stage, None, Death(fault, short)))
+        self._write(Sign(self.stage, None, Death(fault, short)))
 
     def _write(self, sign: Sign) -> None:
         if self._descriptor is not None:

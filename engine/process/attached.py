@@ -52,7 +52,7 @@ class AttachedJob:
         allow_shared_store: bool = False,
     ) -> None:
         self.client = JobClient(str(Path(store).absolute()), graph.name)
-        if self.client.alive():
+        if self.client.alive() or self.client.looked_after() is not None:
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
         check_store(self.client.store, graph.name, allow_shared=allow_shared_store)
         epoch_log = EpochLog(DirectoryStore(self.client.store), JobPaths(graph.name))

@@ -56,8 +56,13 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
     check_store(store, graph.name, allow_shared=options.allow_shared_store)
     find_java()  # a JobMaster would look for one for ever
     resolved(options.conf, os.environ)
-    if JobClient(str(store), graph.name).alive():
+    client = JobClient(str(store), graph.name)
+    if client.alive():
         raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")
+    if (doing := client.looked_after()) is not None:
+        raise WeirError(
+            f"job {graph.name!r} is being started already ({doing}): weir cancel {graph.name}, or choose another --name"
+        )
     for file in options.py_files:
         if not Path(file).is_file():
             raise WeirError(f"--py-files {file}: there is no such file; `weir package {options.path}` makes one")
@@ -130,11 +135,12 @@ def start_detached(launch: MasterLaunch, by: str) -> JobClient:
     launch = msgspec.structs.replace(launch, id=secrets.token_hex(8))
     folder.prepare(private=not launch.allow_shared_store)
     folder.clear()
+    folder.forget_deaths()
     path = folder.write_launch(launch)
     folder.want_running(launch, by)
     with folder.log_file.open("ab") as output:
         subprocess.Popen(
-            [sys.executable, "-m", "engine.process.supervisor", str(path)],
+            [sys.executable, "-m", "engine.process.supervisor", str(path), launch.id],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
