@@ -28,6 +28,7 @@ from engine.jobmaster.publisher import Publisher
 from engine.protocol import ledger
 from engine.protocol.alignment.aligned import AlignedBarriers
 from engine.protocol.alignment.tracked import TrackedBarriers
+from engine.protocol.channel_watch import PeerWatch
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.coordinator import CheckpointCoordinator, DiscardLateAck
 from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
@@ -118,6 +119,10 @@ def _stale_frames_accepted() -> Patches:
                 self._guarded(self._deployment.receivers[channel], lambda: gate.receive(channel, frame))
 
     return [(SlotRuntime, "on_frame", on_frame)]
+
+
+def _silent_links_unnoticed() -> Patches:
+    return [(PeerWatch, "look", lambda self, now_ms: None)]
 
 
 # --- persistence ---
@@ -547,6 +552,7 @@ BUGS = (
     PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 2),
     PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 17),
     PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 44),
+    PlantedBug("nobody notices a silent link", _silent_links_unnoticed, ("finishes",), 88),
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
     PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),

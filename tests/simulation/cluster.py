@@ -44,11 +44,12 @@ from tests.simulation.world import Process, Violation, World
 
 HEARTBEAT_MS = 12.0
 LEASE_MS = 90.0
+SILENCE_MS = 70.0
 MASTER_CONFIG = MasterConfig(
     slots_timeout_ms=3_000,
     deploy_timeout_ms=50,
     heartbeat_ms=HEARTBEAT_MS,
-    heartbeat_timeout_ms=70,
+    heartbeat_timeout_ms=SILENCE_MS,
     retry_ms=6,
     slow_step_ms=35,
     step_timeout_ms=120,
@@ -371,9 +372,10 @@ class Incarnation:
         self.slots.remove(slot)
         if not self.master.alive or self.master.outcome is not None:
             return
-        # Mostly the connection ends with the process; the JobMaster notices a vanished machine only by its silence.
+        # Mostly the connections end with the process; a machine that vanished is noticed only by its silence.
         if world.random.random() < 0.7:
             world.after(world.delay(1.0), None, f"link of {slot.name} ends", slot.link.breaks)
+            self.cluster.network.process_ended(slot)
         self._start_slot(world.delay(self.cluster.pace.start))
 
     def kill_slot(self, session: str) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
+import msgspec
+
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.messages import OverBudget
 from engine.runtime.operators.sink import ROLL_BYTES
-from tests.simulation.cluster import Cluster, Pace
+from tests.simulation.cluster import Cluster, Pace, SlotProcess
 from tests.simulation.folder import FILES
 from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, JobSpec
-from tests.simulation.ports import NetworkFaults
+from tests.simulation.ports import NetworkFaults, SilentLink
 from tests.simulation.store import StoreFaults
 from tests.simulation.world import Process, World
 
@@ -56,7 +58,15 @@ BLOWS = (
 OVER_BUDGET = "slot is over budget"
 HOST_DIES, DISK_FULL, CLOCK_JUMPS = "host dies", "disk is full", "wall clock jumps"
 HANGS = "task thread hangs"
-RARE_BLOWS = ((OVER_BUDGET, 0.03), (HOST_DIES, 0.06), (DISK_FULL, 0.03), (CLOCK_JUMPS, 0.05), (HANGS, 0.06))
+HALF_OPEN = "a link between slots falls silent"
+RARE_BLOWS = (
+    (OVER_BUDGET, 0.03),
+    (HOST_DIES, 0.06),
+    (DISK_FULL, 0.03),
+    (CLOCK_JUMPS, 0.05),
+    (HANGS, 0.06),
+    (HALF_OPEN, 0.08),
+)
 """Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
 
@@ -113,6 +123,10 @@ def draw_plan(seed: int) -> Plan:
     count = random.choice((0, 1, 1, 1, 2, 2, 3, 4))
     blows = sorted((random.random() * STORM_MS, random.choices(BLOWS, _WEIGHTS)[0]) for _ in range(count))
     blows = sorted([*blows, *_rare_blows(seed)])
+    if any(blow == HALF_OPEN for _, blow in blows):
+        checkpoints = msgspec.structs.replace(
+            checkpoints, timeout_ms=60_000
+        )  # only those who watch the channels can notice
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
@@ -172,6 +186,8 @@ class Storm:
                 world.after(world.delay(1.0), slot, "ends itself", slot.ends)
             case "task thread hangs" if slot is not None:
                 slot.hang(random.choice((20, 60, 200, math.inf, math.inf)))
+            case "a link between slots falls silent" if slot is not None:
+                self._silence(slot, [other for other in incarnation.slots if other is not slot])
             case "slot sleeps" if slot is not None:
                 slot.sleep(random.choice((20, 100, 200)))
             case "slot is cut off" if slot is not None:
@@ -200,6 +216,17 @@ class Storm:
                 process.wall_skew_ms += random.choice((-3_600_000, -2_000, 2_000, 3_600_000))
             case "cancel":
                 world.after(0.0, master, "cancel", master.cancel)
+
+    def _silence(self, one: SlotProcess, others: list[SlotProcess]) -> None:
+        """Silences the link between a slot and another one, in one direction or in both."""
+        random = self._world.random
+        if not others:
+            return
+        other = random.choice(others)
+        until_ms = self._world.now_ms + random.choice((0, 30, 100, 250))
+        late = random.random() < 0.3
+        for source, target in random.choice((((one, other),), ((one, other), (other, one)))):
+            self._cluster.network.silence(SilentLink(source, target, until_ms, late))
 
     def _light(self, process: Process) -> None:
         random = self._world.random
