@@ -36,10 +36,10 @@ class Desk:
 
     answers = True
 
-    def __init__(self, folder: Path, config: MasterConfig | None = None) -> None:
+    def __init__(self, folder: Path, config: MasterConfig | None = None, interval_ms: int | None = None) -> None:
         run = AnsweringRun(folder)
         graph = run.execution.graph
-        checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1)
+        checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1, interval_ms=interval_ms)
         execution = ExecutionGraph(replace(graph, checkpoints=checkpoints))
         self.plan = graph.fingerprint
         self.slots = run.execution.slots
@@ -195,6 +195,15 @@ def test_a_publication_whose_outcome_is_unknown_wakes_the_jobmaster_when_it_has_
     assert len(asked) == 1
     desk.tick(60)
     assert len(asked) == 2 and desk.master.wakeup_ms() == 110
+
+
+def test_the_next_checkpoint_wakes_the_jobmaster_while_the_job_runs_and_only_then(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, interval_ms=200)
+    desk.tick(0)
+    desk.register(0)
+    assert desk.master.wakeup_ms() == 500, "the heartbeat"
+    desk.deployed(0)
+    assert desk.master.wakeup_ms() == 200, "the checkpoint"
 
 
 def test_totals_of_an_attempt_that_is_over_are_not_shown_for_the_next_one(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The checks that may notice a mutant: unit tests and seeds of the simulator, each with the functions that it calls.
 
-Only checks that call the changed function can notice the change, so only they run, the cheapest first. For a change outside of functions
-these are all that call any function of the module.
+Only checks that call the changed function can notice the change, so only they run, the cheapest first. For a change
+outside of functions these are all that call any function of the module.
 """
 
 from __future__ import annotations

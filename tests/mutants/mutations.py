@@ -22,7 +22,7 @@ from cosmic_ray.operators.operator import Operator
 from parso.python.tree import Keyword
 
 NO_BEHAVIOUR = ("frozen", "kw_only", "slots", "array_like", "maxsize")
-"""Options of dataclasses, structs and caches: mypy refuses code that would see a difference, or there is none to see."""
+"""Options of dataclasses, structs and caches: mypy refuses code that would see a difference, or there is none."""
 
 ROOMS = ("protocol", "runtime", "snapshot", "jobmaster")
 
