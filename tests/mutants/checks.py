@@ -1,12 +1,13 @@
 """The checks that may notice a mutant: unit tests and seeds of the simulator, each with the functions that it calls.
 
 Only checks that call the changed function can notice the change, so only they run, the cheapest first. For a change
-outside of functions these are all that call any function of the module.
+outside of functions all checks run.
 """
 
 from __future__ import annotations
 
 import gc
+import resource
 import sys
 import threading
 import time
@@ -23,7 +24,21 @@ from tests.mutants.mutations import Mutant
 SEEDS = 25
 """The simulator's seeds 0..SEEDS-1 are checks."""
 
-TESTS = ("tests/protocol", "tests/jobmaster", "tests/runtime", "tests/snapshot", "tests/observe/test_timeline.py")
+TESTS = (
+    "tests/protocol",
+    "tests/jobmaster",
+    "tests/runtime",
+    "tests/snapshot",
+    "tests/observe/test_timeline.py",
+    "tests/test_changed_jobs.py",
+    "tests/test_exchanges.py",
+    "tests/test_nulls.py",
+    "tests/test_operator_state.py",
+    "tests/test_testing.py",
+)
+
+HANGS_S = 5.0
+"""A check that uses this much processor time more than five times what it uses without a change hangs."""
 _SEED = "seed "
 
 
@@ -40,10 +55,8 @@ class Check(msgspec.Struct):
         return self.name.startswith(_SEED)
 
     def calls(self, mutant: Mutant) -> bool:
-        module = mutant.mutation.module + ":"
-        if mutant.function is not None:
-            return module + mutant.function in self.functions
-        return any(function.startswith(module) for function in self.functions)
+        """True for a change outside of functions: it may show anywhere."""
+        return mutant.function is None or f"{mutant.mutation.module}:{mutant.function}" in self.functions
 
 
 class Checks:
@@ -73,8 +86,13 @@ class Checks:
         return self._failed
 
     def first_failure(self, chosen: list[Check]) -> str:
-        """Returns the name of the first check that fails; empty if none does."""
-        return next((check.name for check in chosen if self.fails(check.name)), "")
+        """Returns the name of the first check that fails; empty if none does. A check that hangs ends the process."""
+        for check in chosen:
+            limit_s = int(time.process_time() + HANGS_S + 5 * check.cpu_s) + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, resource.RLIM_INFINITY))
+            if self.fails(check.name):
+                return check.name
+        return ""
 
 
 def covered(checks: Checks, tree: Path) -> list[Check]:

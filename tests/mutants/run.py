@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -35,7 +34,8 @@ MEMORY = Path("/dev/shm")
 TIMED = "tests/jobmaster/test_scale.py"
 """Fails on a busy machine, whatever the mutant."""
 
-TIMEOUT_S = 600.0
+TIMEOUT_S = 1800.0
+"""A mutant that takes longer counts as noticed, as does one that uses too much processor time (`HANGS_S`)."""
 
 
 class Result(msgspec.Struct):
@@ -103,7 +103,7 @@ class Run:
         kept = PLACE / f"covered-{_digest(self._tree)}.json"
         if not kept.exists():
             print("the checks run once without a change", flush=True)
-            answer = _in_child(lambda: msgspec.json.encode(covered(checks, self._tree)), cpu_s=1200)
+            answer = _in_child(lambda: msgspec.json.encode(covered(checks, self._tree)))
             kept.write_bytes(answer or b"[]")
         found = msgspec.json.decode(kept.read_bytes(), type=list[Check])
         failed = [check.name for check in found if check.failed]
@@ -127,7 +127,7 @@ class Run:
             return _imported_again(self._tree, chosen).encode()
 
         try:
-            by = _in_child(work, cpu_s=10 + 3 * sum(check.cpu_s for check in chosen))
+            by = _in_child(work)
         finally:
             path.write_text(mutant.original)
         return Result(
@@ -221,14 +221,13 @@ def _load(path: Path) -> dict[str, Result]:
     return {result.id: result for result in found}
 
 
-def _in_child(work: Callable[[], bytes], cpu_s: float) -> bytes | None:
+def _in_child(work: Callable[[], bytes]) -> bytes | None:
     """Returns what `work` returns in a forked child; None if the child took too long."""
     with tempfile.NamedTemporaryFile() as answer, tempfile.TemporaryFile() as output:
         child = os.fork()
         if child == 0:
             try:
                 os.setpgrp()
-                resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s)))
                 for stream in (1, 2):
                     os.dup2(output.fileno(), stream)
                 Path(answer.name).write_bytes(b"." + work())
