@@ -126,9 +126,14 @@ def _anonymous(one: Described) -> Described:
     return msgspec.structs.replace(named, first_epoch=0) if isinstance(named, SinkDescription) else named
 
 
+def _uids(job: JobDescription) -> set[str]:
+    described: list[Described] = [*job.sources, *job.operators, *job.sinks]
+    return {one.uid for one in described}
+
+
 def _another_job(before: JobDescription, now: JobDescription, epoch: int) -> Iterator[Difference]:
     """Says first that nothing is left of the job that took the snapshot, if that is so."""
-    were, are = ({one.uid for one in (*of.sources, *of.operators, *of.sinks)} for of in (before, now))
+    were, are = _uids(before), _uids(now)
     if were and not were & are:
         yield Difference(
             "(job)",

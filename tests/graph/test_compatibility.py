@@ -24,7 +24,8 @@ from engine.connectors.generator import GeneratorSource
 from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
 from engine.core.errors import IncompatibleJob
-from engine.graph.compatibility import check, differences
+from engine.core.sinks import Sink
+from engine.graph.compatibility import check, differences, gone_sinks
 from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import AttemptId, SubtaskId
@@ -259,3 +260,46 @@ def test_another_job_under_the_same_name_is_told_to_take_a_name_of_its_own() -> 
     assert first.what == "it has no operator in common with the job of this name that took epoch 7"
     assert "choose another --name" in first.fix
     assert first.droppable
+
+
+@pytest.mark.promise("D8")
+def test_an_operator_whose_only_state_is_in_the_manifest_itself_is_not_forgotten() -> None:
+    """A window operator without open windows has a watermark, and no file."""
+    manifest = taken_by(graph(windows()))
+    manifest.subtasks[0].inline["pv"] = {"clock": []}
+    (gone,) = differences(graph(lambda views: views.print()), manifest, {})
+    assert gone.uid == "pv" and gone.droppable and "its state would be lost" in gone.what
+
+
+@pytest.mark.promise("D8")
+def test_one_new_operator_is_guessed_to_be_the_new_name_of_one_that_is_gone_and_not_of_two() -> None:
+    def summed(*uids: str) -> Build:
+        def build(views: DataStream) -> None:
+            for uid in uids:
+                views.select("app", "n").key_by("app").sum("n", uid=uid).print()
+
+        return build
+
+    got = found(summed("a", "b"), summed("c"), "a", "b")
+    assert [(uid, "c is new" in what) for uid, what in got] == [("a", True), ("b", False)]
+
+
+class Named(PrintSink):
+    """Has a target, and is no table."""
+
+    @property
+    def target(self) -> str:
+        return "the terminal"
+
+
+def test_only_tables_are_committed_without_their_sinks() -> None:
+    def into(*sinks: Sink) -> Build:
+        def build(views: DataStream) -> None:
+            for number, sink in enumerate(sinks):
+                views.sink_to(sink, uid=f"out-{number}")
+
+        return build
+
+    manifest = taken_by(graph(into(TableSink("t"), Named())))
+    gone = gone_sinks(graph(lambda views: views.print()), manifest)
+    assert [(sink.uid, bool(sink.table)) for sink in gone] == [("out-0", True), ("out-1", False)]

@@ -25,7 +25,7 @@ from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.manifest import Committable, SubtaskState, Timings
-from engine.protocol.messages import Acknowledge, Deployed, Left, NotBuilt, Register, Rollback, TaskFailed
+from engine.protocol.messages import Acknowledge, Deployed, Left, NotBuilt, OverBudget, Register, Rollback, TaskFailed
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.memory import MemoryStore
 from tests.observe.answering import AnsweringRun
@@ -38,10 +38,10 @@ class Desk:
 
     answers = True
 
-    def __init__(self, folder: Path, config: MasterConfig | None = None) -> None:
+    def __init__(self, folder: Path, config: MasterConfig | None = None, interval_ms: int | None = None) -> None:
         run = AnsweringRun(folder)
         graph = run.execution.graph
-        checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1)
+        checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1, interval_ms=interval_ms)
         execution = ExecutionGraph(replace(graph, checkpoints=checkpoints))
         self.plan = graph.fingerprint
         self.slots = run.execution.slots
@@ -202,6 +202,15 @@ def test_a_publication_whose_outcome_is_unknown_wakes_the_jobmaster_when_it_has_
     assert len(asked) == 1
     desk.tick(60)
     assert len(asked) == 2 and desk.master.wakeup_ms() == 110
+
+
+def test_the_next_checkpoint_wakes_the_jobmaster_while_the_job_runs_and_only_then(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, interval_ms=200)
+    desk.tick(0)
+    desk.register(0)
+    assert desk.master.wakeup_ms() == 500, "the heartbeat"
+    desk.deployed(0)
+    assert desk.master.wakeup_ms() == 200, "the checkpoint"
 
 
 def test_totals_of_an_attempt_that_is_over_are_not_shown_for_the_next_one(tmp_path: Path) -> None:
@@ -413,3 +422,80 @@ def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(
     assert desk.tick(0) is Phase.STOPPED
     (stop,) = desk.stops
     assert stop.outcome is Outcome.FAILED and "belongs to job" in stop.reason
+
+
+def noted(desk: Desk, kind: str) -> list[Any]:
+    return [action.event for action in desk.other if isinstance(action, Note) and action.event.kind == kind]
+
+
+def test_no_checkpoint_is_triggered_by_hand_before_the_job_runs(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    assert desk.master.phase is Phase.DEPLOYING
+    assert desk.master.trigger_checkpoint(0) == (None, [])
+
+
+@pytest.mark.promise("F3")
+def test_each_checkpoint_is_noted_when_it_is_triggered(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+    for _ in range(2):
+        desk.do(desk.master.trigger_checkpoint(0)[1], 0)
+    assert [event.checkpoint for event in noted(desk, "triggered")] == [1, 2]
+
+
+@pytest.mark.promise("C4")
+def test_each_commit_is_followed_by_a_sweep_of_what_is_kept_no_longer(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+    checkpoint, actions = desk.master.trigger_checkpoint(0)
+    desk.do(actions, 0)
+    swept: list[str] = []
+    carry_out = desk.do
+
+    def watched(actions: Sequence[Action], now_ms: float) -> None:
+        swept.extend(action.name for action in actions if isinstance(action, RunOffLoop))
+        carry_out(actions, now_ms)
+
+    desk.do = watched  # type: ignore[method-assign]
+    assert checkpoint is not None
+    desk.acknowledge(checkpoint, 0)
+    assert swept == ["manifest", "publish", "commit", "sweep"]
+
+
+@pytest.mark.promise("D11")
+def test_a_commit_that_fails_ends_the_attempt_and_one_of_an_attempt_that_is_over_ends_no_other(desk: Desk) -> None:
+    for running in (True, False):
+        desk.held = None
+        now_ms = 0.0 if running else 100.0
+        desk.tick(now_ms)
+        desk.register(now_ms)
+        desk.deployed(now_ms)
+        assert desk.master.phase is Phase.RUNNING
+        restarts = desk.master.stats.restarts
+        checkpoint, actions = desk.master.trigger_checkpoint(now_ms)
+        assert checkpoint is not None
+        desk.do(actions, now_ms)
+        desk.held = []
+        desk.acknowledge(checkpoint, now_ms)
+        for step in ("manifest", "publish"):
+            (action,) = [held for held in desk.held if held.name == step]
+            desk.held.remove(action)
+            desk.do(action.done(action.work(), None, now_ms), now_ms)
+        if not running:
+            desk.do(desk.master.on_slot_gone("s1", "gone", now_ms), now_ms)
+        (commit,) = [held for held in desk.held if held.name == "commit"]
+        desk.do(commit.done(None, StoreError("disk full"), now_ms), now_ms)
+        assert desk.master.stats.restarts == restarts + 1
+    assert [event.cause for event in noted(desk, "attempt_failed")] == ["commit_failed", "slot_lost"]
+
+
+def test_a_slot_over_its_memory_is_told_in_megabytes(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+    desk.do(desk.master.on_message("s0", OverBudget(600_000_000, 512_000_000), 0), 0)
+    failure = desk.master.stats.last_failure
+    assert failure is not None and "held 600 MB and may hold 512" in failure.detail

@@ -90,3 +90,10 @@ def test_rows_read_malformed_and_committed_are_those_of_the_newest_epoch(tmp_pat
     status = run.status()
     assert (status.read_rows, status.malformed_rows) == ({"views": 9}, {"views": 2})
     assert status.committed_rows == {"out": 5} and status.sinks["out"].rows == 5
+
+
+def test_the_epoch_of_a_job_is_its_newest_and_0_before_the_first(tmp_path: Path) -> None:
+    run = AnsweringRun(tmp_path)
+    assert run.status().epoch == 0
+    run.run(until=lambda: run.master.stats.checkpoints_completed == 1)
+    assert run.status().epoch == run.epochs == 1

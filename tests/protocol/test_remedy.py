@@ -38,6 +38,7 @@ SAID = Death(Fault.OUTSIDE, "Spark's JVM is gone")
         (3, Stage.LOADING, None, None, Fault.JOB, "the job's code ended the JobMaster's process (exit code 3)"),
         (1, None, None, None, Fault.WEIR, "exit code 1"),
         (71, Stage.DECIDING, None, None, Fault.OUTSIDE, "another process took the job over"),
+        (0, Stage.DECIDING, None, None, Fault.WEIR, "exit code 0 while it was running the job"),
         (70, Stage.STARTING, None, None, Fault.WEIR, "exit code 70 while it was starting Spark"),
     ],
 )

@@ -82,3 +82,10 @@ def test_a_supervisor_that_slept_itself_blames_nobody() -> None:
     assert silence.look(3_600_000.0) == 1000, "an hour between two looks counts as a second"
     silence.heard()
     assert silence.look(3_600_200.0) == 200
+
+
+def test_a_silence_is_told_in_seconds() -> None:
+    supervision = Supervision(silent_ms=30_000)
+    supervision.on_start()
+    supervision.on_sign(Stage.DECIDING, 1)
+    assert hung_after(supervision, 31) == pytest.approx(30.2)

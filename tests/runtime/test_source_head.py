@@ -342,6 +342,21 @@ def test_a_split_that_turned_up_later_holds_nothing_back_before_it_is_begun() ->
     assert made.idle
 
 
+@pytest.mark.promise("B1", "G1")
+def test_a_split_that_turned_up_later_holds_the_watermark_back_while_it_is_read() -> None:
+    """Two splits are read at a time, so split 1 is begun before split 0 is at its end; its rows are not late."""
+    made = head(Growing([["0"], ["1"], []], {"0": [[10], [50], [60]], "1": [[5], [20], [70]]}))
+    seen = run_until_idle(made)
+    late = [
+        row
+        for place, rows in enumerate(seen)
+        if isinstance(rows, list)
+        for row in rows
+        if row <= max((mark for mark in seen[:place] if isinstance(mark, int)), default=-1)
+    ]
+    assert late == [] and seen[-1] == 69
+
+
 @pytest.mark.promise("B2", "G1")
 def test_with_nothing_to_read_it_is_idle_behind_the_watermark_of_all_it_has_seen() -> None:
     made = head(Growing([["0"], []], {"0": [[5], [9]]}), bound_ms=2)

@@ -16,7 +16,7 @@ from engine.connectors.table import TableCommitter
 from engine.core.errors import Fenced, NothingIntact, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
-from engine.protocol.epoch_records import Claimed, Created
+from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.job_description import JobDescription, SinkDescription
 from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskState
@@ -147,6 +147,41 @@ def test_a_rewind_hides_what_later_epochs_published(log: EpochLog) -> None:
     assert visible(log) == [1, 2] and state_of(log) == b"state 2"
     assert publish(log) == 11
     assert visible(log) == [1, 2, 11]
+
+
+@pytest.mark.parametrize("hide", [False, True])
+def test_a_job_that_goes_back_goes_on_although_it_had_ended(log: EpochLog, hide: bool) -> None:
+    back(log, hide=hide)
+    last = log.last()
+    assert last is not None and last.newest is not None
+    manifest = log.read_manifest(last.newest)
+    assert not manifest.final and manifest.commits == manifest.carried == []
+
+
+@pytest.mark.promise("D11")
+def test_the_files_of_the_new_epoch_are_durable_before_its_record_exists(
+    log: EpochLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable: set[str] = set()
+    missing: list[set[str]] = []
+    sync, append = DirectoryStore.sync, EpochLog.append
+
+    def synced(store: DirectoryStore, paths: list[str]) -> None:
+        sync(store, paths)
+        durable.update(paths)
+
+    def appended(log: EpochLog, record: LogRecord) -> Created:
+        if record.kind is RecordKind.REWIND:
+            assert record.newest is not None
+            manifest = log.read_manifest(record.newest)
+            named = {file.path for state in manifest.subtasks for file in state.files}
+            missing.append({record.newest.path, *named} - durable)
+        return append(log, record)
+
+    monkeypatch.setattr(DirectoryStore, "sync", synced)
+    monkeypatch.setattr(EpochLog, "append", appended)
+    back(log, hide=False)
+    assert missing == [set()]
 
 
 def test_a_running_jobmaster_is_fenced_by_going_back(log: EpochLog) -> None:
