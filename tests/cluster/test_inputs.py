@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
-from engine.core.errors import SparkFailed, SparkLost, UserFunctionError, WeirError
+from engine.core.errors import SparkFailed, UserFunctionError, WeirError, fault_of
+from engine.protocol.failures import Fault
 from engine.spark.inputs import SparkInputs
 from engine.spark.java import find_java
 
@@ -24,16 +26,17 @@ from engine.spark.java import find_java
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     find_java()
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     made = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     yield made
     SparkSession._instantiatedSession = None
 
 
-def fails(session: SparkSession, folder: Path, frame: Callable[[SparkSession], DataFrame]) -> WeirError:
+def fails(session: SparkSession, folder: Path, frame: Callable[[SparkSession], DataFrame]) -> WeirError | OSError:
     nobody: Any = None
     inputs = SparkInputs(nobody, session, nobody, nobody, nobody, nobody, nobody)
-    with pytest.raises(WeirError) as error:
+    with pytest.raises((WeirError, OSError)) as error:
         inputs._prepare("orders", lambda: frame(session).write.parquet(f"file://{folder}"))
     return error.value
 
@@ -74,4 +77,4 @@ def test_only_the_author_s_part_of_a_query_ends_the_job(session: SparkSession, t
     java = session.sparkContext._gateway.proc.pid
     os.kill(java, signal.SIGKILL)
     session.sparkContext._gateway.proc.wait()
-    assert isinstance(fails(session, tmp_path / "out8", lambda s: s.range(3).toDF("n")), SparkLost)
+    assert fault_of(fails(session, tmp_path / "out8", lambda s: s.range(3).toDF("n"))) is Fault.OUTSIDE

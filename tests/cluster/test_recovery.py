@@ -126,6 +126,8 @@ def test_an_unexpected_error_on_the_deciding_thread_replaces_the_jobmaster(
 
     monkeypatch.setattr(supervisor.subprocess, "Popen", start)
     with RunningJob(tmp_path, "windows", rows=200_000) as job:
+        for generation in (1, 2):
+            job.wait_for(f"generation {generation}", lambda s, g=generation: s.generation == g)
         assert job.wait_until_ended().outcome == "finished"
     assert job.crashes == ["the JobMaster died (KeyError: 'planted'); starting another"]
     deaths = job.client.folder.read_deaths()
