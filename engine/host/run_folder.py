@@ -123,7 +123,7 @@ class RunFolder:
         self.folder.chmod(PRIVATE)
 
     def write_launch(self, launch: MasterLaunch) -> Path:
-        _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)))
+        _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)), durable=True)
         return self.launch_file
 
     def read_launch(self) -> MasterLaunch | None:
@@ -146,7 +146,7 @@ class RunFolder:
         """Does nothing if the JobMaster was fenced or slept through a later start: its successor owns the folder."""
         if end.outcome is Outcome.FENCED or not self.belongs_to(launch):
             return
-        _write(self._exit, msgspec.json.encode(end))
+        _write(self._exit, msgspec.json.encode(end), durable=True)
         self.forget_address()
 
     def read_exit(self) -> MasterExit | None:
@@ -213,22 +213,26 @@ class RunFolder:
         return _read(self._desired, Desired)
 
     def _write_desired(self, desired: Desired) -> None:
-        _write(self._desired, msgspec.json.format(msgspec.json.encode(desired)))
+        _write(self._desired, msgspec.json.format(msgspec.json.encode(desired)), durable=True)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Writes the whole file or nothing. Other users can never read it."""
+def _write(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Writes the whole file or nothing. Other users can never read it. `durable`: a power cut leaves it whole, too."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(descriptor)
     temporary.replace(path)
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
+    """Returns None also for a file that is not what was written, as a power cut may leave it. The next one is whole."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
+    except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
 

@@ -137,7 +137,7 @@ class SlotKeeper:
         """
         late_ms = 0.0 if self.beat_at_ms is None else now_ms - self.beat_at_ms
         if late_ms > self._heartbeat_ms:
-            self._pool.forgive(late_ms)
+            self._pool.forgive(late_ms, now_ms)
         self.beat_at_ms = now_ms + self._heartbeat_ms
         actions: list[Action] = [Send(slot.session, MasterHeartbeat()) for slot in self._pool.all]
         for doomed in self._watch.doomed(self._pool, now_ms):

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.02
 HEARTBEAT_MS = 1000
+MESSAGES_PER_TICK = 256
+"""A flood of messages must not hold up the leases of the slots."""
 LEASE_S = 15.0
 END_PATIENCE_S = 5.0
 
@@ -225,10 +227,11 @@ class MasterProcess:
 
     def _loop(self) -> None:
         while self._end is None:
-            work = self._mailbox.take(self._patience_s())
+            work, done = self._mailbox.take(self._patience_s()), 0
             while work is not None and self._end is None:
                 work()
-                work = self._mailbox.take()
+                done += 1
+                work = self._mailbox.take() if done < MESSAGES_PER_TICK else None
             if self._end is None:
                 self._carry_out(self.master.on_tick(self._clock.now_ms()))
             self._beat()

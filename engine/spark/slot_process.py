@@ -100,7 +100,6 @@ class _Slot:
     def __init__(self, launch: SlotLaunch, task_attempt: int, partition: int, log_writer: LogWriter) -> None:
         self._lease_s = launch.lease_s
         self._memory_bytes = launch.memory_bytes
-        self._heard_s = time.monotonic()
         self._task_thread = threading.get_ident()
         self._task_context = contextvars.copy_context()
         self._steps = 0
@@ -136,6 +135,7 @@ class _Slot:
             self,
         )
         pid, plan = os.getpid(), graph.fingerprint
+        self._heard_s = time.monotonic()  # the lease begins with the registration: building may take longer than it
         self._control.send(Register(session, transport.address, pid, task_attempt, nonce, plan, partition, unseen))
 
     def _build(self, launch: SlotLaunch, task_attempt: int, partition: int) -> JobGraph:

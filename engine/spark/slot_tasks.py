@@ -29,6 +29,8 @@ DRIVER = "driver"
 """The executor id in local mode. It is this process's own JVM, so it is never removed."""
 EXECUTOR_PATIENCE_S = 4.0
 """An executor that can be reached ends a task in this time: it waits 2 s (`spark.python.task.killTimeout`) at most."""
+_JOB_ERROR = f"{JobError.__module__}.{JobError.__qualname__}: "
+"""How a Python worker names Weir's own error; an author's class may have a similar name."""
 _PYTHON_SAID = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception)\b.*")
 
 
@@ -76,7 +78,7 @@ class SlotJob:
                 return
             failures = 1 if time.monotonic() - started_s > LONG_S else failures + 1
             if failures > FAILURES_IN_A_ROW or self._spark_stopped():
-                self._on_end(JobError(why) if JobError.__name__ in why else SparkLost(why))
+                self._on_end(JobError(why) if _JOB_ERROR in why else SparkLost(why))
                 return
             self._say(f"{why}; submitting it again")
             self._stopped.wait(BACK_OFF_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import stat
 import sys
 import threading
@@ -194,3 +195,34 @@ def test_two_starts_at_the_same_time_have_one_supervisor_that_goes_on(
 class Ended:
     def poll(self) -> MasterExit:
         return MasterExit(Outcome.FENCED, "for the test")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"at_ms": 1', b"[]", b"\xff"])
+@pytest.mark.parametrize("name", ["heartbeat", "deaths", "master", "exit", "supervisor", "launch", "../desired"])
+def test_a_file_that_a_power_cut_left_damaged_counts_as_absent(
+    folder: RunFolder, launch: MasterLaunch, name: str, content: bytes
+) -> None:
+    folder.write_launch(launch)
+    folder.want_running(launch, "test")
+    (folder.folder / f"{name}.json").write_bytes(content)
+    assert folder.read_heartbeat() is folder.read_deaths() is folder.read_address() is folder.read_exit() is None
+    assert folder.read_supervisor() is None
+    assert folder.belongs_to(launch)
+    if name == "../desired":
+        assert folder.read_desired() is None
+    folder.want_running(launch, "test")
+    assert folder.read_desired() is not None
+
+
+def test_what_decides_about_a_job_survives_a_power_cut(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their content is on the disk before their names are."""
+    synced: list[str] = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append("content"), sync(descriptor)))
+    monkeypatch.setattr(Path, "replace", lambda self, to: (synced.append(Path(to).name), replace(self, to)))
+    folder.write_launch(launch)
+    folder.want_running(launch, "test")
+    folder.write_exit(MasterExit(Outcome.FINISHED, "all is read"), launch)
+    assert synced == ["content", "launch.json", "content", "desired.json", "content", "exit.json"]

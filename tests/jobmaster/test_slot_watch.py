@@ -174,3 +174,16 @@ def test_the_last_silent_slot_of_an_executor_is_killed_with_no_other_slot_heard_
     desk.ticks(20_000)
     kills = [action for action in desk.other if isinstance(action, KillSlot)]
     assert [(kill.slot.session, kill.silent, kill.heard) for kill in kills] == [("s0", True, (1,)), ("s1", True, ())]
+
+
+def test_a_jobmaster_that_slept_hears_no_slot_in_the_future(tmp_path: Path) -> None:
+    """Heartbeats that waited for it to wake up count from now. Otherwise the next silence would be noticed late."""
+    desk = Hanging(tmp_path, heartbeat_timeout_ms=10_000).running()
+    desk.ticks(1_000)
+    woken_ms = 3_600_000
+    for session in ("s0", "s1"):
+        desk.hears(session, Heartbeat({}), woken_ms)
+    desk.tick(woken_ms)
+    assert [slot.heard_ms for slot in desk.master.slots.all] == [woken_ms, woken_ms]
+    desk.ticks(woken_ms + 10_500)
+    assert sorted(desk.killed) == ["s0", "s1"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 from engine.api import StreamEnvironment
+from engine.core.errors import JobError, SparkLost
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.slot_pool import SlotInfo, SlotPool
 from engine.protocol.ids import AttemptId
-from engine.spark.slot_tasks import in_slots
+from engine.spark.slot_tasks import SlotJob, _cause, in_slots
 from tests.graph.test_graph import source, translate
 
 
@@ -44,3 +47,20 @@ def test_any_task_fills_any_slot_where_two_have_the_same_partition() -> None:
     pool.add(task(1, 1))
     pool.add(task(1, 2))
     assert [(slot.task_attempt, slot.index) for slot in pool.assign()] == [(1, 0), (2, 1)]
+
+
+def test_only_weir_s_own_error_means_that_the_job_can_not_be_built() -> None:
+    def judged(said: str) -> type[Exception]:
+        ends: list[Exception] = []
+        job = SlotJob.__new__(SlotJob)
+        job._stopped = threading.Event()
+        job._on_end = ends.append
+        job._say = lambda text: None
+        job._run_once = lambda: _cause(Exception(f"Traceback\n{said}"))  # type: ignore[method-assign]
+        job._spark_stopped = lambda: True  # type: ignore[method-assign]
+        job._run()
+        return type(ends[0])
+
+    assert judged("engine.core.errors.JobError: there is no module 'x'") is JobError
+    assert judged("shop.errors.MyJobError: refused") is SparkLost
+    assert judged("ValueError: a JobError: not ours") is SparkLost
