@@ -106,8 +106,7 @@ def _compared(
     known = {one.uid for one in before}
     by_uid = {one.uid: one for one in now}
     new = [one for one in now if one.uid not in known]
-    everything: list[Described] = [*job.sources, *job.operators, *job.sinks]
-    kinds = {one.uid: one.kind for one in everything}
+    kinds = {one.uid: one.kind for one in _everything(job)}
     for one in before:
         same = by_uid.get(one.uid)
         if same is not None:
@@ -121,19 +120,18 @@ def _compared(
             yield gone(one, renamed)
 
 
+def _everything(job: JobDescription) -> list[Described]:
+    return [*job.sources, *job.operators, *job.sinks]
+
+
 def _anonymous(one: Described) -> Described:
     named = msgspec.structs.replace(one, uid="")
     return msgspec.structs.replace(named, first_epoch=0) if isinstance(named, SinkDescription) else named
 
 
-def _uids(job: JobDescription) -> set[str]:
-    described: list[Described] = [*job.sources, *job.operators, *job.sinks]
-    return {one.uid for one in described}
-
-
 def _another_job(before: JobDescription, now: JobDescription, epoch: int) -> Iterator[Difference]:
     """Says first that nothing is left of the job that took the snapshot, if that is so."""
-    were, are = _uids(before), _uids(now)
+    were, are = ({one.uid for one in _everything(of)} for of in (before, now))
     if were and not were & are:
         yield Difference(
             "(job)",

@@ -47,7 +47,7 @@ def test_tables_come_and_go_in_these_seeds() -> None:
 @pytest.mark.parametrize(
     ("where", "name", "bug"),
     [
-        (TableCommitter, "begin", lambda self, first_epoch: None),
+        (TableCommitter, "begin", lambda self, next_epoch: None),
         (Publisher, "_gone", lambda self, manifest: {}),
         (Publisher, "_known", lambda self, manifest: self._committers),
         (compatibility, "_returned_sinks", lambda before, now, targets: ()),
