@@ -120,7 +120,10 @@ class StreamEnvironment:
         return self._own_parallelism or self._submitted_parallelism or 2
 
     def set_restart_strategy(self, strategy: RestartStrategy) -> None:
-        """Sets when and how often the job restarts after a failure, as in `FixedDelay(3)`."""
+        """Sets when and how often the job restarts after a failure, as in `FixedDelay(3)`.
+
+        Only the job's own failures count and can end it; after a failure from outside it always restarts.
+        """
         self._restart = strategy
 
     @property

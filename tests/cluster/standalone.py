@@ -124,6 +124,19 @@ def executor_of(slot: int) -> int:
     return pid
 
 
+def with_children(pid: int) -> list[int]:
+    """Returns this process and all below it."""
+    found = [pid]
+    for folder in (folder for folder in Path("/proc").iterdir() if folder.name.isdigit()):
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue  # it has ended
+        if parent == pid:
+            found += with_children(int(folder.name))
+    return found
+
+
 def _pids(worker: subprocess.Popen[bytes]) -> list[int]:
     return [int(line.split(" ", 1)[0]) for line in session_processes(worker.pid)]
 

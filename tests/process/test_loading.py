@@ -60,3 +60,13 @@ def test_a_module_that_raises_exits_or_does_not_parse_is_the_job_s_fault(
 ) -> None:
     with pytest.raises(JobError, match="broken_job can't be imported"):
         load(written(line + "\n"))
+
+
+@pytest.mark.promise("H8")
+@pytest.mark.parametrize("text", ["open('/nowhere/at/all')\n", HEAD + "    raise OSError(5, 'Input/output error')\n"])
+def test_an_error_of_the_operating_system_while_a_job_is_loaded_comes_from_outside(
+    written: Callable[[str], LaunchOptions], text: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        load(written(text))
+    assert caught.value.fault is Fault.OUTSIDE and "broken_job.py, line" in str(caught.value)

@@ -25,6 +25,7 @@ from engine.connectors.table import TableCommitter
 from engine.jobmaster.actions import Outcome, RunOffLoop
 from engine.jobmaster.master import JobMaster
 from engine.jobmaster.publisher import Publisher
+from engine.jobmaster.slot_keeper import SlotKeeper, Unfit
 from engine.protocol import ledger
 from engine.protocol.alignment.aligned import AlignedBarriers
 from engine.protocol.alignment.tracked import TrackedBarriers
@@ -334,6 +335,20 @@ def _gives_up_on_a_full_disk() -> Patches:
     return [(JobMaster, "_restored", impatient)]
 
 
+def _a_bad_host_ends_the_job() -> Patches:
+    """A slot that does not see the store counts as the job's fault."""
+    return [(SlotKeeper, "hopeless", property(lambda self: Unfit(self.refusal) if self._refused else None))]
+
+
+def _hung_io_is_not_noticed() -> Patches:
+    def deaf(self: SlotKeeper, slot: Any, message: Any) -> Any:
+        return on_heartbeat(self, slot, msgspec.structs.replace(message, io=None))
+
+    on_heartbeat = SlotKeeper.on_heartbeat
+    late = [(SlotKeeper, "give_up", lambda self, slots, why, now_ms: [])]
+    return [(SlotKeeper, "on_heartbeat", deaf), *late]
+
+
 # --- sinks ---
 
 
@@ -592,6 +607,8 @@ BUGS = (
     PlantedBug("a compacted record repeats what a list shows", _trusts_the_list_of_a_table, ("commit",), 345),
     PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 429),
     PlantedBug("a full disk ends the job", _gives_up_on_a_full_disk, ("finishes",), 259),
+    PlantedBug("a slot that does not see the store ends the job", _a_bad_host_ends_the_job, ("finishes",), 18),
+    PlantedBug("hung I/O is not noticed", _hung_io_is_not_noticed, ("finishes",), 16),
     PlantedBug("an epoch whose commit failed is not kept", _epoch_not_kept_if_its_commit_fails, ("retained",), 524),
     PlantedBug("rebalance drops the remainder", _rebalance_drops_the_remainder, ("no_loss",), 170),
 )

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, Fenced, IncompatibleJob, StoreError
+from engine.core.errors import CorruptSnapshot, Fenced, IncompatibleJob, StoreError, UserFunctionError
 from engine.core.paths import JobPaths
+from engine.core.sinks import Committer
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
@@ -83,6 +84,7 @@ class SlotProcess(Process):
         self._stepping = False
         self._hung_since_ms: float | None = None
         self._hung_until_ms = 0.0
+        self._io = SimOffload(self, cluster.pace.offload)
         self._inbox: list[Callable[[], None]] = []
         self._heard_ms = cluster.world.now_ms
         self._link = Link(cluster.world, self, incarnation.master, cluster.network.faults, cluster.pace.network)
@@ -94,7 +96,7 @@ class SlotProcess(Process):
             cluster.paths,
             self,
             SimTransport(cluster.network, self),
-            SimOffload(self, cluster.pace.offload),
+            self._io,
             StoreView(cluster.store, self),
             self,
             batch_rows=cluster.spec.batch_rows,
@@ -109,7 +111,9 @@ class SlotProcess(Process):
         return self._link
 
     def _begin(self) -> None:
-        self.send(Register(self.session, self.name, 1, 0, NONCE, self._plan))
+        blind = self._incarnation.blind_slots > 0
+        self._incarnation.blind_slots -= blind
+        self.send(Register(self.session, self.name, 1, 0, "" if blind else NONCE, self._plan))
         self._beat()
 
     def _beat(self) -> None:
@@ -119,8 +123,17 @@ class SlotProcess(Process):
             return
         since_ms = self._hung_since_ms
         step = LongStep(self.world.now_ms - since_ms, "pv", "pv[0]", "") if since_ms is not None else None
-        self.send(Heartbeat(self.runtime.totals(), step))
+        self.send(Heartbeat(self.runtime.totals(), step, self._long_io()))
         self.world.after(HEARTBEAT_MS, self, "heartbeat", self._beat)
+
+    def _long_io(self) -> LongStep | None:
+        since_ms = self._io.hung_since_ms
+        return LongStep(self.world.now_ms - since_ms, "", "pv[0]", "") if since_ms is not None else None
+
+    def hang_io(self) -> None:
+        """Hangs all I/O threads: work that was handed over is never done."""
+        if self._io.hung_since_ms is None:
+            self._io.hung_since_ms = self.world.now_ms
 
     # --- the task thread ---
 
@@ -218,6 +231,25 @@ class SlotProcess(Process):
         self._incarnation.slot_died(self)
 
 
+class Faulty:
+    """A committer of the author's (not of the engine's) that raises if the run says so."""
+
+    def __init__(self, world: World, cluster: Cluster, committer: Committer) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._committer = committer
+
+    def commit(self, *rest: Any) -> None:
+        if self._cluster.commits_raise > 0:
+            self._cluster.commits_raise -= 1
+            self._world.hits.add("commit: the committer raises")
+            raise ValueError("simulated bug of a committer")
+        self._committer.commit(*rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._committer, name)
+
+
 class MasterProcess(Process):
     def __init__(self, incarnation: Incarnation) -> None:
         cluster = incarnation.cluster
@@ -227,7 +259,9 @@ class MasterProcess(Process):
         execution = cluster.execution(incarnation.number)
         view = StoreView(cluster.store, self)
         log = EpochLog(view, cluster.paths)
-        committers = {uid: sink.committer(view, cluster.paths) for uid, sink in execution.graph.sinks}
+        committers = {
+            uid: Faulty(self.world, cluster, sink.committer(view, cluster.paths)) for uid, sink in execution.graph.sinks
+        }
         self.outcome: Outcome | None = None
         self.reason = ""
         self.job = JobMaster(
@@ -319,7 +353,7 @@ class MasterProcess(Process):
                 lambda: self._do(lambda: done(result, error, world.now_ms)),
             )
 
-        expected = (StoreError, Fenced, CorruptSnapshot, IncompatibleJob)
+        expected = (StoreError, Fenced, CorruptSnapshot, IncompatibleJob, UserFunctionError)
         world.off_loop(self, name, lambda: attempt_work(self, name, work, expected), ended)
 
     def _cover(self, event: events.AnyEvent) -> None:
@@ -352,6 +386,7 @@ class Incarnation:
         self.name = f"m{number}"
         self.links: dict[str, Link] = {}
         self.slots: list[SlotProcess] = []
+        self.blind_slots = 0  # so many of the next slots do not see the store
         self._count = 0
         self.master = MasterProcess(self)
         for _ in range(cluster.execution(number).slots):
@@ -412,6 +447,7 @@ class Cluster:
         self.paths = JobPaths("job")
         self.incarnations: list[Incarnation] = []
         self.finished = False
+        self.commits_raise = 0.0  # so many of the next commits raise
         self._checker = checker
         self._checkpoints = checkpoints
         self._graphs = 0

@@ -102,6 +102,8 @@ EXPECTED = (
     "master: kills a hung slot",
     "note: slow_step",
     "note: slot_killed",
+    "note: slot_refused",
+    "commit: the committer raises",
     CREDIT,
     "channel: broken",
     FRAME_LOST,

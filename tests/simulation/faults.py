@@ -57,8 +57,9 @@ BLOWS = (
 )
 OVER_BUDGET = "slot is over budget"
 HOST_DIES, DISK_FULL, CLOCK_JUMPS = "host dies", "disk is full", "wall clock jumps"
-HANGS = "task thread hangs"
+HANGS, IO_HANGS = "task thread hangs", "I/O hangs"
 HALF_OPEN = "a link between slots falls silent"
+BLIND, BUGGY_COMMITTER = "slots do not see the store", "a committer raises twice"
 RARE_BLOWS = (
     (OVER_BUDGET, 0.03),
     (HOST_DIES, 0.06),
@@ -66,6 +67,9 @@ RARE_BLOWS = (
     (CLOCK_JUMPS, 0.05),
     (HANGS, 0.06),
     (HALF_OPEN, 0.08),
+    (IO_HANGS, 0.04),
+    (BLIND, 0.04),
+    (BUGGY_COMMITTER, 0.04),
 )
 """Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
@@ -188,6 +192,16 @@ class Storm:
                 slot.hang(random.choice((20, 60, 200, math.inf, math.inf)))
             case "a link between slots falls silent" if slot is not None:
                 self._silence(slot, [other for other in incarnation.slots if other is not slot])
+            case "I/O hangs" if slot is not None:
+                slot.hang_io()
+            case "slots do not see the store":
+                incarnation.blind_slots = random.choice((1, 3))
+                if slot is not None:
+                    world.kill(slot, "crash")
+            case "a committer raises twice":
+                self._cluster.commits_raise = 2  # one less than ends the job
+            case "a committer raises always":
+                self._cluster.commits_raise = math.inf
             case "slot sleeps" if slot is not None:
                 slot.sleep(random.choice((20, 100, 200)))
             case "slot is cut off" if slot is not None:

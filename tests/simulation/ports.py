@@ -49,6 +49,7 @@ class SimOffload:
         self._typical_ms = typical_ms
         self._lanes: dict[str, deque[tuple[Callable[[], Any], Done]]] = {}
         self._results_until_ms: dict[str, float] = {}  # results of a lane come back in order
+        self.hung_since_ms: float | None = None  # from then on, work is never done
 
     def submit(self, lane: str, work: Callable[[], Any], done: Done) -> None:
         work = partial(contextvars.copy_context().run, work)
@@ -63,6 +64,8 @@ class SimOffload:
 
     def _run(self, lane: str) -> None:
         world, queue = self._process.world, self._lanes[lane]
+        if self.hung_since_ms is not None:
+            return
         work, done = queue[0]
 
         def ended(outcome: tuple[Any, Any]) -> None:
