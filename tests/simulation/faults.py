@@ -59,6 +59,7 @@ OVER_BUDGET = "slot is over budget"
 HOST_DIES, DISK_FULL, CLOCK_JUMPS = "host dies", "disk is full", "wall clock jumps"
 HANGS = "task thread hangs"
 HALF_OPEN = "a link between slots falls silent"
+SKIPPED = "a slot misses a trigger and gets the next one"
 RARE_BLOWS = (
     (OVER_BUDGET, 0.03),
     (HOST_DIES, 0.06),
@@ -66,6 +67,7 @@ RARE_BLOWS = (
     (CLOCK_JUMPS, 0.05),
     (HANGS, 0.06),
     (HALF_OPEN, 0.08),
+    (SKIPPED, 0.05),
 )
 """Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
@@ -127,6 +129,8 @@ def draw_plan(seed: int) -> Plan:
         checkpoints = msgspec.structs.replace(
             checkpoints, timeout_ms=60_000
         )  # only those who watch the channels can notice
+    if any(blow == SKIPPED for _, blow in blows):
+        spec, checkpoints, pace = _overtaking(spec, checkpoints, pace)
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
@@ -140,6 +144,15 @@ def _rare_blows(seed: int) -> Iterator[tuple[float, str]]:
         apart = Random({OVER_BUDGET: f"budget {seed}", HANGS: f"hangs {seed}"}.get(blow, f"{blow} {seed}"))
         if apart.random() < share:
             yield apart.random() * STORM_MS, blow
+
+
+def _overtaking(spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace) -> tuple[JobSpec, CheckpointConfig, Pace]:
+    """Returns a job in which a checkpoint can complete before an older one: no barriers between subtasks tell them."""
+    return (
+        replace(spec, kind="copy", exchange="", folder=False, splits=2),
+        msgspec.structs.replace(checkpoints, interval_ms=2, timeout_ms=300, min_pause_ms=0, max_concurrent=3),
+        replace(pace, step=2.0, offload=0.5),
+    )
 
 
 def _odd_answers(store: StoreFaults, random: Random) -> StoreFaults:
@@ -192,7 +205,7 @@ class Storm:
                 slot.sleep(random.choice((20, 100, 200)))
             case "slot is cut off" if slot is not None:
                 slot.link.held_until_ms = world.now_ms + random.choice((20, 100, 200))
-            case "a trigger is lost" if slot is not None:
+            case "a trigger is lost" | "a slot misses a trigger and gets the next one" if slot is not None:
                 slot.link.lose_next = "Trigger"
             case "master dies":
                 world.kill(master, "crash")
