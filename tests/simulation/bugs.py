@@ -563,10 +563,10 @@ def _rebalance_drops_the_remainder() -> Patches:
 
 
 BUGS = (
-    PlantedBug("no alignment", _no_alignment, ("ledger",), 2),
-    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 2),
+    PlantedBug("no alignment", _no_alignment, ("ledger",), 7),
+    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 4),
     PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 17),
-    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 44),
+    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 320),
     PlantedBug("nobody notices a silent link", _silent_links_unnoticed, ("finishes",), 88),
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),

@@ -39,13 +39,21 @@ from engine.runtime.slot import SlotRuntime
 from engine.snapshot.epoch_log import EpochLog
 from tests.simulation.invariants import Checker
 from tests.simulation.jobs import JobSpec, graph_of
-from tests.simulation.ports import FRAME_LOST, FRAME_TWICE, Link, Network, SimOffload, SimTransport, attempt_work
+from tests.simulation.ports import (
+    FRAME_LOST,
+    FRAME_TWICE,
+    SILENCE_MS,
+    Link,
+    Network,
+    SimOffload,
+    SimTransport,
+    attempt_work,
+)
 from tests.simulation.store import SimStore, StoreView
 from tests.simulation.world import Process, Violation, World
 
 HEARTBEAT_MS = 12.0
 LEASE_MS = 90.0
-SILENCE_MS = 70.0
 MASTER_CONFIG = MasterConfig(
     slots_timeout_ms=3_000,
     deploy_timeout_ms=50,

@@ -60,6 +60,7 @@ HOST_DIES, DISK_FULL, CLOCK_JUMPS = "host dies", "disk is full", "wall clock jum
 HANGS, IO_HANGS = "task thread hangs", "I/O hangs"
 HALF_OPEN = "a link between slots falls silent"
 BLIND, BUGGY_COMMITTER = "slots do not see the store", "a committer raises twice"
+SKIPPED = "a slot misses a trigger and gets the next one"
 RARE_BLOWS = (
     (OVER_BUDGET, 0.03),
     (HOST_DIES, 0.06),
@@ -70,6 +71,7 @@ RARE_BLOWS = (
     (IO_HANGS, 0.04),
     (BLIND, 0.04),
     (BUGGY_COMMITTER, 0.04),
+    (SKIPPED, 0.05),
 )
 """Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
@@ -131,6 +133,8 @@ def draw_plan(seed: int) -> Plan:
         checkpoints = msgspec.structs.replace(
             checkpoints, timeout_ms=60_000
         )  # only those who watch the channels can notice
+    if any(blow == SKIPPED for _, blow in blows):
+        spec, checkpoints, pace = _overtaking(spec, checkpoints, pace)
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
@@ -144,6 +148,15 @@ def _rare_blows(seed: int) -> Iterator[tuple[float, str]]:
         apart = Random({OVER_BUDGET: f"budget {seed}", HANGS: f"hangs {seed}"}.get(blow, f"{blow} {seed}"))
         if apart.random() < share:
             yield apart.random() * STORM_MS, blow
+
+
+def _overtaking(spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace) -> tuple[JobSpec, CheckpointConfig, Pace]:
+    """Returns a job in which a checkpoint can complete before an older one: no barriers between subtasks tell them."""
+    return (
+        replace(spec, kind="copy", exchange="", folder=False, splits=2),
+        msgspec.structs.replace(checkpoints, interval_ms=2, timeout_ms=300, min_pause_ms=0, max_concurrent=3),
+        replace(pace, step=2.0, offload=0.5),
+    )
 
 
 def _odd_answers(store: StoreFaults, random: Random) -> StoreFaults:
@@ -206,7 +219,7 @@ class Storm:
                 slot.sleep(random.choice((20, 100, 200)))
             case "slot is cut off" if slot is not None:
                 slot.link.held_until_ms = world.now_ms + random.choice((20, 100, 200))
-            case "a trigger is lost" if slot is not None:
+            case "a trigger is lost" | "a slot misses a trigger and gets the next one" if slot is not None:
                 slot.link.lose_next = "Trigger"
             case "master dies":
                 world.kill(master, "crash")

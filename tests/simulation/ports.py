@@ -21,6 +21,7 @@ from tests.simulation.world import Process, Violation, World
 if TYPE_CHECKING:
     from tests.simulation.cluster import MasterProcess, SlotProcess
 
+SILENCE_MS = 70.0
 FRAME_LOST = "channel: a frame is lost"
 FRAME_TWICE = "channel: a frame comes twice"
 SWALLOWED = "channel: a silent link swallows what is said"
@@ -136,7 +137,7 @@ class SilentLink:
 class Network:
     """The addresses of all slots, and all data connections. Who is silent for `patience_ms` counts as lost."""
 
-    def __init__(self, world: World, faults: NetworkFaults, typical_ms: float, patience_ms: float = math.inf) -> None:
+    def __init__(self, world: World, faults: NetworkFaults, typical_ms: float, patience_ms: float = SILENCE_MS) -> None:
         self.world = world
         self.faults = faults
         self.typical_ms = typical_ms
@@ -261,8 +262,7 @@ class SimTransport:
     def __init__(self, network: Network, process: SlotProcess) -> None:
         self._network = network
         self._process = process
-        if network.patience_ms < math.inf:
-            self._watch()
+        self._watch()
 
     def _watch(self) -> None:
         self._network.watch(self._process)

@@ -13,7 +13,7 @@ from engine.protocol.config import CheckpointConfig
 from engine.runtime.deployment import Deployer
 from engine.runtime.operators import sink
 from tests.simulation import jobs
-from tests.simulation.cluster import SILENCE_MS, Cluster, Pace
+from tests.simulation.cluster import Cluster, Pace
 from tests.simulation.coverage import WatchedAligner
 from tests.simulation.faults import Plan, Storm, draw_plan
 from tests.simulation.invariants import Checker
@@ -62,7 +62,7 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     jobs.USER_FAULT.calls_left = plan.user_fault
     store = SimStore(world, plan.store)
     checker = Checker(store, plan.spec, plan.checkpoints)
-    network = Network(world, plan.network, plan.pace.network, SILENCE_MS)
+    network = Network(world, plan.network, plan.pace.network)
     cluster = Cluster(world, plan.spec, plan.checkpoints, store, network, plan.pace, checker)
     Storm(world, cluster, plan)
     violation = None
