@@ -19,6 +19,8 @@ OUTSIDE = {
     "JavaNotFound",
     "NoAnswer",
     "ConnectorError",
+    "LoadFailed",
+    "SparkFailed",
 }
 WEIR = {"ChannelError"}
 
