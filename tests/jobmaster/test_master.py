@@ -382,4 +382,4 @@ def test_a_slot_over_its_memory_is_told_in_megabytes(desk: Desk) -> None:
     desk.deployed(0)
     desk.do(desk.master.on_message("s0", OverBudget(600_000_000, 512_000_000), 0), 0)
     failure = desk.master.stats.last_failure
-    assert failure is not None and "held 600 MB and may hold 512" in failure.detail
+    assert failure is not None and "held 600 MB and may hold 512: " in failure.detail
