@@ -71,6 +71,13 @@ def test_a_long_step_is_reported_once_with_its_operator_and_its_stack(tmp_path: 
     assert not desk.killed and desk.master.phase is Phase.RUNNING, "thirty seconds per record are legal"
 
 
+def test_a_step_that_follows_a_long_one_is_reported_too_and_one_that_was_reported_is_not(tmp_path: Path) -> None:
+    desk = Hanging(tmp_path).running()
+    for now_ms, for_ms in ((20_000, 15_000), (20_500, 15_000), (40_000, 11_000), (41_000, 12_000)):
+        desk.hears("s1", in_step(for_ms), now_ms)
+    assert [event.for_ms for event in desk.noted(events.SlowStep)] == [15_000, 11_000]  # type: ignore[attr-defined]
+
+
 def test_a_slot_that_hangs_in_a_step_is_killed_and_the_failure_names_operator_and_line(tmp_path: Path) -> None:
     desk = Hanging(tmp_path).running()
     desk.hears("s1", in_step(299_000), 299_000)
