@@ -64,6 +64,44 @@ def test_small_grants_are_held_back_until_they_are_worth_a_message() -> None:
     assert gate.grants(HOLD) == [(0, CHANNEL_BYTES + HOLD)]
 
 
+def bounded() -> GateCredit:
+    """A gate of two channels that has granted all it may, and is then found to consume slowly."""
+    gate = GateCredit(2)
+    for channel in range(2):
+        gate.on_frame(channel, backlog=CHANNEL_BYTES)
+    gate.grants(1)
+    gate.bound(4 * HOLD)
+    return gate
+
+
+def test_a_gate_that_is_found_slow_grants_nothing_until_its_channels_hold_less_than_their_new_shares() -> None:
+    """The bytes beyond a channel's new share are lent, whoever was granted them: they count against the rest."""
+    gate = bounded()
+    assert gate.grants(1) == []
+    gate.on_consumed(0, gate.outstanding(0))
+    (grant,) = gate.grants(1)
+    assert grant[0] == 0 and gate.outstanding(0) == HOLD, "its own share; the floating one is lent to channel 1"
+
+
+def test_a_gate_that_is_found_fast_again_grants_its_whole_shares_at_once() -> None:
+    gate = bounded()
+    for channel in range(2):
+        gate.on_frame(channel, backlog=0)
+        gate.on_consumed(channel, gate.outstanding(channel))
+    gate.grants(1)
+    gate.bound(1 << 40)
+    gate.grants(1)
+    assert [gate.outstanding(channel) for channel in range(2)] == [CHANNEL_BYTES] * 2
+
+
+def test_the_last_step_up_to_the_whole_share_is_taken_however_small_it_is() -> None:
+    gate = GateCredit(1)
+    for quarters in (1, 3, 4):
+        gate.bound(2 * CHANNEL_BYTES * quarters // 4)
+    gate.grants(1)
+    assert gate.outstanding(0) == CHANNEL_BYTES
+
+
 class Channel:
     def __init__(self, frames: list[int]) -> None:
         self.credit = SenderCredit()
