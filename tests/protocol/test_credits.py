@@ -48,6 +48,16 @@ def test_the_floating_share_goes_where_the_backlog_is() -> None:
     assert gate.outstanding(0) + gate.outstanding(1) == gate.capacity
 
 
+def test_what_a_channel_wants_is_the_backlog_of_its_newest_frame() -> None:
+    gate = GateCredit(2)
+    gate.grants(1)
+    for backlog in (80 << 20, 60 << 20, 30 << 20):
+        gate.on_frame(0, backlog)
+    gate.on_frame(1, backlog=10 << 20)
+    grants = dict(gate.grants(1))
+    assert grants[0] - CHANNEL_BYTES == 3 * (grants[1] - CHANNEL_BYTES) == 6 << 20
+
+
 def test_a_channel_gets_no_more_of_the_floating_share_than_its_backlog() -> None:
     gate = GateCredit(2)
     gate.grants(1)
