@@ -446,3 +446,14 @@ def _raising(error: Exception) -> Callable[..., Any]:
         raise error
 
     return work
+
+
+@pytest.mark.promise("D4")
+def test_an_aborted_checkpoint_leaves_no_state_files(desk: Desk) -> None:
+    paths = desk.log.paths
+    for checkpoint in (1, 2):
+        desk.log.store.write(paths.state_file(ATTEMPT, checkpoint, "sum", SubtaskId("a", 0), "state"), b"state")
+    desk.do([desk.publisher.discard(ATTEMPT, 1)])
+    desk.run()
+    assert desk.log.store.list(paths.attempt(ATTEMPT, 1)) == []
+    assert len(desk.log.store.list(paths.attempt(ATTEMPT, 2))) == 1
