@@ -30,7 +30,6 @@ TESTS = (
     "tests/runtime",
     "tests/snapshot",
     "tests/observe/test_timeline.py",
-    "tests/api/streams/test_static_join.py",
     "tests/test_changed_jobs.py",
     "tests/test_exchanges.py",
     "tests/test_nulls.py",
