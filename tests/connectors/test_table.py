@@ -55,6 +55,25 @@ def committable(payload: dict[str, object], sequence: int = 1) -> Committable:
     return Committable("out", 0, ATTEMPT, 1, sequence, payload)
 
 
+class Creates(MemoryStore):
+    """Notes which files were to be created."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.created: list[str] = []
+
+    def create(self, path: str, data: bytes) -> Created:
+        self.created.append(path)
+        return super().create(path, data)
+
+
+def test_each_claim_creates_the_marker_again_because_its_name_may_not_be_durable_yet() -> None:
+    store = Creates()
+    for times in (1, 2):
+        claimed(store)
+        assert len(store.created) == times and len(set(store.created)) == 1
+
+
 def data_files(store: MemoryStore | DirectoryStore) -> list[str]:
     return [path for path in store.list(TABLE) if "/_spark_metadata/" not in path]
 

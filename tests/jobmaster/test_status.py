@@ -97,3 +97,11 @@ def test_the_epoch_of_a_job_is_its_newest_and_0_before_the_first(tmp_path: Path)
     assert run.status().epoch == 0
     run.run(until=lambda: run.master.stats.checkpoints_completed == 1)
     assert run.status().epoch == run.epochs == 1
+
+
+def test_the_uptime_of_a_job_begins_when_it_runs(tmp_path: Path) -> None:
+    run = AnsweringRun(tmp_path)
+    assert run.status().uptime_ms is None and not run.status().running
+    run.run(until=lambda: run.master.stats.checkpoints_completed == 1)
+    assert run.status().running and run.master.stats.running_since_ms is not None
+    assert run.status().uptime_ms == run.wall_ms() - run.master.stats.running_since_ms

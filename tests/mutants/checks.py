@@ -48,6 +48,8 @@ class Check(msgspec.Struct):
     cpu_s: float
     functions: list[str]
     """Such as `engine/runtime/slot.py:SlotRuntime.step`."""
+    files: str
+    """A digest of the engine and of the check's own files when it was measured."""
     failed: bool = False
 
     @property
@@ -72,6 +74,10 @@ class Checks:
     def names(self) -> list[str]:
         return [*self.items, *(f"{_SEED}{seed}" for seed in range(SEEDS))]
 
+    @staticmethod
+    def file(name: str) -> str:
+        return "tests/simulation" if name.startswith(_SEED) else name.split("::")[0]
+
     def fails(self, name: str) -> bool:
         if name.startswith(_SEED):
             from tests.simulation.simulation import run
@@ -95,8 +101,8 @@ class Checks:
         return ""
 
 
-def covered(checks: Checks, tree: Path) -> list[Check]:
-    """Runs every check, and notes which functions of the engine it calls."""
+def covered(checks: Checks, files: dict[str, str], tree: Path) -> list[Check]:
+    """Runs these checks, and notes which functions of the engine each calls. `files`: their digests."""
     codes: dict[int, CodeType] = {}
 
     def on_call(frame: FrameType, event: str, argument: Any) -> None:
@@ -108,7 +114,7 @@ def covered(checks: Checks, tree: Path) -> list[Check]:
 
     engine = f"{tree}/engine/"
     result = []
-    for name in checks.names():
+    for name in files:
         codes.clear()
         began = time.process_time()
         threading.settrace(on_call)
@@ -123,7 +129,7 @@ def covered(checks: Checks, tree: Path) -> list[Check]:
             for code in codes.values()
             if code.co_filename.startswith(engine)
         }
-        result.append(Check(name, round(time.process_time() - began, 3), sorted(called), failed))
+        result.append(Check(name, round(time.process_time() - began, 3), sorted(called), files[name], failed))
     return result
 
 

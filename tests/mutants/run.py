@@ -9,6 +9,7 @@ Engine and tests are imported and collected once; each mutant runs in a forked c
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import signal
@@ -17,12 +18,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tests.mutants.checks import SEEDS, TESTS, Check, Checks, covered, replace_function
+from tests.mutants.checks import TESTS, Check, Checks, covered, replace_function
 from tests.mutants.mutations import Mutant, sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +86,7 @@ class Run:
             for mutant in sample(self._tree, self._arguments.count, self._arguments.seed)
             if self._arguments.only in mutant.mutation.module
         ]
+        mutants.sort(key=lambda mutant: mutant.function is None)  # those of all checks take longest, and come last
         began = time.monotonic()
         for number, mutant in enumerate(mutants, 1):
             known = self._results.get(mutant.id)
@@ -99,18 +102,25 @@ class Run:
         return _report([self._results[m.id] for m in mutants if m.id in self._results], len(mutants))
 
     def _covering(self, checks: Checks) -> list[Check] | None:
-        """Returns which functions each check calls; None if a check fails without any change."""
-        kept = PLACE / f"covered-{_digest(self._tree)}.json"
-        if not kept.exists():
-            print("the checks run once without a change", flush=True)
-            answer = _in_child(lambda: msgspec.json.encode(covered(checks, self._tree)))
-            kept.write_bytes(answer or b"[]")
-        found = msgspec.json.decode(kept.read_bytes(), type=list[Check])
-        failed = [check.name for check in found if check.failed]
-        if failed or not found:
-            kept.unlink()
-            print(f"without any change these fail: {', '.join(failed) or 'all'}")
-            return None
+        """Returns which functions each check calls; None if a check fails without any change.
+
+        A check is measured again only if the engine or its own file has changed.
+        """
+        kept = PLACE / "covered.json"
+        known = msgspec.json.decode(kept.read_bytes(), type=list[Check]) if kept.exists() else []
+        files = {name: _digest(self._tree, checks.file(name)) for name in checks.names()}
+        found = [check for check in known if files.get(check.name) == check.files]
+        missing = {name: files[name] for name in files.keys() - {check.name for check in found}}
+        if missing:
+            print(f"{len(missing)} checks run once without a change", flush=True)
+            answer = _in_child(lambda: msgspec.json.encode(covered(checks, missing, self._tree)))
+            measured = msgspec.json.decode(answer or b"[]", type=list[Check])
+            failed = [check.name for check in measured if check.failed]
+            if failed or not measured:
+                print(f"without any change these fail: {', '.join(failed) or 'all'}")
+                return None
+            found += measured
+            kept.write_bytes(msgspec.json.encode(found))
         return found
 
     def _try(self, mutant: Mutant, checks: Checks, covering: list[Check]) -> Result:
@@ -205,12 +215,16 @@ def _work_in(tree: Path) -> None:
     sys.path[:] = [str(tree), *(entry for entry in sys.path if entry not in ("", str(ROOT)))]
 
 
-def _digest(tree: Path) -> str:
-    import hashlib
+def _digest(tree: Path, check: str) -> str:
+    """Returns a digest of the engine and of the files of a check."""
+    return f"{_digest_of(tree / 'engine')} {_digest_of(tree / check)}"
 
-    digest = hashlib.sha256(str(SEEDS).encode())
-    for path in sorted(tree.rglob("*.py")):
-        digest.update(path.read_bytes())
+
+@cache
+def _digest_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -33,6 +33,7 @@ SAID = Death(Fault.OUTSIDE, "Spark's JVM is gone")
         (-9, Stage.DECIDING, None, None, Fault.OUTSIDE, "signal SIGKILL while it was running the job"),
         (-11, Stage.LOADING, None, None, Fault.OUTSIDE, "signal SIGSEGV while it was loading the job"),
         (-9, Stage.DECIDING, None, 30.4, Fault.OUTSIDE, "no sign of life for 30 s while it was running the job"),
+        (-9, Stage.DECIDING, SAID, 30.4, Fault.OUTSIDE, "Spark's JVM is gone"),
         (70, Stage.DECIDING, SAID, None, Fault.OUTSIDE, "Spark's JVM is gone"),
         (1, Stage.LOADING, Death(Fault.JOB, "no module 'x'"), None, Fault.JOB, "no module 'x'"),
         (3, Stage.LOADING, None, None, Fault.JOB, "the job's code ended the JobMaster's process (exit code 3)"),

@@ -9,7 +9,7 @@ import pytest
 
 from engine.api import MapFunction, RuntimeContext, StreamEnvironment
 from engine.connectors.table import TableSink
-from engine.core.errors import StoreError, SyncFailed
+from engine.core.errors import StoreError, SyncFailed, UserFunctionError
 from engine.core.paths import JobPaths
 from engine.core.ports import Frame
 from engine.graph.execution_graph import ExecutionGraph
@@ -20,9 +20,11 @@ from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.manifest import Manifest
 from engine.protocol.messages import (
     Acknowledge,
+    Decline,
     Deploy,
     Deployed,
     Left,
+    NotifyAbort,
     NotifyComplete,
     Rollback,
     Shutdown,
@@ -466,3 +468,55 @@ def test_a_failed_sync_ends_the_process_also_when_its_attempt_is_over(abandoned:
         slot.runtime.on_control(Rollback(ATTEMPT))
     with pytest.raises(SyncFailed):
         slot.offload.run()
+
+
+def snapshotting(slot: Slot) -> None:
+    """Deploys, starts, and lets both subtasks take checkpoint 1; nothing is uploaded yet."""
+    slot.deploy()
+    slot.start()
+    slot.steps(2)
+    slot.runtime.on_control(Trigger(ATTEMPT, 1, 0))
+    for _ in range(10):
+        slot.runtime.step()
+        frames, slot.frames = slot.frames, []
+        for frame in frames:
+            slot.runtime.on_frame(*frame)
+
+
+@pytest.mark.promise("D4")
+def test_a_snapshot_that_can_not_be_written_is_declined_and_the_attempt_goes_on() -> None:
+    slot = Slot()
+    snapshotting(slot)
+    slot.store.fail_writes = 100
+    slot.offload.run()
+    assert [str(declined.subtask) for declined in slot.of_type(Decline)] == ["sum[0]"]
+    assert slot.of_type(Decline)[0].write_failed and slot.of_type(TaskFailed) == []
+
+
+@pytest.mark.promise("H8")
+def test_a_snapshot_that_the_job_s_own_code_can_not_write_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next checkpoint would meet the same."""
+    slot = Slot()
+    snapshotting(slot)
+
+    def fails(*_: object) -> None:
+        raise UserFunctionError("sum", 0, "pre_commit()", ValueError("told to"))
+
+    monkeypatch.setattr("engine.runtime.slot.upload", fails)
+    slot.offload.run()
+    (failed,) = slot.of_type(TaskFailed)
+    assert failed.fault is Fault.JOB and slot.of_type(Decline) == []
+
+
+@pytest.mark.promise("D4")
+def test_the_barrier_of_an_aborted_checkpoint_takes_no_snapshot() -> None:
+    """The abort comes while the barrier is under way from the source to the sum."""
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    slot.runtime.on_control(Trigger(ATTEMPT, 1, 0))
+    slot.runtime.step()
+    slot.runtime.on_control(NotifyAbort(ATTEMPT, 1))
+    slot.steps(20)
+    assert [str(ack.subtask) for ack in slot.of_type(Acknowledge)] == ["rows[0]"]
+    assert len([ack for ack in slot.checkpoint(2) if ack.checkpoint == 2]) == 2

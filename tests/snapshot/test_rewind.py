@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.connectors.table import TableCommitter
@@ -22,7 +23,7 @@ from engine.protocol.job_description import JobDescription, SinkDescription
 from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskState
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.rewind import TRIES, fork, go_back, newest_intact
+from engine.snapshot.rewind import TRIES, as_forked, fork, go_back, newest_intact
 from engine.snapshot.statefile import checksum
 from engine.store.directory import DirectoryStore
 from tests.spark_log import spark_reads
@@ -438,3 +439,31 @@ def test_a_fork_takes_no_name_whose_folder_holds_inputs_of_another_job(log: Epoc
     with pytest.raises(StoreError, match=r"part-1.parquet is an input of another job 'copy': choose another name"):
         fork(log, "copy", "cli", lambda: None)
     assert log.store.list("copy") == ["copy/sources/orders/part-1.parquet"]
+
+
+def test_a_fork_copies_the_record_of_an_input_after_the_files_that_it_speaks_of(
+    log: EpochLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a fork that ended in between would count as one that has all of them."""
+    for name in ("orders.json", "orders/part-0.parquet", "zebras/part-0.parquet"):
+        log.store.write(f"job/sources/{name}", name.encode())
+    written: list[str] = []
+    write = DirectoryStore.write
+
+    def noted(store: DirectoryStore, path: str, data: bytes) -> None:
+        written.append(path)
+        write(store, path, data)
+
+    monkeypatch.setattr(DirectoryStore, "write", noted)
+    fork(log, "copy", "cli", lambda: None)
+    inputs = [path.removeprefix("copy/sources/") for path in written if path.startswith("copy/sources/")]
+    assert inputs == ["orders/part-0.parquet", "zebras/part-0.parquet", "orders.json"]
+
+
+@pytest.mark.promise("D11")
+def test_a_fork_has_no_sinks_yet_so_that_each_begins_its_table_with_the_first_epoch(log: EpochLog) -> None:
+    target = newest_intact(log)
+    sink = SinkDescription("out", "TableSink", "the table 't'", "t", [], 1)
+    described = msgspec.structs.replace(target.description, sinks=[sink])
+    forked = as_forked(msgspec.structs.replace(target, description=described), "copy")
+    assert forked.description.sinks == [] and forked.job == "copy" and forked.epoch == 0
