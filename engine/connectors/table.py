@@ -3,6 +3,8 @@
 Subtasks write files. The JobMaster alone publishes an epoch, by one record that names all of its files, in the format
 of Spark's file-sink log (`_spark_metadata`). Invariant: record n exists before record n + 1 is made, each by
 create-if-absent and names files that depend only on the epochs up to it, so a repeated commit makes the same record.
+A record is sealed by its checksum in a hidden file beside it, which Spark ignores. Nothing is published or deleted on
+the word of a record that is not what was written.
 All published files have the same columns; a job that would write others is refused before it starts.
 Timestamps are stored in microseconds, Spark's unit.
 """
@@ -31,6 +33,7 @@ from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
 from engine.protocol.job_description import Column
 from engine.protocol.manifest import Committable
+from engine.snapshot.statefile import checksum
 from engine.store.directory import DirectoryStore
 
 COMPACT_EVERY = 10
@@ -38,6 +41,11 @@ COMPACT_EVERY = 10
 
 _MARKER = "_spark_metadata/weir.json"
 """Names the table's owner. It exists before the first data file: without `_spark_metadata` Spark would read that."""
+
+
+class DamagedTable(TargetTaken):
+    """A record of a table's log is not what was written. Only a person can mend it."""
+
 
 _FILE_NAME = re.compile(r"(?P<job_id>[0-9a-f]+)-(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+\.parquet")
 
@@ -52,6 +60,14 @@ class _Owner(msgspec.Struct, frozen=True):
     job: str
     store: str
     first_epoch: int = 1
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """What records of the log say. `sealed`: each of them has its checksum, and is what was written."""
+
+    lines: list[str]
+    sealed: bool
 
 
 class TableSink(Sink):
@@ -183,7 +199,7 @@ class TableCommitter(Committer):
 
     def _published_columns(self, epoch: int) -> list[Column]:
         """Returns the columns of the published files, read from the smallest one that is there: all have the same."""
-        files = [json.loads(line) for line in self._lines_until(epoch)]
+        files = [json.loads(line) for line in self._until(epoch).lines]
         for file in sorted(files, key=lambda file: int(file["size"])):
             try:
                 data = self._store.read(f"{self._table}/{_name(file['path'])}")
@@ -208,10 +224,9 @@ class TableCommitter(Committer):
         if permit.epoch < self._first_epoch:
             return
         number = permit.epoch - 1  # Spark counts from 0
+        before = self._below(number) if _compact(number) else _Entries([], sealed=True)
         lines = [self._line(c.payload) for c in committables]
-        if (number + 1) % COMPACT_EVERY == 0:
-            lines = self._all_lines(number) + lines
-        self._create(self._record(number), lines)
+        self._create(number, _Entries(before.lines + lines, before.sealed))
 
     def begin(self, next_epoch: int) -> None:
         """Makes the log one that Spark can read from `next_epoch` on: Spark asks for the records before it, too.
@@ -223,12 +238,11 @@ class TableCommitter(Committer):
         first = next_epoch - 1
         if first <= 0 or self._has(first - 1):
             return
-        lines = self._lines_until(first)
+        entries = self._until(first)
         last = first // COMPACT_EVERY * COMPACT_EVERY - 1
         for number in (last - COMPACT_EVERY, *range(last, first)):
             if number >= 0 and not self._has(number):
-                repeated = lines if (number + 1) % COMPACT_EVERY == 0 else []
-                self._create(self._record(number), repeated)
+                self._create(number, entries if _compact(number) else _Entries([], sealed=True))
 
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
         """Writes a record that repeats all up to `to_epoch`; readers begin at it, so the epochs between are hidden."""
@@ -236,7 +250,7 @@ class TableCommitter(Committer):
         if permit.epoch < self._first_epoch:
             return
         self.begin(permit.epoch - COMPACT_EVERY + 1)  # the record of this kind before it
-        self._create(self._record(permit.epoch - 1), self._lines_until(to_epoch))
+        self._create(permit.epoch - 1, self._until(to_epoch))
 
     def rewind_epoch(self, at_least: int) -> int:
         """Returns the next epoch whose record repeats all before it: only such a record can leave files out."""
@@ -247,17 +261,27 @@ class TableCommitter(Committer):
         if permit.epoch < self._first_epoch or self._has(number):
             return
         self.begin(permit.epoch)
-        lines = self._all_lines(number) if (number + 1) % COMPACT_EVERY == 0 else []
-        self._made(self._record(number), _record_of(lines))
+        entries = self._below(number) if _compact(number) else _Entries([], sealed=True)
+        data = _record_of(entries.lines)
+        if self._made(self._record(number), data) is Created.CREATED and entries.sealed:
+            self._seal(number, data)
 
     def files(self, epoch: int) -> list[dict[str, Any]]:
         """Returns every file published up to this epoch."""
-        return [json.loads(line) for line in self._all_lines(epoch)]
+        return [json.loads(line) for line in self._below(epoch).lines]
 
     def abort_unknown(self, permit: CommitPermit | None, attempt: AttemptId) -> None:
+        """Deletes nothing if a record has no seal: it may have lost the names of published files.
+
+        Nor if there is a later epoch: another JobMaster has taken over, or the job's log is an older copy.
+        """
         assert self._job_id is not None, "a table is claimed before anything is deleted in it"
+        epoch = permit.epoch if permit else 0
+        entries = self._below(epoch)
+        if not entries.sealed or self._has(epoch):
+            return
         # Compared by name, which is unique within a table: the address of a file changes when its store is moved.
-        known = {_name(file["path"]) for file in self.files(permit.epoch)} if permit else set()
+        known = {_line_name(line) for line in entries.lines}
         for path in self._store.list(self._table):
             written = _FILE_NAME.fullmatch(path.removeprefix(f"{self._table}/"))  # skips tables in subfolders
             if written is None or written["job_id"] != self._job_id or _name(path) in known:
@@ -265,13 +289,13 @@ class TableCommitter(Committer):
             if AttemptId(int(written["generation"]), int(written["attempt"])) < attempt:
                 self._store.delete(path)
 
-    def _lines_until(self, epoch: int) -> list[str]:
+    def _until(self, epoch: int) -> _Entries:
         """Returns the entries of all epochs up to this one, of a table whose log may begin later or have a gap there.
 
         A log has a gap if the job had no sink for this table for some epochs.
         """
         newest = self._newest_below(epoch)
-        return [] if newest is None else self._all_lines(newest + 1)
+        return self._below(0 if newest is None else newest + 1)
 
     def _newest_below(self, before: int) -> int | None:
         """Returns the number of the newest record below `before`. It reads, because a list may lack new files.
@@ -287,23 +311,52 @@ class TableCommitter(Committer):
         return newest if newest >= 0 else None
 
     def _has(self, number: int) -> bool:
-        try:
-            self._store.read(self._record(number))
-        except FileNotFoundError:
-            return False
-        return True
+        return self._content(number) is not None
 
-    def _all_lines(self, before: int) -> list[str]:
-        """Returns the entries of all records below `before`, read from the last record that repeats everything."""
-        lines: list[str] = []
-        first = max(0, before // COMPACT_EVERY * COMPACT_EVERY - 1)
-        for number in range(first, before):
+    def _content(self, number: int) -> bytes | None:
+        """Returns the bytes of a record, None if there is none. Raises if there was one: its seal is left."""
+        for _ in range(2):  # the store may have been away for a moment
             try:
-                text = self._store.read(self._record(number)).decode()
-            except FileNotFoundError as error:
-                raise StoreError(f"{self._record(number)} is missing, and the records after it need it") from error
-            lines += text.split("\n")[1:]
-        return [self._addressed(line) for line in lines]
+                return self._store.read(self._record(number))
+            except FileNotFoundError:
+                if self._seal_at(number) is None:
+                    return None
+        raise self._damaged(number, "it is missing")
+
+    def _below(self, before: int) -> _Entries:
+        """Returns the entries of all records below `before`, read from the last record that repeats everything."""
+        first = max(0, before // COMPACT_EVERY * COMPACT_EVERY - 1)
+        records = [self._read(number) for number in range(first, before)]
+        lines = [self._addressed(line) for record in records for line in record.lines]
+        return _Entries(lines, all(record.sealed for record in records))
+
+    def _read(self, number: int) -> _Entries:
+        """Returns the entries of a record, after a look whether it is what was written."""
+        data = self._content(number)
+        if data is None:
+            raise StoreError(f"{self._record(number)} is missing, and the records after it need it")
+        seal = self._seal_at(number)
+        if seal is not None and seal != checksum(data).encode():
+            raise self._damaged(number, f"the checksum of its {len(data)} bytes differs")
+        version, *lines = data.decode(errors="replace").split("\n")
+        if version != "v1" or (seal is None and not all(map(_is_entry, lines))):
+            raise self._damaged(number, f"its {len(data)} bytes are no record")
+        return _Entries(lines, seal is not None)
+
+    def _seal_at(self, number: int) -> bytes | None:
+        """Returns the seal of a record. A crash may leave the last one without, until its epoch is committed again."""
+        try:
+            return self._store.read(self._seal_of(number))
+        except FileNotFoundError:
+            return None
+
+    def _damaged(self, number: int, why: str) -> DamagedTable:
+        return DamagedTable(
+            f"{self._store.uri(self._record(number))} is not what Weir wrote: {why}. It says which files of the table "
+            "are published, so Weir publishes and deletes nothing there. Bring it back from a backup. If there is "
+            f"none, move {self._store.uri(self._table)} away and start the job with --allow-non-restored-state: it "
+            "then goes on with a new, empty table"
+        )
 
     def _addressed(self, line: str) -> str:
         """Returns an entry with the file's address as it is now: its store may have been moved since."""
@@ -314,8 +367,10 @@ class TableCommitter(Committer):
         return _entry({**entry, "path": self._store.uri(f"{self._table}/{_name(entry['path'])}")})
 
     def _record(self, number: int) -> str:
-        compact = ".compact" if (number + 1) % COMPACT_EVERY == 0 else ""
-        return f"{self._table}/_spark_metadata/{number}{compact}"
+        return f"{self._table}/_spark_metadata/{number}{'.compact' if _compact(number) else ''}"
+
+    def _seal_of(self, number: int) -> str:
+        return f"{self._table}/_spark_metadata/.{number}.checksum"
 
     def _line(self, payload: dict[str, Any]) -> str:
         entry = {
@@ -336,13 +391,28 @@ class TableCommitter(Committer):
             raise StoreError(f"the store did not say whether {path} was created")
         return outcome
 
-    def _create(self, path: str, lines: Sequence[str]) -> None:
-        """Creates a record. One that exists must name the same files, if at other addresses: a store may be moved."""
-        if self._made(path, _record_of(lines)) is Created.CREATED:
-            return
-        there = self._store.read(path).decode().split("\n")[1:]
-        if there != lines and [_line_name(line) for line in there] != [_line_name(line) for line in lines]:
-            raise StoreError(f"{path} exists and names other files than this epoch's: another job wrote to this table")
+    def _create(self, number: int, entries: _Entries) -> None:
+        """Creates a record and seals it, unless it repeats one without a seal.
+
+        A record that exists must name the same files, if at other addresses: a store may be moved.
+        """
+        data = _record_of(entries.lines)
+        if self._made(self._record(number), data) is not Created.CREATED:
+            data = self._store.read(self._record(number))
+            there = self._read(number).lines
+            if there != entries.lines and [*map(_line_name, there)] != [*map(_line_name, entries.lines)]:
+                raise self._damaged(number, "it names other files than this epoch's")
+        if entries.sealed:
+            self._seal(number, data)
+
+    def _seal(self, number: int, data: bytes) -> None:
+        if self._made(self._seal_of(number), checksum(data).encode()) is not Created.CREATED:
+            self._read(number)
+
+
+def _compact(number: int) -> bool:
+    """Returns whether the record of this number repeats all before it."""
+    return (number + 1) % COMPACT_EVERY == 0
 
 
 def _record_of(lines: Sequence[str]) -> bytes:
@@ -351,6 +421,14 @@ def _record_of(lines: Sequence[str]) -> bytes:
 
 def _entry(entry: dict[str, Any]) -> str:
     return json.dumps(entry, separators=(",", ":"))
+
+
+def _is_entry(line: str) -> bool:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(entry, dict) and isinstance(entry.get("path"), str) and isinstance(entry.get("size"), int)
 
 
 def _line_name(line: str) -> str:
@@ -363,8 +441,8 @@ def _name(path: str) -> str:
 
 def published(store: Store, table: str) -> list[str] | None:
     """Returns the names of a table's published files; None if it has no epoch yet. `table`: its path in the store."""
-    names = [_name(path) for path in store.list(f"{table}/_spark_metadata")]
-    newest = max((int(name.removesuffix(".compact")) for name in names if name[0].isdigit()), default=None)
+    names = [_name(path).removesuffix(".compact") for path in store.list(f"{table}/_spark_metadata")]
+    newest = max((int(name) for name in names if name.isdecimal()), default=None)
     if newest is None:
         return None
     return [_name(file["path"]) for file in TableCommitter(store, table).files(newest + 1)]

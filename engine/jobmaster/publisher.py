@@ -216,8 +216,13 @@ class Publisher:
         return looked
 
     def _known(self, manifest: Manifest) -> dict[str, Committer]:
-        """Returns the committers of the sinks that took part in this epoch. A rewind hides the output of all."""
-        new = new_sinks(self._graph, manifest) if manifest.rewound_to is None else []
+        """Returns the committers of the sinks that took part in this epoch.
+
+        A rewind also hides what a table holds whose sink comes back now. A sink that can't rewind has come since.
+        """
+        new = new_sinks(self._graph, manifest)
+        if manifest.rewound_to is not None:
+            new = [uid for uid, sink in self._graph.sinks if uid in new and not sink.can_rewind]
         return {uid: committer for uid, committer in self._committers.items() if uid not in new}
 
     def _gone(self, manifest: Manifest | None) -> dict[str, Committer]:

@@ -27,7 +27,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.job_description import SinkDescription
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.snapshot.commits import commit_epoch
-from engine.snapshot.epoch_log import EpochLog, read_checked
+from engine.snapshot.epoch_log import EpochLog
 
 T = TypeVar("T")
 Pause = Callable[[], None]
@@ -44,7 +44,7 @@ def newest_intact(epoch_log: EpochLog) -> Manifest:
             manifest = epoch_log.read_manifest(ref)
             for state in manifest.subtasks:
                 for file in state.files:
-                    read_checked(epoch_log.store, file.path, file.checksum)
+                    epoch_log.read_checked(file.path, file.checksum)
         except CorruptSnapshot as error:
             problems.append(f"epoch {ref.epoch}: {error}")
             continue
@@ -224,7 +224,7 @@ def _write_copy(epoch_log: EpochLog, manifest: Manifest, owner: str) -> Manifest
         files = []
         for file in state.files:
             path = f"{folder}/{len(copied)}.{file.path.rsplit('/', 1)[-1]}"
-            store.write(path, read_checked(store, file.path, file.checksum))
+            store.write(path, epoch_log.read_checked(file.path, file.checksum))
             copied.append(path)
             files.append(msgspec.structs.replace(file, path=path))
         subtasks.append(msgspec.structs.replace(state, files=files))

@@ -304,7 +304,7 @@ def test_a_record_that_names_other_files_is_an_error_that_says_so() -> None:
     w = writer(store)
     committer = TableCommitter(store, TABLE)
     committer.commit(permit(1), [committable(write(w, 1))])
-    with pytest.raises(StoreError, match="_spark_metadata/0 exists and names other files than this epoch's"):
+    with pytest.raises(TargetTaken, match="0 is not what Weir wrote: it names other files than this epoch"):
         committer.commit(permit(1), [committable(write(w, 2))])
 
 
@@ -441,3 +441,113 @@ def test_a_rewind_repeats_what_was_published_also_if_the_list_of_records_is_stal
         committer.commit(permit(epoch), [committable({"path": f"{TABLE}/{epoch}", "size": 1})])
     committer.rewind(permit(20), to_epoch=11)
     assert [str(file["path"]).rsplit("/", 1)[1] for file in committer.files(20)] == [str(n) for n in range(1, 12)]
+
+
+# --- damaged logs ---
+
+
+def twelve_epochs(store: MemoryStore) -> TableCommitter:
+    committer = claimed(store)
+    w = writer(store, attempt=AttemptId(1, 1))
+    for epoch in range(1, 13):
+        committer.commit(permit(epoch), [committable(write(w, epoch))])
+    return committer
+
+
+def cut(data: bytes) -> bytes:
+    return data[: data.rindex(b"\n")]
+
+
+DAMAGES = {"emptied": lambda data: b"", "cut": cut, "edited": lambda data: data.replace(b'"size":', b'"size": ')}
+
+
+@pytest.mark.promise("D11", "G1")
+@pytest.mark.parametrize("name", ["9.compact", "10", "11"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_stops_the_job_and_no_file_is_deleted(name: str, damage: str) -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    path = f"{TABLE}/_spark_metadata/{name}"
+    store.write(path, DAMAGES[damage](store.read(path)))
+    before = dict(store.files)
+    with pytest.raises(TargetTaken, match=f"{name} is not what Weir wrote: .* Bring it back from a backup"):
+        committer.abort_unknown(permit(12), AttemptId(9, 9))
+    with pytest.raises(TargetTaken, match=f"{name} is not what Weir wrote"):
+        committer.look(JOB_ID, 12)
+    assert store.files == before
+
+
+def test_a_damaged_record_is_not_repeated_by_a_later_one() -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    store.write(f"{TABLE}/_spark_metadata/10", b"v1")
+    for epoch in range(13, 20):
+        committer.commit(permit(epoch), [])
+    with pytest.raises(TargetTaken, match="10 is not what Weir wrote"):
+        committer.commit(permit(20), [])
+    with pytest.raises(TargetTaken, match="10 is not what Weir wrote"):
+        committer.rewind(permit(20), to_epoch=12)
+    with pytest.raises(TargetTaken, match="10 is not what Weir wrote"):
+        read_table(store, TABLE)
+
+
+@pytest.mark.parametrize("name", ["9.compact", "10"])
+def test_a_record_that_is_missing_stops_the_job_unless_the_whole_table_is_away(name: str) -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    store.delete(f"{TABLE}/_spark_metadata/{name}")
+    with pytest.raises(TargetTaken, match=f"{name} is not what Weir wrote: it is missing"):
+        committer.abort_unknown(permit(12), AttemptId(9, 9))
+    before = dict(store.files)
+    with pytest.raises(TargetTaken, match=f"{name} is not what Weir wrote: it is missing"):
+        committer.rewind(permit(20), to_epoch=12)
+    assert store.files == before
+    store.delete(TABLE)
+    with pytest.raises(StoreError, match="is missing"):
+        committer.abort_unknown(permit(12), AttemptId(9, 9))
+
+
+@pytest.mark.parametrize("damage", [b"", b"v1\n{", b'v1\n"x"', b'{"path":"x","size":1}', b"\xff"])
+def test_a_record_of_an_older_weir_has_no_checksum_and_must_at_least_be_a_record(damage: bytes) -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    store.delete(f"{TABLE}/_spark_metadata/.10.checksum")
+    store.write(f"{TABLE}/_spark_metadata/10", damage)
+    with pytest.raises(TargetTaken, match=r"10 is not what Weir wrote: its .* are no record"):
+        committer.abort_unknown(permit(12), AttemptId(9, 9))
+
+
+def test_without_the_checksum_of_a_record_nothing_is_deleted_also_later() -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    store.delete(f"{TABLE}/_spark_metadata/.9.checksum")
+    path = f"{TABLE}/_spark_metadata/9.compact"
+    store.write(path, cut(store.read(path)))
+    for epoch in range(13, 32):
+        committer.commit(permit(epoch), [])
+    committer.abort_unknown(permit(31), AttemptId(9, 9))
+    assert len(data_files(store)) == 12
+
+
+@pytest.mark.promise("D11")
+def test_a_record_whose_writer_died_before_its_checksum_gets_it_when_the_epoch_is_committed_again() -> None:
+    store = MemoryStore()
+    committer = claimed(store)
+    w = writer(store)
+    payload, unknown = write(w, 1), write(w, 2)
+    store.answers = [(Created.CREATED, True), (Created.UNKNOWN, False)]
+    with pytest.raises(StoreError, match=r"did not say whether .*checksum was created"):
+        committer.commit(permit(1), [committable(payload)])
+    committer.commit(permit(1), [committable(payload)])
+    committer.abort_unknown(permit(1), AttemptId(9, 9))
+    assert payload["path"] in data_files(store) and unknown["path"] not in data_files(store)
+
+
+def test_files_of_an_epoch_that_the_job_s_log_lost_are_not_deleted() -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    for older in (permit(11), None):  # somebody brought back an older copy of the log
+        committer.abort_unknown(older, AttemptId(9, 9))
+    with pytest.raises(TargetTaken, match="11 is not what Weir wrote: it names other files than this epoch's"):
+        committer.commit(permit(12), [])
+    assert len(data_files(store)) == 12

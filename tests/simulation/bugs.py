@@ -301,14 +301,14 @@ def _builds_on_names_that_are_not_durable() -> Patches:
 def _trusts_the_list_of_a_table() -> Patches:
     """A compacted record repeats the records that a list shows, instead of those that must be there."""
 
-    def all_lines(self: TableCommitter, before: int) -> list[str]:
+    def below(self: TableCommitter, before: int) -> table_module._Entries:
         shown = set(self._store.list(f"{self._table}/_spark_metadata"))
         every = table_module.COMPACT_EVERY
         names = [self._record(n) for n in range(max(0, before // every * every - 1), before)]
         texts = [self._store.read(name).decode() for name in names if name in shown]
-        return [line for text in texts for line in text.split("\n")[1:]]
+        return table_module._Entries([line for text in texts for line in text.split("\n")[1:]], sealed=True)
 
-    return [(TableCommitter, "_all_lines", all_lines)]
+    return [(TableCommitter, "_below", below)]
 
 
 def _decides_by_the_wall_clock() -> Patches:
