@@ -136,7 +136,9 @@ class DataStream(Partitioned):
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
         """Takes event time from a column, and makes watermarks from it. Windows need this.
 
-        Called right behind a source, it makes one watermark per split of the source; elsewhere, one per subtask.
+        Called on the stream of a source, it makes one watermark per split, whatever else follows the source. A source
+        has one strategy: another one is refused. Called elsewhere, it makes one watermark per subtask, over all splits
+        that reach the subtask: records of a split that lags behind are late then.
 
             views.assign_timestamps_and_watermarks(
                 WatermarkStrategy.for_bounded_out_of_orderness("2 s").with_timestamps("ts")
@@ -152,8 +154,13 @@ class DataStream(Partitioned):
         kept = [field for field in self.schema if field.name != EVENT_TIME]
         schema = pa.schema([*kept, EVENT_TIME_FIELD])
         node = self._env.graph.nodes[self._node]
-        untouched = self._exchange is None and not self._env.graph.consumers(node.id)
-        if node.source is not None and node.source.strategy is None and untouched:
+        if node.source is not None and self._exchange is None:
+            if node.source.strategy not in (None, compiled):
+                raise JobError(
+                    f"source {node.uid!r} has event time already, {node.source.strategy}, so it can't also have "
+                    f"{compiled}: use the stream that the first call returned, or read the source a second time, with "
+                    "another uid"
+                )
             node.source = replace(node.source, strategy=compiled)
             node.schema = schema
             return DataStream(self._env, self._node, schema)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch, StateUnclaimed, UserFunctionError
+from engine.core.event_time import without_event_times
 from engine.core.functions import Function, KeyedProcessFunction, ProcessContext, Row
 from engine.core.state_types import ValueStateDescriptor
 from engine.runtime.functions import SubtaskContext
@@ -172,7 +173,7 @@ class RowFilter(RowOperator):
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         for kept in map(self._call, records):
             done.append(bool(kept))
-        return batch.filter(pa.array(done, pa.bool_()))
+        return without_event_times(batch, self._schema).filter(pa.array(done, pa.bool_()))
 
 
 class KeyedRowOperator(RowOperator):
