@@ -77,7 +77,7 @@ def _check_range(batch: pa.RecordBatch, column: str, numbers: np.ndarray, per_se
         advice = "correct or filter such records before they reach the source"
     else:
         unit = "nanoseconds" if abs(value) >= _NANOSECONDS else "microseconds"
-        advice = f"is it in {unit}? Event time is in milliseconds since 1970: declare the column as a timestamp, or divide it"
+        advice = f"is it in {unit}? Event time is in milliseconds since 1970: divide it, or declare a timestamp column"
     raise BadEventTime(
         f"{where}: the event time column {column!r} ({kind}) holds {value}, which is not between the years 1 and 9999; "
         f"{advice}"
