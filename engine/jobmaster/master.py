@@ -455,7 +455,7 @@ class JobMaster:
     def _failed_in_task(self, message: TaskFailed, now_ms: float) -> list[Action]:
         failure = AttemptFailure.RUNTIME
         if message.fault is Fault.JOB:  # with a line it is a function, without one a file, a column or a state
-            by_function = message.raised is not None and message.raised.line
+            by_function = message.raised is None or message.raised.line
             failure = AttemptFailure.USER_CODE if by_function else AttemptFailure.UNFIT
         where = f"{message.subtask}: " if message.subtask else ""
         noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail, message.raised))]

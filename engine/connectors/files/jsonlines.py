@@ -71,9 +71,12 @@ class _Json:
         if self._told.issuperset(empty):
             return
         found: dict[str, None] = {}
-        for line in lines.splitlines()[:_LOOK_LINES]:
-            if line.strip():
-                found |= dict.fromkeys(json.loads(line))
+        try:
+            for line in lines.splitlines()[:_LOOK_LINES]:
+                if line.strip():
+                    found |= dict.fromkeys(json.loads(line))
+        except (RecursionError, ValueError):  # Arrow reads deeper values and longer numbers than Python does
+            return
         missing = [name for name in empty if name not in found and name not in self._told]
         if missing:
             self._told.update(missing)

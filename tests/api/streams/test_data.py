@@ -259,7 +259,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: views().assign_timestamps_and_watermarks(STRATEGY.with_timestamps("app_id")),
-        "the event time column 'app_id' is a string; it must be a timestamp or integer milliseconds",
+        "the event time column 'app_id' is a string; it must be a timestamp, or integers that are milliseconds",
     ),
     (
         lambda: timed("a long, ts long").assign_timestamps_and_watermarks(STRATEGY.with_timestamps("a")),
