@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from engine.api.dataframes import dataframe_schema
+from engine.api.functions import checked_is
 from engine.api.params import Params
 from engine.api.schema import parse_schema
 from engine.api.streams.data import DataStream
@@ -140,6 +141,7 @@ class StreamEnvironment:
         splits has at most that parallelism. `digest` adds a digest of the records to the ledger, for drills. It costs
         about as much as a simple columnar job.
         """
+        checked_is("from_source", source, Source, 'a source such as JsonSource("events/")')
         parsed = parse_schema(schema)
         try:
             source.check(parsed)

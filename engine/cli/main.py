@@ -165,6 +165,8 @@ def describe(job: JobPath, param: Param = None, parallelism: Parallelism = None)
     print(render_graph(diagrams(loaded.stream_graph, loaded.graph, Level.JOB), Format.TEXT), end="")
     execution = ExecutionGraph(loaded.graph)
     print(f"{len(execution.subtasks)} subtasks in {execution.slots} slots")
+    if loaded.graph.no_checkpoints:
+        print(loaded.graph.no_checkpoints)
 
 
 @app.command(

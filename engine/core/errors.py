@@ -90,6 +90,10 @@ class SchemaMismatch(WeirError):
     """Records do not have the declared schema."""
 
 
+class BadEventTime(WeirError):
+    """A record has an event time that cannot be one, such as nanoseconds in a column of milliseconds."""
+
+
 class RecordTooLarge(WeirError):
     """One record is larger than a channel accepts."""
 

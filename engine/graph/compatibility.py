@@ -65,7 +65,7 @@ def differences(graph: JobGraph, manifest: Manifest, targets: Mapping[str, Found
     now = describe(graph, before, manifest.epoch + 1)
     held = {uid for state in manifest.subtasks for uid in (*state.inline, *(file.uid for file in state.files))}
     pending = {committable.uid for committable in manifest.commits}
-    operators = [operator for operator in before.operators if operator.uid in held]
+    operators = [one for one in before.operators if one.uid in held and not _moved_into_source(one, now)]
     return [
         *_another_job(before, now, manifest.epoch),
         *_key_groups(graph, manifest),
@@ -186,6 +186,18 @@ def _changed_operator(was: OperatorDescription, now: OperatorDescription) -> Ite
             yield Difference(was.uid, f"no longer has the {name} ({saved})", f"put it back, {anew}")
         elif asked != saved:
             yield Difference(was.uid, f"{name}: was {saved}, is {asked}", f"set it back, {anew}")
+
+
+def _moved_into_source(one: OperatorDescription, now: JobDescription) -> bool:
+    """Says whether the source now makes the watermarks that an operator behind it made, from the same column.
+
+    Older versions added that operator if the source had other consumers. Its state is one watermark, which the source
+    finds again: what lies behind keeps its own, so no window fires twice.
+    """
+    return any(
+        one.uid == f"{source.uid}.timestamps" and one.state.get("event time") == f"column {source.event_time}"
+        for source in now.sources
+    )
 
 
 def _keyed(keys: Sequence[Column]) -> str:

@@ -453,7 +453,10 @@ class JobMaster:
         return self._failed_in_task(broken.report, now_ms)
 
     def _failed_in_task(self, message: TaskFailed, now_ms: float) -> list[Action]:
-        failure = AttemptFailure.USER_CODE if message.fault is Fault.JOB else AttemptFailure.RUNTIME
+        failure = AttemptFailure.RUNTIME
+        if message.fault is Fault.JOB:  # with a line it is a function, without one a file, a column or a state
+            by_function = message.raised is None or message.raised.line
+            failure = AttemptFailure.USER_CODE if by_function else AttemptFailure.UNFIT
         where = f"{message.subtask}: " if message.subtask else ""
         noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail, message.raised))]
         if message.fault is Fault.JOB and message.raised is not None:

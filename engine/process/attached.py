@@ -16,6 +16,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.core.authors import short_line
 from engine.core.errors import JobFailed, RaisedInSlot, SparkLost, WeirError, raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
@@ -28,6 +29,7 @@ from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import AnyEvent, AttemptFailed
 from engine.observe.client import JobClient
 from engine.process.master_process import MasterProcess
+from engine.process.sending import check_sendable
 from engine.process.upgrade import check_upgrade
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.session import is_local, spark_master_of
@@ -58,6 +60,9 @@ class AttachedJob:
         epoch_log = EpochLog(DirectoryStore(self.client.store), JobPaths(graph.name))
         if dropped := check_upgrade(graph, epoch_log, allow_non_restored_state):
             print(dropped)
+        check_sendable(graph)
+        if graph.no_checkpoints:
+            print(f"weir: {graph.no_checkpoints}", file=sys.stderr)
         raise_descriptor_limit()
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
@@ -112,8 +117,10 @@ class AttachedJob:
             raise
         assert self._end is not None
         if self._end.outcome in (Outcome.FAILED, Outcome.FENCED):
-            failed = JobFailed(f"job {self.client.name!r} {self._end.outcome}: {self._end.reason}")
-            raise failed from (RaisedInSlot(self._end.raised) if self._end.raised is not None else None)
+            raised = self._end.raised
+            at = f" ({short_line(raised.line)})" if raised is not None and raised.line else ""
+            failed = JobFailed(f"job {self.client.name!r} {self._end.outcome}: {self._end.reason}{at}")
+            raise failed from (RaisedInSlot(raised) if raised is not None else None)
         return self._end
 
     def cancel(self) -> None:

@@ -77,13 +77,14 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
 
 
 def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
-    """Makes the chosen state the one that the job goes on from. Returns what was done, empty if nothing.
+    """Makes the chosen state the one that the job goes on from. Returns what a user should know about it, if anything.
 
     Raises IncompatibleJob if the job has changed so that it can't go on from there.
     """
     graph = load(launch)
     if choice is FromSnapshot.LAST:
-        return check_upgrade(graph, _epoch_log(launch), launch.allow_non_restored_state)
+        said = check_upgrade(graph, _epoch_log(launch), launch.allow_non_restored_state)
+        return "\n".join(line for line in (said, graph.no_checkpoints) if line)
     hide = choice is FromSnapshot.REWIND
     fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
     if hide and fixed:

@@ -73,6 +73,7 @@ class AttemptFailure(Enum):
     IO_HUNG = ("io_hung", "a slot's I/O hung")
     SLOT_MEMORY = ("slot_memory", "a slot used more memory than its budget")
     USER_CODE = ("user_code", "a function of the job raised")
+    UNFIT = ("unfit", "the job does not fit what it reads or keeps")
     RUNTIME = ("runtime", "a subtask failed")
     DEPLOY_TIMEOUT = ("deploy_timeout", "not all slots were deployed in time")
     CHECKPOINTS_FAILED = ("checkpoints_failed", "more checkpoints failed than `tolerable_failed` allows")

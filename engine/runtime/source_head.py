@@ -154,7 +154,7 @@ class SourceHead:
             ledger.add(self._context.counters, {ledger.source_digest(self._context.uid): added})
         if self._strategy is None:
             return batch
-        times = event_times(batch, self._strategy.column)
+        times = event_times(batch, self._strategy.column, f"source {self._context.uid!r}, split {split.name!r}")
         highest = latest(times)
         split.seen_ms = _later(split.seen_ms, highest)
         self._seen_ms = _later(self._seen_ms, highest)

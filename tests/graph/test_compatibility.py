@@ -247,6 +247,15 @@ def test_another_event_time_column_is_refused_because_the_watermark_is_in_the_ol
 
 
 @pytest.mark.promise("D8", "B1")
+def test_watermarks_may_move_from_an_operator_into_the_source_if_the_column_stays() -> None:
+    """Older versions made them in an operator if the source had other consumers when event time was assigned."""
+    assert not found(timed("ts", "operator"), timed("ts", "source"), "views.timestamps")
+    assert found(timed("ts", "operator"), timed("n", "source"), "views.timestamps") == [
+        ("views.timestamps", "the assign_timestamps is gone, and its state would be lost")
+    ]
+
+
+@pytest.mark.promise("D8", "B1")
 def test_a_source_may_get_and_lose_event_time() -> None:
     assert not found(lambda views: views.print(), timed("ts", "source"))
     assert not found(timed("ts", "source"), lambda views: views.print())

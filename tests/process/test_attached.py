@@ -49,6 +49,7 @@ def attached(store: Path, end: MasterExit | Exception) -> AttachedJob:
 def test_a_function_that_raised_is_the_cause_of_the_failure_with_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="job 'numbers' failed: operator 'clean'") as caught:
         attached(tmp_path, MasterExit(Outcome.FAILED, "operator 'clean': ValueError: bad", RAISED)).wait()
+    assert str(caught.value).endswith("ValueError: bad (job.py, line 7)")
     cause = caught.value.__cause__
     assert isinstance(cause, RaisedInSlot) and cause.raised == RAISED
     assert str(cause) == "record 3 {'n': 1}\n" + RAISED.traceback

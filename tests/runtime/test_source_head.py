@@ -227,14 +227,14 @@ def test_an_idle_source_says_when_its_earliest_split_is_worth_a_look() -> None:
 def test_event_times_of_any_unit_become_milliseconds_rounded_down(kind, ticks, milliseconds) -> None:
     column = pa.array([0, *ticks, 0], pa.int64()).cast(kind)
     batch = pa.record_batch({"t": column}).slice(1, 2)
-    assert event_times(batch, "t").to_pylist() == milliseconds
+    assert event_times(batch, "t", "here").to_pylist() == milliseconds
 
 
 @pytest.mark.promise("B1")
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ms"), pa.timestamp("s"), pa.int64(), pa.int32()])
 def test_a_null_timestamp_is_no_event_time_and_moves_no_watermark(kind: pa.DataType) -> None:
     batch = pa.record_batch({"t": pa.array([None, 7_000, None, 2_000], pa.int64()).cast(kind)})
-    times = event_times(batch, "t")
+    times = event_times(batch, "t", "here")
     assert times.is_null().to_pylist() == [True, False, True, False]
     assert latest(times) == times[1].as_py()
     assert latest(times.slice(0, 1)) is None and latest(times.slice(0, 0)) is None
@@ -248,7 +248,7 @@ def test_a_source_with_null_timestamps_goes_on_with_the_others() -> None:
 
 def test_event_times_replace_those_that_a_batch_has() -> None:
     batch = with_event_times(
-        pa.record_batch({"_event_time": [1], "t": [2]}), event_times(pa.record_batch({"t": [2]}), "t")
+        pa.record_batch({"_event_time": [1], "t": [2]}), event_times(pa.record_batch({"t": [2]}), "t", "here")
     )
     assert batch.to_pydict() == {"t": [2], "_event_time": [2]}
 

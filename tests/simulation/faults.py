@@ -14,7 +14,7 @@ from engine.protocol.messages import OverBudget
 from engine.runtime.operators.sink import ROLL_BYTES
 from tests.simulation.cluster import Cluster, Pace, SlotProcess
 from tests.simulation.folder import FILES
-from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, JobSpec
+from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, WINDOWED, JobSpec
 from tests.simulation.ports import NetworkFaults, SilentLink
 from tests.simulation.store import StoreFaults
 from tests.simulation.world import Process, World
@@ -97,6 +97,8 @@ def draw_plan(seed: int) -> Plan:
         spec = replace(spec, kind=operators.choice(OPERATOR_STATE), splits=2)
     if spec.kind in FOLDER_KINDS and Random(f"folder {seed}").random() < 0.15:
         spec = replace(spec, folder=True, splits=FILES)
+    if spec.kind in WINDOWED and Random(f"beside {seed}").random() < 0.25:
+        spec = replace(spec, beside=True)
     checkpoints = CheckpointConfig(
         interval_ms=random.choice((2, 4, 4, 6, 6, 10, 16, None)),
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,
