@@ -38,6 +38,8 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
             shares(vertex),
         )
     parts: list[RenderableType] = [head, table, Text(checkpoint_line(status), style="cyan")]
+    if lost := lost_line(status):
+        parts.append(Text(lost, style="yellow"))
     if status.refusal:
         parts.append(Text(f"a slot was refused: {status.refusal}", style="bold yellow"))
     for slot in status.slots:
@@ -80,6 +82,16 @@ def checkpoint_line(status: JobStatus) -> str:
         f"{size(last.state_bytes)}; {status.checkpoints.completed} completed, "
         f"{status.checkpoints.failed} failed; rows committed: {rows}"
     )
+
+
+def lost_line(status: JobStatus) -> str:
+    """Says how many records are in no result, by the operator that left them out."""
+    kinds = (
+        ("late, dropped by", status.late_rows),
+        ("without an event time, dropped by", status.untimed_rows),
+        ("malformed, from", status.malformed_rows),
+    )
+    return "; ".join(f"rows {what} {uid}: {count(n)}" for what, by_uid in kinds for uid, n in by_uid.items() if n)
 
 
 def plain_line(status: JobStatus) -> str:

@@ -28,7 +28,7 @@ from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import AnyEvent, AttemptFailed
 from engine.observe.client import JobClient
 from engine.process.master_process import MasterProcess
-from engine.process.upgrade import check_upgrade
+from engine.process.upgrade import check_places, check_upgrade
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.session import is_local, spark_master_of
 from engine.store.directory import DirectoryStore
@@ -58,6 +58,7 @@ class AttachedJob:
         epoch_log = EpochLog(DirectoryStore(self.client.store), JobPaths(graph.name))
         if dropped := check_upgrade(graph, epoch_log, allow_non_restored_state):
             print(dropped)
+        check_places(graph)
         raise_descriptor_limit()
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
