@@ -13,9 +13,11 @@ import secrets
 import sys
 import threading
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.connectors.table import TableSink
 from engine.core.errors import JobFailed, RaisedInSlot, SparkLost, WeirError, raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
@@ -37,6 +39,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("weir.master")
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended: its outcome and why, its newest epoch, and the folder of each table by its sink's uid."""
+
+    outcome: Outcome
+    reason: str
+    epoch: int
+    tables: dict[str, str]
 
 
 class AttachedJob:
@@ -73,6 +85,7 @@ class AttachedJob:
             allow_shared_store=allow_shared_store,
         )
         self._launch = launch
+        self._graph = graph
         self._folder = RunFolder(launch.store, launch.name)
         self._folder.prepare(private=not allow_shared_store)
         self._folder.clear()
@@ -116,6 +129,18 @@ class AttachedJob:
             failed = JobFailed(f"job {self.client.name!r} {self._end.outcome}: {self._end.reason}")
             raise failed from (RaisedInSlot(self._end.raised) if self._end.raised is not None else None)
         return self._end
+
+    def result(self) -> JobResult:
+        """Waits as `wait` does, and returns what came of the job."""
+        end = self.wait()
+        paths = JobPaths(self.client.name)
+        last = EpochLog(DirectoryStore(self.client.store), paths).last()
+        tables = {
+            uid: sink.path if sink.path.startswith("/") else str(Path(self.client.store, paths.table(sink.path)))
+            for uid, sink in self._graph.sinks
+            if isinstance(sink, TableSink)
+        }
+        return JobResult(end.outcome, end.reason, last.newest.epoch if last and last.newest else 0, tables)
 
     def cancel(self) -> None:
         """Ends the job. Its last epoch stays; the next run goes on from there."""
