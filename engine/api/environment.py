@@ -33,7 +33,7 @@ from engine.state.key_groups import DEFAULT_MAX_PARALLELISM
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from engine.process.attached import AttachedJob
+    from engine.process.attached import AttachedJob, JobResult
 
 
 class StreamEnvironment:
@@ -184,13 +184,13 @@ class StreamEnvironment:
         check_name("job", name)
         return self.graph.translate(name, self.checkpoints, self.restart, self.max_parallelism, code)
 
-    def execute(self, name: str, *, allow_non_restored_state: bool = False) -> None:
-        """Runs the job on the environment's Spark session until it ends.
+    def execute(self, name: str, *, allow_non_restored_state: bool = False) -> JobResult:
+        """Runs the job on the environment's Spark session until it ends. Returns its outcome, epoch and tables.
 
         If a job of this name has run before, it goes on from its last epoch. If operators are gone since then, the job
         is refused, unless `allow_non_restored_state` drops their state.
         """
-        self.execute_async(name, allow_non_restored_state=allow_non_restored_state).wait()
+        return self.execute_async(name, allow_non_restored_state=allow_non_restored_state).result()
 
     def execute_async(self, name: str, *, allow_non_restored_state: bool = False) -> AttachedJob:
         """Starts the job on the environment's Spark session and returns at once, for notebooks.

@@ -44,6 +44,7 @@ from engine.jobmaster.publisher import (
 from engine.jobmaster.slot_keeper import SlotKeeper
 from engine.jobmaster.slot_pool import SlotPool
 from engine.jobmaster.slot_watch import SlotWatch
+from engine.protocol import ledger
 from engine.protocol.checkpoint import CompletedCheckpoint
 from engine.protocol.coordinator import (
     AbortCheckpoint,
@@ -180,6 +181,7 @@ class JobMaster:
         self._claim_retries: RestartStrategy = ExponentialDelay(
             self.config.retry_ms, max_ms=CLAIM_WAIT_MS, multiplier=2
         )
+        self._read_to_end: Manifest | None = None
         self._cancelling = False
         self._claiming = False
 
@@ -386,6 +388,7 @@ class JobMaster:
         self._restarts.on_committed()
         dropped = self._publisher.dropped
         self._publisher.go_on_from(manifest)
+        self._read_to_end = manifest if manifest is not None and manifest.final else None
         self.phase = Phase.WAITING
         self._since_ms = now_ms
         return [*(Note(events.StateDropped(one.uid, one.what)) for one in dropped), *self._deploy_if_ready(now_ms)]
@@ -590,9 +593,17 @@ class JobMaster:
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
         actions.append(self._publisher.sweep(self.attempt.generation))
         if manifest.final and coordinator is not None:
-            reason = f"all records are processed and committed in epoch {manifest.epoch}"
-            return actions + self._stop(Outcome.FINISHED, reason)
+            return actions + self._stop(Outcome.FINISHED, self._finished(manifest))
         return actions + self._publish_next(now_ms)
+
+    def _finished(self, manifest: Manifest) -> str:
+        ended = self._read_to_end
+        if ended is not None and ledger.all_read(ended.ledger) == ledger.all_read(manifest.ledger):
+            return (
+                f"nothing new: its sources were read to their ends in epoch {ended.epoch}; to read files that come "
+                "later give the source watch=…, to read all again start it under another --name"
+            )
+        return f"all records are processed and committed in epoch {manifest.epoch}"
 
     def _coordinator_of(self, completed: CompletedCheckpoint) -> CheckpointCoordinator | None:
         """Returns the coordinator that triggered this checkpoint, or None if its attempt is over."""

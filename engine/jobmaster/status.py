@@ -151,6 +151,10 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     committed_rows: dict[str, int]
     read_rows: dict[str, int]
     malformed_rows: dict[str, int]
+    late_rows: dict[str, int]
+    """Records that windows dropped because they came after their window had fired, up to the newest epoch."""
+    untimed_rows: dict[str, int]
+    """Records without an event time, which are in no window."""
     slots: list[SlotStatus]
     spark_ui: str | None
     vertices: list[VertexStatus]
@@ -194,6 +198,8 @@ def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wal
         committed_rows={uid: totals.get(ledger.sink_rows(uid), 0) for uid, _ in graph.sinks},
         read_rows={uid: totals.get(ledger.source_rows(uid), 0) for uid in sources},
         malformed_rows={uid: totals.get(ledger.malformed_rows(uid), 0) for uid in sources},
+        late_rows=ledger.by_uid(ledger.late_rows, totals),
+        untimed_rows=ledger.by_uid(ledger.untimed_rows, totals),
         slots=[
             SlotStatus(s.index, s.pid, s.address, s.task_attempt, s.step if s.slow_reported else None)
             for s in master.slots.all

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
 import pyarrow as pa
@@ -69,6 +70,7 @@ class Outgoing:
             self._broken(why)
 
     def _write(self) -> None:
+        writer = None
         try:
             writer, reader = self._connect()
             with self._lock:
@@ -83,6 +85,10 @@ class Outgoing:
                 write_frame(writer, frame)
         except BROKEN as error:
             self.broken(first_line(error))
+        finally:
+            with suppress(*BROKEN):  # Arrow would print the error if it had to close the stream itself
+                if writer is not None:
+                    writer.close()
 
     def _read(self, reader: flight.FlightStreamReader) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import httpx
 import msgspec
 
 from engine.core.errors import Ending, NotRunning, WeirError
-from engine.host.run_folder import MasterExit, RunFolder
+from engine.host.run_folder import Deaths, MasterExit, RunFolder
 from engine.jobmaster.status import CheckpointStatus, JobStatus
 from engine.observe.history import History
 from engine.observe.timeline import CheckpointDetail, Timeline
@@ -64,13 +65,20 @@ class JobClient:
             if self.folder.live_supervisor() is None:
                 raise
 
-    def wait_until_running(self, timeout_s: float | None = None) -> MasterExit | None:
-        """Waits until records can flow. If the job ends before that, returns how."""
+    def wait_until_running(
+        self, timeout_s: float | None = None, on_death: Callable[[Deaths], None] = lambda deaths: None
+    ) -> MasterExit | None:
+        """Waits until records can flow. If the job ends before that, returns how. `on_death` gets each death."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        seen = 0
         while deadline is None or time.monotonic() < deadline:
             ended = self.ended()
             if ended is not None:
                 return ended
+            deaths = self.folder.read_deaths()
+            if deaths is not None and deaths.total > seen:
+                seen = deaths.total
+                on_death(deaths)
             try:
                 if self.status().running:
                     return None

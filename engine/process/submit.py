@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -25,12 +26,12 @@ from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
 from engine.process.loading import load
 from engine.process.settings import read_settings
-from engine.process.upgrade import check_upgrade, compare
+from engine.process.upgrade import check_places, check_upgrade, compare
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import as_forked, as_gone_back, fork, go_back, newest_intact
 from engine.spark.conf import resolved
 from engine.spark.java import find_java
-from engine.spark.session import check_slots, default_max_slots, is_local
+from engine.spark.session import check_master, check_slots, checked_conf, default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
 
@@ -49,20 +50,16 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
     """
     settings = read_settings()
     parallelism = options.parallelism or settings.parallelism
+    check_master(options.spark_master)
     graph = load(msgspec.structs.replace(options, parallelism=parallelism))
     slots = options.max_slots or settings.max_slots or default_max_slots()
     if is_local(options.spark_master):
         check_slots(ExecutionGraph(graph).slots, slots)
     check_store(store, graph.name, allow_shared=options.allow_shared_store)
+    check_places(graph)
     find_java()  # a JobMaster would look for one for ever
-    resolved(options.conf, os.environ)
-    client = JobClient(str(store), graph.name)
-    if client.alive():
-        raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")
-    if (doing := client.looked_after()) is not None:
-        raise WeirError(
-            f"job {graph.name!r} is being started already ({doing}): weir cancel {graph.name}, or choose another --name"
-        )
+    checked_conf(resolved(options.conf, os.environ))
+    _check_not_running(JobClient(str(store), graph.name), options)
     for file in options.py_files:
         if not Path(file).is_file():
             raise WeirError(f"--py-files {file}: there is no such file; `weir package {options.path}` makes one")
@@ -74,6 +71,27 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
     }
     asked = msgspec.structs.asdict(options)
     return MasterLaunch(**asked | decided, store=str(Path(store).absolute()), id=secrets.token_hex(8))
+
+
+def _check_not_running(client: JobClient, options: LaunchOptions) -> None:
+    name = client.name
+    if client.alive():
+        doing = "is running already"
+    elif (sign := client.looked_after()) is not None:
+        doing = f"is being started already ({sign})"
+    else:
+        return
+    before = client.folder.read_launch()
+    differ = before is not None and before.params != options.params
+    other = f" with other parameters ({_shown(before.params)})" if before is not None and differ else ""
+    raise WeirError(
+        f"job {name!r} {doing}{other}: look at it with `weir status {name}`, end it first with `weir cancel {name}`, "
+        "or choose another --name"
+    )
+
+
+def _shown(params: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in params.items()) or "none given"
 
 
 def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
@@ -91,6 +109,9 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
         raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
     try:
         log = _epoch_log(launch)
+        if (whole := _newest_is_intact(log)) is not None:
+            said = f"epoch {whole} is the newest and intact: nothing is taken back, and the job goes on from it"
+            return "\n".join(filter(None, [said, check_upgrade(graph, log, launch.allow_non_restored_state)]))
         _check_target(launch, log, graph, hide)
         own = {uid: sink.committer(log.store, log.paths) for uid, sink in graph.sinks}
         gone = partial(table_committer, store=log.store, paths=log.paths)
@@ -105,6 +126,13 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
         else "published output stays, and some of it is published again"
     )
     return f"going back to epoch {old}, as epoch {new}: {what}"
+
+
+def _newest_is_intact(log: EpochLog) -> int | None:
+    """Returns the newest epoch if all of its files are intact."""
+    last = log.last()
+    newest = last.newest if last is not None else None
+    return newest.epoch if newest is not None and newest_intact(log).epoch == newest.epoch else None
 
 
 def _check_target(launch: MasterLaunch, log: EpochLog, graph: JobGraph, hide: bool) -> None:

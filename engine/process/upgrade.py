@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from engine.core.errors import CorruptSnapshot, StoreError
+import tempfile
+from pathlib import Path
+
+from engine.connectors.table import TableSink
+from engine.core.errors import CorruptSnapshot, StoreError, WeirError
 from engine.core.sinks import Committer, Found
 from engine.graph.compatibility import Difference, check, gone_sinks
 from engine.graph.description import table_committer
@@ -26,6 +30,22 @@ def check_upgrade(graph: JobGraph, epoch_log: EpochLog, allow_non_restored_state
     except (StoreError, CorruptSnapshot, OSError):
         return ""
     return "\n".join(f"dropped, as allowed: {one.uid}: {one.what}" for one in dropped)
+
+
+def check_places(graph: JobGraph) -> None:
+    """Raises an error if a table outside of the store can't be made or written: a commit would find it much later."""
+    for uid, sink in graph.sinks:
+        if not isinstance(sink, TableSink) or not sink.path.startswith("/"):
+            continue
+        place = Path(sink.path)
+        there = next(folder for folder in (place, *place.parents) if folder.exists())
+        try:
+            with tempfile.TemporaryDirectory(prefix=".probe-", dir=there):
+                pass
+        except OSError as error:
+            raise WeirError(
+                f"sink {uid!r}: the table {sink.path} can't be written: {there}: {error.strerror}; choose another path"
+            ) from error
 
 
 def compare(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from engine.api import StreamEnvironment
+from engine.connectors.table import TableSink
 from engine.core.errors import JobFailed, RaisedInSlot, SparkLost
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
@@ -73,3 +75,16 @@ def test_each_failed_attempt_is_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     job._show_failure(AttemptFailed("1.1", "user_code", "operator 'clean': ValueError: bad"))
     assert capsys.readouterr().err == "weir: attempt 1.1 of numbers failed: operator 'clean': ValueError: bad\n"
     assert job.wait().outcome is Outcome.FINISHED
+
+
+def test_the_result_names_outcome_epoch_and_tables(tmp_path: Path) -> None:
+    env = StreamEnvironment(parallelism=1)
+    rows = env.from_elements([{"n": 1}], "n long")
+    rows.sink_to(TableSink("own"), uid="one")
+    rows.sink_to(TableSink("/lake/other"), uid="two")
+    rows.print(uid="shown")
+    job: Any = attached(tmp_path, MasterExit(Outcome.FINISHED, "all records are processed"))
+    job._graph = env.build("numbers")
+    result = job.result()
+    assert (result.outcome, result.reason, result.epoch) == (Outcome.FINISHED, "all records are processed", 0)
+    assert result.tables == {"one": f"{tmp_path}/numbers/tables/own", "two": "/lake/other"}
