@@ -21,8 +21,6 @@ OUTSIDE = {
     "JavaNotFound",
     "NoAnswer",
     "ConnectorError",
-    "LoadFailed",
-    "SparkFailed",
 }
 WEIR = {"ChannelError"}
 
