@@ -125,6 +125,7 @@ EXPECTED = (
     *(f"exchange: {name}" for name in (*EXCHANGES, "own slots")),
     *(f"operator state: {kind}" for kind in OPERATOR_STATE),
     "source: a folder that fills",
+    "source: another consumer before event time",
 )
 
 

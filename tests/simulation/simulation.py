@@ -58,6 +58,8 @@ def run(seed: int, plan: Plan | None = None) -> Result:
         world.hits.add(f"operator state: {plan.spec.kind}")
     if plan.spec.folder:
         world.hits.add("source: a folder that fills")
+    if plan.spec.beside:
+        world.hits.add("source: another consumer before event time")
     world.pauses = plan.pauses
     jobs.USER_FAULT.calls_left = plan.user_fault
     store = SimStore(world, plan.store)
