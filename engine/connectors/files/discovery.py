@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from engine.connectors.files.listing import FileSplit
+from engine.connectors.files.listing import FileMissing, FileSplit, FileUnavailable
 from engine.core.errors import StoreError
 from engine.core.sources import Discovery, SourceContext, assigned
 from engine.protocol.epoch_records import Created
@@ -121,6 +121,9 @@ class Watched(Discovery):
 
     def _looked(self, files: list[FileSplit] | None, error: BaseException | None) -> None:
         self._looking = False
+        seen = self._ready or self._context.restored
+        if isinstance(error, FileMissing) and seen:
+            error = FileUnavailable(f"{error}. It was there before, so Weir tries again")
         self._error = error
         if files is not None:
             self._ready = True
