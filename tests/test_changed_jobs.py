@@ -419,3 +419,14 @@ def test_a_sink_that_can_t_rewind_may_be_added_to_a_job_whose_newest_epoch_is_a_
     go_back(log, own, lambda sink: None, "a person", lambda: None, hide=True)
     ended = run(_shown(True), after=stopped)
     assert sorted(row["n"] for row in ended.rows("raw")) == [0, 1]
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize("file", ["0", "weir.json"])
+def test_a_job_whose_table_has_a_damaged_log_ends_with_the_record_s_name_and_deletes_nothing(file: str) -> None:
+    stopped = run(_shown(False), until=lambda started: any(isinstance(e, Completed) for e in started.events))
+    stopped.store.write(f"test/tables/raw/_spark_metadata/{file}", b"")
+    before = {path for path in stopped.store.list("test/tables")}
+    with pytest.raises(JobFailed, match=rf"_spark_metadata/{file} is not what Weir wrote"):
+        run(_shown(False), after=stopped)
+    assert before <= set(stopped.store.list("test/tables"))

@@ -273,3 +273,12 @@ def test_a_glob_skips_what_is_hidden_and_finds_each_file_once(tmp_path: Path) ->
     assert names(tmp_path / "[a-c]/?/*.json") == ["a/b/1.json"]
     assert names(tmp_path / "**") == []
     assert names(tmp_path / "a/*/1.json") == ["again/1.json", "b/1.json"]
+
+
+def test_a_stored_listing_that_was_damaged_is_named_with_what_to_do(tmp_path: Path) -> None:
+    put(tmp_path, "a.json")
+    store = MemoryStore()
+    store.write("job/sources/src.json", b"")
+    with pytest.raises(FileError, match=r"job/sources/src\.json .* is no listing .* delete it") as error:
+        Subtasks(JsonSource(str(tmp_path)), 1, store).found()
+    assert fault_of(error.value) is Fault.JOB
