@@ -25,7 +25,10 @@ from engine.api import (
 from engine.connectors.table import TableCommitter, TableSink
 from engine.core.errors import StoreError
 from engine.core.functions import Row
+from engine.core.paths import JobPaths
 from engine.jobmaster.events import Completed, StateDropped
+from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.rewind import go_back
 from engine.testing import Checkpoint, JobFailed, ListSource, LocalRun, run
 
 FIRST, ALL = 6, 12
@@ -397,3 +400,33 @@ def test_a_table_that_begins_anew_may_be_interrupted_before_its_first_epoch(monk
             allow_non_restored_state=True,
         )
     assert sorted(row["n"] for row in went_on(Coming(), stopped).rows("t")) == [10, 11]
+
+
+def _shown(printing: bool) -> Callable[[StreamEnvironment], None]:
+    def build(env: StreamEnvironment) -> None:
+        numbers = env.from_source(ListSource([{"n": 0}, Checkpoint(), {"n": 1}]), "n long", uid="numbers")
+        numbers.sink_to(TableSink("raw"), uid="raw")
+        if printing:
+            numbers.print(uid="shown")
+
+    return build
+
+
+def test_a_sink_that_can_t_rewind_may_be_added_to_a_job_whose_newest_epoch_is_a_rewind() -> None:
+    stopped = run(_shown(False), until=lambda started: any(isinstance(e, Completed) for e in started.events))
+    log = EpochLog(stopped.store, JobPaths("test"))
+    own = {uid: sink.committer(log.store, log.paths) for uid, sink in stopped.execution.graph.sinks}
+    go_back(log, own, lambda sink: None, "a person", lambda: None, hide=True)
+    ended = run(_shown(True), after=stopped)
+    assert sorted(row["n"] for row in ended.rows("raw")) == [0, 1]
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize("file", ["0", "weir.json"])
+def test_a_job_whose_table_has_a_damaged_log_ends_with_the_record_s_name_and_deletes_nothing(file: str) -> None:
+    stopped = run(_shown(False), until=lambda started: any(isinstance(e, Completed) for e in started.events))
+    stopped.store.write(f"test/tables/raw/_spark_metadata/{file}", b"")
+    before = {path for path in stopped.store.list("test/tables")}
+    with pytest.raises(JobFailed, match=rf"_spark_metadata/{file} is not what Weir wrote"):
+        run(_shown(False), after=stopped)
+    assert before <= set(stopped.store.list("test/tables"))

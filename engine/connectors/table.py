@@ -209,10 +209,13 @@ class TableCommitter(Committer):
         return []
 
     def _owner(self) -> _Owner | None:
+        marker = f"{self._table}/{_MARKER}"
         try:
-            return msgspec.json.decode(self._store.read(f"{self._table}/{_MARKER}"), type=_Owner)
+            return msgspec.json.decode(self._store.read(marker), type=_Owner)
         except FileNotFoundError:
             return None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._not_as_written(marker, f"it names no owner ({error})") from error
 
     def _strange_files(self, job_id: str) -> list[str]:
         """Returns the files of the folder that neither this job nor a table below this one has written."""
@@ -351,8 +354,11 @@ class TableCommitter(Committer):
             return None
 
     def _damaged(self, number: int, why: str) -> DamagedTable:
+        return self._not_as_written(self._record(number), why)
+
+    def _not_as_written(self, path: str, why: str) -> DamagedTable:
         return DamagedTable(
-            f"{self._store.uri(self._record(number))} is not what Weir wrote: {why}. It says which files of the table "
+            f"{self._store.uri(path)} is not what Weir wrote: {why}. Without it nobody knows which files of the table "
             "are published, so Weir publishes and deletes nothing there. Bring it back from a backup. If there is "
             f"none, move {self._store.uri(self._table)} away and start the job with --allow-non-restored-state: it "
             "then goes on with a new, empty table"

@@ -38,6 +38,8 @@ class SourceContext:
     store: Store
     paths: JobPaths
     schema: pa.Schema
+    restored: bool = False
+    """True if the job goes on from an epoch in which the source took part."""
 
     @property
     def lane(self) -> str:

@@ -70,6 +70,7 @@ class SourceHead:
             context.store,
             context.paths,
             self._schema,
+            restored=bool(restored and restored.inline),
         )
         known = [*self._held, *sorted(self._held_finished)]
         with calling(context.uid, context.subtask.index, self._source, "discovery()"):

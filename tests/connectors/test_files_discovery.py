@@ -1,6 +1,8 @@
 """Which files are read: the same by everybody, or as they appear; and never one that is not what was listed."""
 
+import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ from engine.connectors.files import CsvSource, JsonSource, ParquetSource
 from engine.connectors.files.discovery import owner
 from engine.connectors.files.listing import FileError, FileSplit, Location
 from engine.connectors.table import TableCommitter
-from engine.core.errors import StoreError
+from engine.core.errors import StoreError, fault_of
 from engine.core.sources import Discovery, Source
 from engine.protocol.epoch_records import Created
+from engine.protocol.failures import Fault
 from engine.protocol.manifest import Committable
 from engine.store.directory import DirectoryStore
 from tests.connectors.reading import Reading
@@ -75,7 +78,14 @@ def test_of_a_weir_table_only_published_files_are_read(tmp_path: Path) -> None:
 class Subtasks:
     """Discoveries of all subtasks of a source over one store."""
 
-    def __init__(self, source: Source, parallelism: int, store: MemoryStore, known: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        parallelism: int,
+        store: MemoryStore,
+        known: list[str] | None = None,
+        restored: bool = False,
+    ) -> None:
         self.offload = FakeOffload()
         self.clock = FakeClock()
         self.discoveries: list[Discovery] = []
@@ -83,7 +93,7 @@ class Subtasks:
             context = source_context(
                 SCHEMA, self.clock, offload=self.offload, store=store, subtask=subtask, parallelism=parallelism
             )
-            self.discoveries.append(source.discovery(context, known or []))
+            self.discoveries.append(source.discovery(replace(context, restored=restored), known or []))
 
     def found(self) -> list[list[str]]:
         """The paths each of them finds now."""
@@ -151,8 +161,9 @@ def test_a_file_that_is_not_what_was_listed_is_told(tmp_path: Path, change: str)
     else:
         file.write_text('{"n": 1}\n{"n": 2}\n') if change == "grow" else os.utime(file, (1, 1))
         said = "a.json has changed since it was listed"
-    with pytest.raises(FileError, match=said):
+    with pytest.raises(FileError, match=said) as error:
         reading.all(reading.splits[0])
+    assert fault_of(error.value) is (Fault.OUTSIDE if change == "vanish" else Fault.JOB)
 
 
 @pytest.mark.promise("G1")
@@ -204,7 +215,70 @@ def test_files_are_read_in_the_order_in_which_they_appeared(tmp_path: Path) -> N
     assert Subtasks(JsonSource(str(tmp_path), watch=10), 1, MemoryStore()).found() == [["b", "c", "a"]]
 
 
-def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
-    subtasks: Any = Subtasks(JsonSource(str(tmp_path / "gone"), watch=10), 1, MemoryStore())
-    with pytest.raises(FileError, match="there is no file or folder"):
+@pytest.mark.promise("H8")
+def test_a_watched_folder_that_was_never_there_is_the_job_s_fault_and_one_that_vanishes_the_world_s(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "new"
+    for path in (folder, folder / "*.json"):
+        with pytest.raises(FileError, match="there is no file or folder") as never:
+            Subtasks(JsonSource(str(path), watch=10), 1, MemoryStore()).found()
+        assert fault_of(never.value) is Fault.JOB
+        with pytest.raises(FileError, match=r"there is no file or folder .* It was there before") as later:
+            Subtasks(JsonSource(str(path), watch=10), 1, MemoryStore(), restored=True).found()
+        assert fault_of(later.value) is Fault.OUTSIDE
+    folder.mkdir()
+    subtasks = Subtasks(JsonSource(str(folder), watch=10), 1, MemoryStore())
+    assert subtasks.found() == [[]]
+    folder.rmdir()
+    subtasks.clock.pass_ms(10)
+    with pytest.raises(FileError) as vanished:
         subtasks.found()
+    assert fault_of(vanished.value) is Fault.OUTSIDE
+
+
+@pytest.mark.promise("G1", "H8")
+@pytest.mark.parametrize("path", ["", "*", "*/*", "**/*.json", "**/b/*"])
+def test_a_folder_that_can_t_be_listed_is_never_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    put(tmp_path, "a/b/1.json", "a/2.json", "3.json")
+    closed = tmp_path / ("a" if "/" in path else "")
+    fails = _failing(closed)
+    monkeypatch.setattr(os, "listdir", fails(os.listdir))
+    monkeypatch.setattr(os, "scandir", fails(os.scandir))
+    with pytest.raises(FileError, match=r"can't be listed \(Permission denied\)") as error:
+        names(tmp_path / path if path else tmp_path)
+    assert fault_of(error.value) is Fault.OUTSIDE
+
+
+def _failing(closed: Path) -> Any:
+    """The tests may run as root, who may read everything."""
+
+    def of(call: Any) -> Any:
+        def instead(folder: Any) -> Any:
+            if Path(folder) == closed:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+            return call(folder)
+
+        return instead
+
+    return of
+
+
+def test_a_glob_skips_what_is_hidden_and_finds_each_file_once(tmp_path: Path) -> None:
+    put(tmp_path, "a/b/1.json", "a/2.json", "3.json", ".x/4.json", "a/_y/5.json", "a/b/6.tmp", "c.tmp/7.json")
+    (tmp_path / "a" / "again").symlink_to(tmp_path / "a" / "b")
+    assert names(tmp_path / "**/**/*.json") == ["3.json", "a/2.json", "a/b/1.json", "c.tmp/7.json"]
+    assert names(tmp_path / "[a-c]/?/*.json") == ["a/b/1.json"]
+    assert names(tmp_path / "**") == []
+    assert names(tmp_path / "a/*/1.json") == ["again/1.json", "b/1.json"]
+
+
+def test_a_stored_listing_that_was_damaged_is_named_with_what_to_do(tmp_path: Path) -> None:
+    put(tmp_path, "a.json")
+    store = MemoryStore()
+    store.write("job/sources/src.json", b"")
+    with pytest.raises(FileError, match=r"job/sources/src\.json .* is no listing .* delete it") as error:
+        Subtasks(JsonSource(str(tmp_path)), 1, store).found()
+    assert fault_of(error.value) is Fault.JOB

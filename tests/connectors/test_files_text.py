@@ -260,7 +260,8 @@ def test_columns_are_never_wider_than_declared(tmp_path: Path) -> None:
     [
         (OSError(errno.EIO, "Input/output error"), Fault.OUTSIDE),
         (OSError(errno.ESTALE, "Stale file handle"), Fault.OUTSIDE),
-        (FileNotFoundError(errno.ENOENT, "No such file"), Fault.JOB),
+        (FileNotFoundError(errno.ENOENT, "No such file"), Fault.OUTSIDE),  # it was listed
+        (OSError(errno.EISDIR, "Is a directory"), Fault.JOB),
         (OSError("zlib inflate failed"), Fault.JOB),
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from engine.connectors.files.listing import FileSplit
+from engine.connectors.files.listing import FileError, FileMissing, FileSplit, FileUnavailable
 from engine.core.errors import StoreError
 from engine.core.sources import Discovery, SourceContext, assigned
 from engine.protocol.epoch_records import Created
@@ -68,7 +68,13 @@ class Frozen(Discovery):
             data = msgspec.json.encode([split.id for split in self._list()])
             if store.create(path, data) is not Created.CREATED:
                 data = _read_back(self._context, path)
-        return msgspec.json.decode(data, type=list[str])
+        try:
+            return msgspec.json.decode(data, type=list[str])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise FileError(
+                f"{path} ({len(data)} bytes) is no listing of files any more. No epoch depends on it yet: delete it "
+                "and start the job again"
+            ) from error
 
 
 def _read_back(context: SourceContext, path: str) -> bytes:
@@ -121,6 +127,9 @@ class Watched(Discovery):
 
     def _looked(self, files: list[FileSplit] | None, error: BaseException | None) -> None:
         self._looking = False
+        seen = self._ready or self._context.restored
+        if isinstance(error, FileMissing) and seen:
+            error = FileUnavailable(f"{error}. It was there before, so Weir tries again")
         self._error = error
         if files is not None:
             self._ready = True

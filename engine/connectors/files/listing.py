@@ -1,13 +1,18 @@
 """Lists the files of a source, with their sizes and modification times.
 
-Invariant: a split is read only from the file that was listed, with the same size and modification time.
+Invariants: a split is read only from the file that was listed, with the same size and modification time. A folder that
+can't be listed is an error, never an empty one: its rows would be lost for good.
+Whose fault a missing file is: the job's if nobody has seen it yet, or else the world's, because it may come back.
 """
 
 from __future__ import annotations
 
 import errno
 import glob
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -22,8 +27,12 @@ class FileError(WeirError):
     """A file can't be read as the job declares it."""
 
 
+class FileMissing(FileError):
+    """There is no such file or folder, and the job has not seen it before."""
+
+
 class FileUnavailable(FileError):
-    """The file system failed to read a file. Another attempt may succeed."""
+    """A file can't be read now: the file system failed, or what was there is away. Another attempt may succeed."""
 
     fault = Fault.OUTSIDE
 
@@ -31,7 +40,7 @@ class FileUnavailable(FileError):
 def unreadable(message: str, error: Exception) -> FileError:
     """Returns the error for a file that could not be read: the file system's fault, or the file's."""
     number = error.errno if isinstance(error, OSError) else None  # Arrow sets none if the content is wrong
-    of_file = number in (None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR)
+    of_file = number in (None, errno.EISDIR, errno.ENOTDIR)
     return FileError(message) if of_file else FileUnavailable(message)
 
 
@@ -97,16 +106,12 @@ class Location:
     def _paths(self, base: Path) -> list[Path]:
         path = Path(self.path)
         if glob.has_magic(self.path):
-            paths = base.glob(path.relative_to(base).as_posix())
-        elif path.is_file():
+            return sorted({p for p in _matching(base, path.relative_to(base).parts) if _finished(p)})
+        if path.is_file():
             return [path]
-        elif not path.is_dir():
-            raise FileError(f"there is no file or folder {self.path}")
-        elif (path / "_spark_metadata").is_dir():  # a Weir table: only published files
+        if (path / "_spark_metadata").is_dir():  # a Weir table: only published files
             return [path / name for name in published(DirectoryStore(path.parent), path.name) or []]
-        else:
-            paths = path.iterdir()
-        return [p for p in paths if not _hidden(p.relative_to(base)) and p.is_file()]
+        return [p for p in _entries(path) if _finished(p)]
 
     def checked(self, split: FileSplit) -> Path:
         """Returns the file of a split; raises if it is not the one that was listed."""
@@ -114,10 +119,9 @@ class Location:
         try:
             stat = path.stat()
         except OSError as error:
-            raise unreadable(
+            raise FileUnavailable(
                 f"{path} can't be read any more ({error.strerror or error}), but was there when it was listed, "
-                "and its records have not all been read: put it back",
-                error,
+                "and its records have not all been read: put it back"
             ) from error
         if stat.st_size != split.size or (stat.st_mtime_ns != split.mtime_ns and not self.own):
             raise FileError(
@@ -127,5 +131,42 @@ class Location:
         return path
 
 
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(("_", ".")) for part in path.parts) or path.name.endswith(".tmp")
+def _matching(folder: Path, parts: Sequence[str], *, found: bool = False) -> Iterator[Path]:
+    """Yields what a glob matches below a folder; `found`: the folder was listed, and may be deleted since."""
+    first, *rest = parts
+    entries = _entries(folder, found=found)
+    if first == "**":
+        if rest:
+            yield from _matching(folder, rest, found=True)
+        below = [path for path in entries if path.is_dir() and not path.is_symlink()]
+        for path in below:
+            yield from _matching(path, parts, found=True)
+        return
+    for path in entries:
+        if fnmatchcase(path.name, first):
+            if not rest:
+                yield path
+            elif path.is_dir():
+                yield from _matching(path, rest, found=True)
+
+
+def _entries(folder: Path, *, found: bool = False) -> list[Path]:
+    """Returns the files and folders in a folder, without those that are hidden."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if found:
+            return []
+        raise FileMissing(
+            f"there is no file or folder {folder}: correct the path, or mount it on every machine that runs a slot"
+        ) from error
+    except OSError as error:
+        raise FileUnavailable(
+            f"the folder {folder} can't be listed ({error.strerror or error}), and its files would be passed over: let "
+            "the user of the job read it, or leave it out of the path"
+        ) from error
+    return [folder / name for name in names if not name.startswith(("_", "."))]
+
+
+def _finished(path: Path) -> bool:
+    return not path.name.endswith(".tmp") and path.is_file()
