@@ -122,7 +122,7 @@ def _listed(client: JobClient) -> ListedJob:
     except WeirError as error:
         ended = client.ended()
         if ended is None and isinstance(error, NotRunning) and (doing := client.looked_after()) is not None:
-            replacing = "replacing its JobMaster" if known.trouble else "starting"
+            replacing = "restarting" if known.trouble else "starting"
             return msgspec.structs.replace(known, state=f"{replacing}: {doing}")
         state = ended.outcome if ended else "not running" if isinstance(error, NotRunning) else "not answering"
         trouble = ended.reason if ended and ended.outcome is Outcome.FAILED else ""
@@ -321,7 +321,7 @@ def logs(
     if not shown:
         errors.print(_why_none(client, reader, slot, operator, hidden), highlight=False)
     if trouble := trouble_of(client):
-        errors.print(f"[yellow]{escape(trouble)}[/]. The end of {client.folder.log_file}:", highlight=False)
+        errors.print(f"[yellow]{escape(trouble)}[/]\nThe end of {client.folder.log_file}:", highlight=False)
         errors.print(escape(_tail(client.folder.log_file)), highlight=False)
 
 

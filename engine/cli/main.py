@@ -139,8 +139,11 @@ def submit(options: LaunchOptions, store: str, back: GoBack) -> None:
     """
     launch = prepare(options, store, back)
     client = start_detached(launch, "cli")
-    with console.status(f"starting {launch.name}: Spark, then its slots …"):
-        ended = client.wait_until_running(on_death=partial(_show_death, launch.name))
+    with console.status(f"starting {launch.name} …") as line:
+        ended = client.wait_until_running(
+            on_death=partial(_show_death, launch.name),
+            on_sign=lambda sign: line.update(f"starting {launch.name}: {sign.in_words()} …"),
+        )
     if ended is not None:
         finish(ended, launch)
         return

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from engine.core.errors import Ending, NotRunning, WeirError
-from engine.host.run_folder import Deaths, MasterExit, RunFolder
+from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.status import CheckpointStatus, JobStatus
 from engine.observe.history import History
 from engine.observe.timeline import CheckpointDetail, Timeline
@@ -66,9 +66,15 @@ class JobClient:
                 raise
 
     def wait_until_running(
-        self, timeout_s: float | None = None, on_death: Callable[[Deaths], None] = lambda deaths: None
+        self,
+        timeout_s: float | None = None,
+        on_death: Callable[[Deaths], None] = lambda deaths: None,
+        on_sign: Callable[[SupervisorSign], None] = lambda sign: None,
     ) -> MasterExit | None:
-        """Waits until records can flow. If the job ends before that, returns how. `on_death` gets each death."""
+        """Waits until records can flow. If the job ends before that, returns how.
+
+        `on_death` gets each death of a JobMaster, `on_sign` what the supervisor shows meanwhile.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         seen = 0
         while deadline is None or time.monotonic() < deadline:
@@ -79,6 +85,8 @@ class JobClient:
             if deaths is not None and deaths.total > seen:
                 seen = deaths.total
                 on_death(deaths)
+            if (sign := self.folder.read_supervisor()) is not None:
+                on_sign(sign)
             try:
                 if self.status().running:
                     return None

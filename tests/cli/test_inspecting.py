@@ -11,11 +11,12 @@ from typer.testing import CliRunner, Result
 from engine.cli.main import app
 from engine.cli.shared import console
 from engine.core.errors import WeirError
-from engine.host.run_folder import Deaths, MasterExit, RunFolder, _write
+from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign, _write
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
 from engine.observe.logs import LogWriter
 from engine.protocol.failures import Fault
+from engine.protocol.remedy import Stage
 from tests.observe.answering import NAME, AnsweringRun
 
 
@@ -126,8 +127,11 @@ def test_a_wait_for_a_start_reports_each_death_once(dying: RunFolder, store: Pat
         else:
             _write(dying._exit, b'{"outcome": "failed", "reason": "enough"}')
 
-    ended = client.wait_until_running(on_death=died)
+    dying.write_supervisor(SupervisorSign("", 1, 0, Stage.STARTING, 40))
+    signs: set[str] = set()
+    ended = client.wait_until_running(on_death=died, on_sign=lambda sign: signs.add(sign.in_words()))
     assert ended is not None and ended.reason == "enough" and seen == [3, 4]
+    assert signs == {"starting Spark for 40 s"}
 
 
 def test_an_import_path_that_was_started_under_another_name_leads_to_that_name(ended: AnsweringRun) -> None:
