@@ -1,6 +1,7 @@
 """The contract of `Store` in `engine/core/ports.py`, sentence by sentence, for every store that the engine runs on.
 
-Topology: a directory on a real file system, the store in memory, the fake of the unit tests, the simulator's store.
+Topology: a directory on a real file system, a real MinIO server, the store in memory, the fake of the unit tests, the
+simulator's store.
 Faults: a crash of the host. For the directory it is played by what was synced: a file survives if its content was
 fsynced and every name on its path was in a directory when that directory was fsynced.
 """
@@ -19,7 +20,9 @@ from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
 from engine.store.directory import DirectoryStore
 from engine.store.memory import MemoryStore
+from engine.store.s3 import S3Store
 from tests import fakes
+from tests.servers.minio import MinioServer
 from tests.simulation.store import SimStore, StoreFaults, StoreView
 from tests.simulation.world import Process, World
 
@@ -57,9 +60,13 @@ class Tried:
     """Crashes the host; None: the store does not outlive its process."""
 
 
-@pytest.fixture(params=["directory", "memory", "fake", "simulated"])
+@pytest.fixture(params=["directory", "minio", "memory", "fake", "simulated"])
 def tried(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
     match request.param:
+        case "minio":
+            server: MinioServer = request.getfixturevalue("minio_server")
+            server.use(monkeypatch)
+            yield Tried(S3Store(f"s3://weir/{tmp_path.name}"))
         case "directory":
             root = tmp_path / "store"
             disk = SyncedDisk(root, monkeypatch)
