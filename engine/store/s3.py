@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -196,7 +197,8 @@ class S3Store:
         key = self._key(path)
         with self._errors(f"can't delete {path}"):
             doomed = [DeleteObject(one) for one in (key, *(self._bucket.key(below) for below in self._below(path)))]
-            failed = _repeated(lambda: list(self._client.remove_objects(self._bucket.name, doomed)))
+            remove = partial(self._client.remove_objects, self._bucket.name)
+            failed = _repeated(lambda: list(remove(doomed)), InvalidResponseError, ServerError)
         if failed:
             raise StoreError(f"can't delete {self._bucket.path(failed[0].name or '')} in {self}: {failed[0].code}")
 
@@ -231,12 +233,14 @@ class S3Store:
             raise StoreError(f"{what} in {self}: {_in_words(error)}") from None
 
 
-def _repeated(request: Callable[[], T]) -> T:
-    """Repeats what the client does not: an answer that broke off in the middle, and requests to delete."""
+def _repeated(request: Callable[[], T], *refusals: type[MinioException]) -> T:
+    """Repeats what the client does not: an answer that broke off in the middle, and these refusals."""
     for number in range(RETRIES):
         try:
             return request()
-        except (HTTPError, InvalidResponseError, ServerError):
+        except MaxRetryError:
+            raise  # the client has repeated it already
+        except (HTTPError, *refusals):
             time.sleep(0.1 * 2**number * (1 + random.random()))
     return request()
 
