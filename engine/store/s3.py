@@ -233,7 +233,7 @@ class S3Store:
             raise StoreError(f"{what} in {self}: {_in_words(error)}") from None
 
 
-def _repeated(request: Callable[[], T], *refusals: type[MinioException]) -> T:
+def _repeated(request: Callable[[], T], *refusals: type[Exception]) -> T:
     """Repeats what the client does not: an answer that broke off in the middle, and these refusals."""
     for number in range(RETRIES):
         try:
