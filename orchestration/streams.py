@@ -73,26 +73,39 @@ class Ensured:
 
 
 def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensured:
-    """Starts the job unless it runs. Raises an error if it runs with other settings: only a user may stop it."""
+    """Starts the job unless it runs or a supervisor is starting it.
+
+    Raises an error if it runs with other settings: only a user may stop it.
+    """
     client = JobClient(store, spec.job)
-    if client.alive():
+    if client.alive() or client.looked_after() is not None:
         _same_as_asked(client, config)
-        _wait(client)
-        return Ensured(client, "the job was running already: nothing to do")
+        return Ensured(client, _wait(client) or "the job was running already: nothing to do")
     launch = plan_launch(config.over(spec.options), store)
     went_back = choose_snapshot(launch, config.from_snapshot)
     client = start_detached(launch, BY)
-    _wait(client)
-    return Ensured(client, f"started; {went_back}" if went_back else "started")
+    started = _wait(client) or "started"
+    return Ensured(client, f"{started}; {went_back}" if went_back else started)
 
 
-def _wait(client: JobClient) -> None:
-    ended = client.wait_until_running(START_TIMEOUT_S)
+def _wait(client: JobClient) -> str:
+    """Waits until the job runs. Returns what it is doing if it is still starting; Spark may write its inputs for hours.
+
+    Raises an error if it ended, or if nobody starts it.
+    """
+    try:
+        ended = client.wait_until_running(START_TIMEOUT_S)
+    except WeirError:
+        doing = client.looked_after()
+        if doing is None:
+            raise
+        return f"it is still starting: {doing}"
     if ended is not None and ended.outcome is not Outcome.FINISHED:
         raised = f"\n{ended.raised.traceback}" if ended.raised is not None else ""
         raise WeirError(
             f"job {client.name!r} {ended.outcome}: {ended.reason}. Its log is {client.folder.log_file}{raised}"
         )
+    return ""
 
 
 def _same_as_asked(client: JobClient, config: StreamConfig) -> None:
@@ -159,12 +172,12 @@ def _describe(client: JobClient) -> dict[str, Any]:
 
 
 def health_check(spec: StreamSpec) -> dg.AssetChecksDefinition:
-    """Returns the check of the JobMaster's heartbeat. The sensor reports it, too; a user may execute it by hand."""
+    """Returns the check of the job's signs of life. The sensor reports it, too; a user may execute it by hand."""
 
-    @dg.asset_check(asset=spec.stream_key, name=HEALTHY, description="the JobMaster's heartbeat is fresh")
+    @dg.asset_check(asset=spec.stream_key, name=HEALTHY, description="the job runs, or its supervisor is starting it")
     def healthy(context: dg.AssetCheckExecutionContext, weir: WeirStore) -> dg.AssetCheckResult:
         client = weir.client(context.instance, spec)
-        health = look(client.folder, time.time_ns() // 1_000_000, spec.silent_after_s)
+        health = look(client.folder, spec.silent_after_s)
         return dg.AssetCheckResult(
             passed=health.healthy,
             severity=severity(health),
@@ -246,7 +259,7 @@ def checkpoint_schedule(spec: StreamSpec, job: dg.JobDefinition) -> dg.ScheduleD
     )
     def checkpoints(context: dg.ScheduleEvaluationContext, weir: WeirStore) -> dg.RunRequest | dg.SkipReason:
         client = weir.client(context.instance, spec)
-        health = look(client.folder, time.time_ns() // 1_000_000, spec.silent_after_s)
+        health = look(client.folder, spec.silent_after_s)
         if health.state is not State.RUNNING:
             return dg.SkipReason(f"{spec.job} is not running: {health.detail}")
         return dg.RunRequest()

@@ -55,8 +55,8 @@ def watch_sensor(spec: StreamSpec, start_job: Any) -> dg.SensorDefinition:
     def watch(context: dg.SensorEvaluationContext, weir: WeirStore) -> dg.SensorResult:
         client = weir.client(context.instance, spec)
         cursor = _resume(context.cursor, client)
+        health = look(client.folder, spec.silent_after_s)
         now_ms = time.time_ns() // 1_000_000
-        health = look(client.folder, now_ms, spec.silent_after_s)
         if health.state is State.UNKNOWN:
             return dg.SensorResult(skip_reason=f"{spec.job}: {health.detail}")
         latest = context.instance.get_latest_materialization_event(spec.checkpoints_key)

@@ -297,3 +297,103 @@ def test_a_renamed_state_of_a_function_fails_the_job_instead_of_starting_empty()
 def test_a_state_of_another_type_fails_the_job() -> None:
     with pytest.raises(JobFailed, match="state 'seen' was saved as int64, but the job now declares string"):
         run(replace(BEFORE, state_type=pa.string()), after=after_one_epoch())
+
+
+# --- a table keeps its columns and its place, whoever writes it and whenever ---
+
+
+@dataclass(frozen=True)
+class Coming:
+    """A job with one record per epoch, into the table "raw" and, under some uid, into the table "t"."""
+
+    uid: str | None = "t"
+    columns: str = "n long"
+
+    def __call__(self, env: StreamEnvironment) -> None:
+        records: list[Any] = []
+        for n in range(60):
+            records += [{"n": n}, Checkpoint()]
+        numbers = env.from_source(ListSource(records), "n long", uid="numbers")
+        numbers.sink_to(TableSink("raw"), uid="raw")
+        if self.uid is not None:
+            cast = str if self.columns == "n string" else int
+            numbers.map(lambda row: {"n": cast(row["n"])}, schema=self.columns).sink_to(TableSink("t"), uid=self.uid)
+
+
+def went_on(job: Coming, after: LocalRun | None, epochs: int = 2) -> LocalRun:
+    """Runs the job for some epochs with a record each. One that goes on has an empty epoch before them."""
+    due = epochs + (after is not None)
+    return run(job, after=after, until=lambda job: committed_epochs(job) == due, allow_non_restored_state=True)
+
+
+STRINGS = Coming(columns="n string")
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_renamed_sink_can_t_bring_other_columns_into_its_table(
+    committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = after_one_epoch() if committed else epoch_without_commit(monkeypatch)
+    changed = replace(BEFORE, sink="out", columns="n long, key string, seen string")
+    said = refusal(changed, stopped, allow=True)
+    assert "out: the column seen of the table 'counts' was int64, is string; its readers would fail" in said
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("uid", ["t", "again"])
+@pytest.mark.parametrize("away", [1, 21])
+def test_a_sink_that_returns_after_some_epochs_finds_its_table_with_the_columns_it_had(away: int, uid: str) -> None:
+    stopped = went_on(Coming(None), went_on(Coming(), None), away)
+    said = refusal(replace(STRINGS, uid=uid), stopped, allow=True)
+    assert f"{uid}: the column n of the table 't' was int64, is string; its readers would fail" in said
+    job = went_on(Coming(uid), stopped)
+    assert sorted(row["n"] for row in job.rows("t")) == [0, 1, away + 2, away + 3]
+
+
+@pytest.mark.promise("D8")
+def test_a_table_that_has_published_nothing_may_have_other_columns() -> None:
+    nothing = run(Coming(), until=lambda job: bool(job.store.list("test/tables/t")))
+    assert nothing.epochs == 0
+    assert went_on(STRINGS, nothing, 1).rows("t") == [{"n": "0"}, {"n": "1"}]
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("epochs", [2, 10, 11])
+def test_a_table_that_was_deleted_is_named_and_begins_anew_if_that_is_allowed(epochs: int) -> None:
+    stopped = went_on(Coming(), None, epochs)
+    stopped.store.delete("test/tables/t")
+    said = refusal(Coming(), stopped)
+    assert "t: the table 't' is gone: its folder was deleted or moved away" in said
+    assert f"begins it anew with epoch {epochs + 1}" in said
+    for _ in range(6):  # 12 epochs: it may stop at any
+        stopped = went_on(Coming(), stopped, 1)
+    assert sorted(row["n"] for row in stopped.rows("t")) == list(range(epochs, epochs + 6))
+    assert sorted(row["n"] for row in stopped.rows("raw")) == list(range(epochs + 6))
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("epochs", [2, 10, 11])
+def test_a_table_that_was_deleted_with_its_sink_does_not_keep_the_job_from_going_on(epochs: int) -> None:
+    stopped = went_on(Coming(), None, epochs)
+    stopped.store.delete("test/tables/t")
+    said = refusal(Coming(None), stopped)
+    assert "t: the sink of the table 't' is gone, and so is the table" in said
+    job = went_on(Coming(None), stopped)
+    assert not job.store.list("test/tables/t")
+    assert sorted(row["n"] for row in job.rows("raw")) == list(range(epochs + 2))
+
+
+@pytest.mark.promise("D8", "D11")
+def test_a_table_that_begins_anew_may_be_interrupted_before_its_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = went_on(Coming(), None, 10)
+    stopped.store.delete("test/tables/t")
+    with monkeypatch.context() as patched:
+        patched.setattr(TableCommitter, "abort_unknown", _fail)
+        stopped = run(
+            Coming(),
+            after=stopped,
+            until=lambda job: len(job.store.list("test/tables/t")) > 1,
+            allow_non_restored_state=True,
+        )
+    assert sorted(row["n"] for row in went_on(Coming(), stopped).rows("t")) == [10, 11]

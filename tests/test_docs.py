@@ -12,13 +12,16 @@ import pyarrow as pa
 import pytest
 
 import engine.api
-from engine.api import StreamEnvironment
+from engine.api import DataStream, KeyedStream, StreamEnvironment, WindowedStream
 from engine.connectors.table import TableSink
 from engine.testing import ListSource, run
 from tests.promises import PROMISES, listed_promises
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / "docs" / "state.md"
+JOBS = ROOT / "docs" / "jobs.md"
+NOT_FOR_JOBS = {"build", "execute", "execute_async", "parallelism", "restart"}
+"""Methods of the environment that run a job (docs/spark.md) or that Weir itself uses."""
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -66,6 +69,26 @@ def test_the_examples_of_the_page_on_state_do_what_it_says() -> None:
     assert result.rows("0")[-1] == {"key": "a", "seen": 250}
     assert [row["batch"] for row in result.rows("1")] == [list(range(100)), list(range(100, 200))]
     assert result.rows("2") == [{"app": "a", "seen": seen} for seen in (3, 4, 5)]
+
+
+def test_the_job_of_the_page_on_jobs_writes_the_table_that_it_says() -> None:
+    module = next(re.finditer(r"```python\n(from engine.api.*?)```", JOBS.read_text(), re.DOTALL))[1]
+    known: dict[str, Any] = {}
+    exec(module, known)
+    rows = run(known["job"]).rows("spent")
+    assert sorted((row["customer"], row["orders"], row["cents"]) for row in rows) == [
+        ("ann", 1, 100),
+        ("ann", 2, 625),
+        ("bob", 1, 250),
+    ]
+
+
+def test_the_page_on_jobs_names_every_method_of_the_streams() -> None:
+    page = JOBS.read_text()
+    for kind in (StreamEnvironment, DataStream, KeyedStream, WindowedStream):
+        methods = {name for name in vars(kind) if not name.startswith("_")} - NOT_FOR_JOBS
+        missing = [name for name in methods if not re.search(rf"`(env\.)?{name}\b", page)]
+        assert not missing, f"docs/jobs.md does not name {missing} of {kind.__name__}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from engine.api.dataframes import dataframe_schema
+from engine.api.functions import checked_is
 from engine.api.params import Params
 from engine.api.schema import parse_schema
 from engine.api.streams.data import DataStream
@@ -32,7 +33,7 @@ from engine.state.key_groups import DEFAULT_MAX_PARALLELISM
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from engine.process.attached import AttachedJob
+    from engine.process.attached import AttachedJob, JobResult
 
 
 class StreamEnvironment:
@@ -89,8 +90,9 @@ class StreamEnvironment:
         With None there are checkpoints only on request (`weir checkpoint`) and at the end of a bounded job.
 
         `mode` is exactly once, or at least once. A checkpoint that takes longer than `timeout` is aborted. The next one
-        starts at least `min_pause` after the last was completed, and at most `max_concurrent` run at a time. The job
-        fails after more than `tolerable_failed` failed checkpoints in a row. The newest `retained` are kept.
+        starts at least `min_pause` after the last was completed, and at most `max_concurrent` run at a time. After more
+        than `tolerable_failed` failed checkpoints in a row the job restarts from its last epoch, as its restart
+        strategy says. The newest `retained` are kept.
 
         A barrier waits behind the data before it, so receivers accept about as much as they consume in
         `in_flight_target`. A longer time makes checkpoints slower, a much shorter one the job.
@@ -119,7 +121,10 @@ class StreamEnvironment:
         return self._own_parallelism or self._submitted_parallelism or 2
 
     def set_restart_strategy(self, strategy: RestartStrategy) -> None:
-        """Sets when and how often the job restarts after a failure, as in `FixedDelay(3)`."""
+        """Sets when and how often the job restarts after a failure, as in `FixedDelay(3)`.
+
+        Only the job's own failures count and can end it; after a failure from outside it always restarts.
+        """
         self._restart = strategy
 
     @property
@@ -133,9 +138,10 @@ class StreamEnvironment:
         """Returns the stream of a source's records, which have the given schema.
 
         By its `uid` a restarted job finds the positions in the source again. A source that knows the number of its
-        splits has at most that parallelism. `digest` adds a digest of the records to the ledger, for
-        drills. It costs about as much as a simple columnar job.
+        splits has at most that parallelism. `digest` adds a digest of the records to the ledger, for drills. It costs
+        about as much as a simple columnar job.
         """
+        checked_is("from_source", source, Source, 'a source such as JsonSource("events/")')
         parsed = parse_schema(schema)
         try:
             source.check(parsed)
@@ -178,13 +184,13 @@ class StreamEnvironment:
         check_name("job", name)
         return self.graph.translate(name, self.checkpoints, self.restart, self.max_parallelism, code)
 
-    def execute(self, name: str, *, allow_non_restored_state: bool = False) -> None:
-        """Runs the job on the environment's Spark session until it ends.
+    def execute(self, name: str, *, allow_non_restored_state: bool = False) -> JobResult:
+        """Runs the job on the environment's Spark session until it ends. Returns its outcome, epoch and tables.
 
         If a job of this name has run before, it goes on from its last epoch. If operators are gone since then, the job
         is refused, unless `allow_non_restored_state` drops their state.
         """
-        self.execute_async(name, allow_non_restored_state=allow_non_restored_state).wait()
+        return self.execute_async(name, allow_non_restored_state=allow_non_restored_state).result()
 
     def execute_async(self, name: str, *, allow_non_restored_state: bool = False) -> AttachedJob:
         """Starts the job on the environment's Spark session and returns at once, for notebooks.

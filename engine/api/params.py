@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from typing import Any, TypeVar
 
 from engine.core.errors import JobError
@@ -47,9 +48,18 @@ class Params:
         except ValueError as error:
             raise JobError(f"parameter {name}={text!r} is not of type {type(default).__name__}") from error
 
-    def check_all_known(self) -> None:
-        """Raises a `JobError` if the job was started with a parameter that it has not asked for."""
+    def check_all_known(self, arguments: Sequence[Parameter] = ()) -> None:
+        """Raises a `JobError` if the job was started with a parameter that it has not asked for.
+
+        `arguments`: those of the job's function besides the environment. Nobody passes them.
+        """
         unknown = sorted(set(self._given) - set(self.declared))
+        for argument in arguments:
+            if argument.name in unknown:
+                raise JobError(
+                    f"the job has no parameter {argument.name}, only an argument of that name: declare it in the body, "
+                    f'as in {argument.name} = env.params.get("{argument.name}", {argument.default!r}, "what it means")'
+                )
         if unknown:
             known = ", ".join(sorted(self.declared)) or "none"
             raise JobError(f"the job has no parameter {', '.join(unknown)}; it has: {known}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from engine.api.ddl import parse_ddl
-from engine.api.schema_rules import SchemaError, check_names
+from engine.core.ddl import parse_ddl
 from engine.core.event_time import EVENT_TIME
+from engine.core.schema_rules import SchemaError, check_names
 
 EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())
 """The hidden column that a stream has once event time is assigned."""

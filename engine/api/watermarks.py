@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.api.functions import shown
 from engine.core.durations import Duration, to_ms
 from engine.core.errors import JobError
 from engine.core.event_time import EventTimeStrategy
@@ -33,7 +34,15 @@ class WatermarkStrategy:
         return cls(0)
 
     def with_timestamps(self, column: str) -> WatermarkStrategy:
-        """Returns the strategy with the column that holds the event time: a timestamp, or integers in milliseconds."""
+        """Returns the strategy with the column that holds the event time: a timestamp, or integers in milliseconds.
+
+        Integers count milliseconds since 1970. For other units declare the column as a timestamp, or compute it.
+        """
+        if not isinstance(column, str):
+            raise JobError(
+                f"with_timestamps takes the name of a column, not {shown(column)}: compute the event time as a column "
+                "first, with select(...) or map(...)"
+            )
         return WatermarkStrategy(self.bound_ms, column)
 
     def compiled(self) -> EventTimeStrategy:

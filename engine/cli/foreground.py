@@ -20,7 +20,8 @@ from engine.observe.logs import LogReader
 
 LOOK_S = 0.5
 LINE_S = 2.0
-"""The time between two lines if there is no terminal for a live view."""
+WAITING_LINE_S = 15.0
+"""The time between two lines if there is no terminal for a live view, while the job runs and while it does not."""
 
 
 class Printed:
@@ -40,7 +41,7 @@ class Printed:
 def watch(console: Console, client: JobClient, poll: Callable[[], MasterExit | None], printed: Printed) -> MasterExit:
     """Shows the job until it has ended. Returns how it did."""
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-    line_at_s = 0.0
+    line_at_s, ran = 0.0, False
     with live or nullcontext():
         _starting(console, live)
         while True:
@@ -55,8 +56,9 @@ def watch(console: Console, client: JobClient, poll: Callable[[], MasterExit | N
                 continue
             if live is not None:
                 live.update(render(status), refresh=True)
-            elif time.monotonic() >= line_at_s:
-                line_at_s = time.monotonic() + LINE_S
+            elif time.monotonic() >= line_at_s or status.running is not ran:
+                ran = status.running
+                line_at_s = time.monotonic() + (LINE_S if status.running else WAITING_LINE_S)
                 console.print(plain_line(status), highlight=False, soft_wrap=True)
             time.sleep(LOOK_S)
 

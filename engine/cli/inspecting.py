@@ -6,28 +6,32 @@ so that this also works after the job has ended.
 
 from __future__ import annotations
 
+import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from engine.cli.liveview import count, instant, render, shares, size, span
-from engine.cli.shared import JobName, Store, console, errors, examples, job_name
+from engine.cli.liveview import FLOW, NUMBERS, count, instant, render, shares, size, span
+from engine.cli.shared import JobName, Store, client_of, console, errors, examples, trouble_of
+from engine.cli.tables import Rows
 from engine.core.errors import NotRunning, WeirError
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import OperatorFigures, SubtaskFigures
 from engine.jobmaster.figures import TIMES
 from engine.observe.client import JobClient, known_jobs
-from engine.observe.logs import LogReader
+from engine.observe.logs import MASTER, LogReader
 from engine.observe.timeline import CheckpointRecord, RestartRecord, VertexFigures
 
 FOLLOW_S = 0.3
+TAIL_BYTES = 16_384
 
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="print JSON, for scripts")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,27 +47,43 @@ def add_to(app: typer.Typer) -> None:
 
 def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
     """List the jobs of a store: those that run, and those that have ended."""
-    found = [_listed(JobClient(store, name)) for name in known_jobs(store)]
+    with ThreadPoolExecutor() as pool:  # whether a supervisor lives takes seconds to know
+        found = list(pool.map(lambda name: _listed(JobClient(store, name)), known_jobs(store)))
     if as_json:
         _print_json(found)
         return
     if not found:
         console.print(f"no jobs in {Path(store).absolute()}; start one with: weir run assets.pageviews.job:job")
         return
-    table = _table("job", "state", "uptime", "restarts", "epoch", "last checkpoint", "guarantee", "trouble")
+    table = Rows(
+        "job",
+        "state",
+        "up",
+        "restarts*",
+        "epoch",
+        "last checkpoint",
+        "guarantee",
+        wrap="guarantee",
+        room=12,
+        right=["restarts*", "epoch"],
+    )
     for job in found:
         ago = time.time() * 1000 - job.last_checkpoint_at_ms if job.last_checkpoint_at_ms else None
-        table.add_row(
+        table.add(
             job.job,
-            job.state,
+            job.state.partition(":")[0],
             span(job.uptime_ms),
             str(job.restarts),
             str(job.epoch or "–"),
             f"{span(ago)} ago" if ago is not None else "–",
             job.guarantee,
-            escape(job.trouble),
         )
     console.print(table)
+    console.print("* since its last start; weir restarts JOB lists those of earlier starts, too", style="bright_black")
+    for job in found:
+        doing = job.state.partition(": ")[2]
+        if said := "; ".join(filter(None, [doing, job.trouble])):
+            console.print(f"[bold]{escape(job.job)}[/]: {escape(said)}", highlight=False)
 
 
 class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +121,9 @@ def _listed(client: JobClient) -> ListedJob:
         now = client.status()
     except WeirError as error:
         ended = client.ended()
-        if ended is None and client.being_replaced():
-            return msgspec.structs.replace(known, state="replacing its JobMaster")
+        if ended is None and isinstance(error, NotRunning) and (doing := client.looked_after()) is not None:
+            replacing = "replacing its JobMaster" if known.trouble else "starting"
+            return msgspec.structs.replace(known, state=f"{replacing}: {doing}")
         state = ended.outcome if ended else "not running" if isinstance(error, NotRunning) else "not answering"
         trouble = ended.reason if ended and ended.outcome is Outcome.FAILED else ""
         return msgspec.structs.replace(known, state=state, trouble=trouble)
@@ -118,15 +139,21 @@ def _listed(client: JobClient) -> ListedJob:
 
 def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> None:
     """Show what a running job does: rates, watermarks and lag, back pressure, by operator and subtask."""
-    now = JobClient(store, job_name(job)).status()
+    client = client_of(store, job)
+    try:
+        now = client.status()
+    except NotRunning:
+        if as_json or not _show_starting(client):
+            raise
+        return
     if as_json:
         _print_json(now)
         return
     console.print(render(now))
-    table = _table("subtask", "slot", "rows/s in", "rows/s out", "watermark", "lag", "busy · back-pressured · idle")
+    table = Rows("subtask", "slot", *FLOW, right=NUMBERS)
     for vertex in now.vertices:
         for subtask in vertex.subtasks:
-            table.add_row(
+            table.add(
                 f"{vertex.id}[{subtask.subtask}]",
                 str(subtask.slot),
                 count(subtask.rows_in_per_s),
@@ -140,15 +167,28 @@ def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> Non
         console.print(f"slots in Spark's UI: {now.spark_ui}", highlight=False, soft_wrap=True)
 
 
+def _show_starting(client: JobClient) -> bool:
+    """Says what the supervisor of a job that does not run yet is doing. Returns False if there is none."""
+    if client.name not in known_jobs(client.store) or (doing := client.looked_after()) is None:
+        return False
+    trouble = trouble_of(client)
+    again = "its JobMaster is being replaced" if trouble else "starting"
+    console.print(f"[bold]{client.name}[/] [yellow]{again}[/] ({doing})", highlight=False)
+    if trouble:
+        console.print(escape(trouble), highlight=False)
+    return True
+
+
 def checkpoints(
     job: JobName,
-    number: Annotated[int | None, typer.Argument(help="checkpoint to show with all its parts", metavar="[ID]")] = None,
+    number: Annotated[int | None, typer.Argument(help="checkpoint to show with all its parts", metavar="ID")] = None,
     store: Store = ".weir",
-    limit: Annotated[int, typer.Option(min=1, help="number of checkpoints to show, newest first")] = 20,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="number of checkpoints to show, newest first")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List a job's checkpoints, or show where the time of one went. This also works after the job has ended."""
-    timeline = JobClient(store, job_name(job)).timeline()
+    client = client_of(store, job)
+    timeline = client.timeline()
     if number is not None:
         record = timeline.checkpoint(number)
         if record is None:
@@ -160,25 +200,29 @@ def checkpoints(
         _print_json([record.summary() for record in found])
         return
     if not found:
-        console.print(f"{job_name(job)} has no checkpoint yet; weir checkpoint {job} makes one")
+        console.print(f"{client.name} has no checkpoint yet; weir checkpoint {client.name} makes one")
         return
-    console.print(_checkpoint_table(found))
+    _print_checkpoints(found)
 
 
-def _checkpoint_table(records: list[CheckpointRecord]) -> Table:
-    table = _table("id", "attempt", "triggered", "state", "duration", *_TIME_NAMES, "size")
+def _print_checkpoints(records: list[CheckpointRecord]) -> None:
+    table = Rows("id", "attempt", "triggered", "state", "took", *_SHORT_NAMES, "size", right=["id"])
     for record in records:
         state = f"epoch {record.epoch}" if record.epoch and record.over else record.status.value
-        table.add_row(
+        table.add(
             str(record.checkpoint),
             record.attempt,
             instant(record.triggered_at_ms),
-            escape(state if not record.why else f"{record.status.value}: {record.why}: {record.detail}"),
+            state if not record.why else record.status.value,
             span(record.duration_ms),
             *(span(getattr(record, name)) for name in TIMES),
             size(record.state_bytes) if record.state_bytes is not None else "–",
         )
-    return table
+    console.print(table)
+    for record in records:
+        if record.why:
+            said = f"checkpoint {record.checkpoint} {record.status.value}: {record.why}: {record.detail}"
+            console.print(escape(said), highlight=False)
 
 
 def _show_one(record: CheckpointRecord, as_json: bool) -> None:
@@ -186,20 +230,21 @@ def _show_one(record: CheckpointRecord, as_json: bool) -> None:
     if as_json:
         _print_json(detail)
         return
-    console.print(_checkpoint_table([record]))
+    _print_checkpoints([record])
     if not detail.vertices:
         return
-    table = _table("operator", "subtask", *_TIME_NAMES, "size")
+    table = Rows("operator", "subtask", *_TIME_NAMES, "size")
     for vertex in detail.vertices:
-        table.add_row(f"[bold]{vertex.vertex}[/]", "all", *_times(vertex), size(vertex.state_bytes))
+        table.add(Text(vertex.vertex, style="bold"), "all", *_times(vertex), size(vertex.state_bytes))
         for subtask in vertex.subtasks:
-            table.add_row("", str(subtask.subtask), *_times(subtask), size(subtask.state_bytes))
+            table.add("  all operators", str(subtask.subtask), *_times(subtask), size(subtask.state_bytes))
             for uid, part in subtask.operators.items():
-                table.add_row(f"  {uid}", str(subtask.subtask), *_times(part), size(part.state_bytes))
+                table.add(f"  {uid}", str(subtask.subtask), *_times(part), size(part.state_bytes))
     console.print("", table)
 
 
 _TIME_NAMES = ("start delay", "alignment", "sync", "async")
+_SHORT_NAMES = ("delay", "align", "sync", "async")
 
 
 def _times(figures: VertexFigures | SubtaskFigures | OperatorFigures) -> list[str]:
@@ -208,24 +253,29 @@ def _times(figures: VertexFigures | SubtaskFigures | OperatorFigures) -> list[st
 
 def restarts(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> None:
     """List why and when attempts of a job ended, and how long it took until the job ran again."""
-    found = JobClient(store, job_name(job)).timeline().restarts
+    client = client_of(store, job)
+    found = client.timeline().restarts
     if as_json:
         _print_json(found)
         return
+    if trouble := trouble_of(client):
+        console.print(f"{escape(trouble)}; weir logs {client.name} shows more", highlight=False)
     if not found:
-        console.print(f"{job_name(job)} was never restarted")
+        console.print(
+            f"{client.name}: no attempt of it has failed" if trouble else f"{client.name} was never restarted"
+        )
         return
-    table = _table("when", "attempt", "cause", "where", "ran again after", "what happened")
+    table = Rows("when", "attempt", "cause", "where", "ran after", "what happened", wrap="what happened", room=24)
     for record in found:
         where = f"{record.uid or record.vertex}[{record.subtask}]" if record.subtask is not None else record.uid
         slot = f"slot {record.slot}" if record.slot is not None else ""
-        table.add_row(
+        table.add(
             instant(record.at_ms),
             record.attempt,
             record.cause,
             where or slot or "–",
             span(record.recovery_ms),
-            escape(record.detail or record.text),
+            record.detail or record.text,
         )
     console.print(table)
     _show_tracebacks(found)
@@ -249,36 +299,65 @@ def logs(
     store: Store = ".weir",
     operator: Annotated[str | None, typer.Option(metavar="UID", help="show only lines of this operator's code")] = None,
     slot: Annotated[int | None, typer.Option(min=0, metavar="N", help="show only this slot")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="wait for new lines until the job has ended")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", metavar="", help="wait for new lines until the job has ended")
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", metavar="", help="also show a line for each step of each checkpoint")
+    ] = False,
 ) -> None:
     """Show what a job's code prints, logs and warns of, on all slots, and what its JobMaster decides."""
-    client = JobClient(store, job_name(job))
+    client = client_of(store, job)
     client.timeline()  # raises an error if there is no such job
     reader = LogReader(client.folder.logs, slot, operator)
-    shown = _show(reader)
+    shown, hidden = _show(reader, everything)
     while follow:
         over = client.ended() is not None
-        shown += _show(reader)
+        more, routine = _show(reader, everything)
+        shown, hidden = shown + more, hidden + routine
         if over:
             break
         time.sleep(FOLLOW_S)
     if not shown:
-        seen = ", ".join(sorted(reader.operators - {""}))
-        what = f" of operator {operator!r} (there are lines of: {seen or 'none'})" if operator else ""
-        errors.print(f"no line{what} yet; what Spark itself prints is in {client.folder.log_file}", highlight=False)
+        errors.print(_why_none(client, reader, slot, operator, hidden), highlight=False)
+    if trouble := trouble_of(client):
+        errors.print(f"[yellow]{escape(trouble)}[/]. The end of {client.folder.log_file}:", highlight=False)
+        errors.print(escape(_tail(client.folder.log_file)), highlight=False)
 
 
-def _show(reader: LogReader) -> int:
-    shown = 0
+def _why_none(client: JobClient, reader: LogReader, slot: int | None, operator: str | None, hidden: int) -> str:
+    slots = reader.slots()
+    if slot is not None and slot not in slots:
+        return f"no line of slot {slot}; there are lines of slots: {', '.join(map(str, slots)) or 'none'}"
+    seen = ", ".join(sorted(reader.operators - {""}))
+    what = f" of operator {operator!r} (there are lines of: {seen or 'none'})" if operator else ""
+    routine = f"; --all shows {hidden} lines about checkpoints" if hidden else ""
+    return f"no line{what} yet{routine}; what Spark itself prints is in {client.folder.log_file}"
+
+
+_ROUTINE = re.compile(r"INFO weir\.master: (triggered|published|completed) under generation")
+
+
+def _show(reader: LogReader, everything: bool) -> tuple[int, int]:
+    """Prints new lines. Returns how many, and how many it left out: those of checkpoints that went well."""
+    shown = hidden = 0
     for line in reader.read():
+        if not everything and line.name == MASTER and _ROUTINE.match(line.text):
+            hidden += 1
+            continue
         print(f"{line.at} {line.name:<7} {line.operator:<12} {line.text}", flush=True)
         shown += 1
-    return shown
+    return shown, hidden
+
+
+def _tail(path: Path, lines: int = 12) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError as error:
+        return f"it can't be read: {error.strerror}"
 
 
 def _print_json(value: Any) -> None:
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
-
-
-def _table(*columns: str) -> Table:
-    return Table(*columns, box=None, pad_edge=False, header_style="bright_black")

@@ -26,49 +26,123 @@ from engine.process.settings import read_settings
 from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch
 from engine.spark.conf import literal_secrets
 
+_SLOTS, _TIMEOUTS, _SPARK, _EPOCHS = "Slots", "Timeouts", "Spark", "Going on from another state"
+
 JobPath = Annotated[str, typer.Argument(help="import path of the job, MODULE:FUNCTION", metavar="JOB")]
-Param = Annotated[list[str] | None, typer.Option(help="parameter of the job, NAME=VALUE (weir describe lists them)")]
-Parallelism = Annotated[
-    int | None, typer.Option(min=1, help="parallelism of operators that set none themselves (default 2)")
+Param = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="parameter of the job (weir describe lists them); may be repeated"),
 ]
-_Name = Annotated[str | None, typer.Option(help="name of the job (default: from its import path)")]
+Parallelism = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="parallelism of operators that set none themselves (default 2)")
+]
+_Name = Annotated[str | None, typer.Option(metavar="NAME", help="name of the job (default: from its import path)")]
 _MaxSlots = Annotated[
     int | None,
-    typer.Option(min=1, help="number of task slots that Spark gets (default: the number of cores, at least 4)"),
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="number of task slots that Spark gets (default: the number of cores, at least 4)",
+        rich_help_panel=_SLOTS,
+    ),
 ]
-_SlotsTimeout = Annotated[float, typer.Option(help="seconds to wait for slots before giving up")]
+_SlotMemory = Annotated[
+    int | None,
+    typer.Option(
+        min=64, metavar="MB", help="memory that a slot may hold before it is restarted", rich_help_panel=_SLOTS
+    ),
+]
+_SlotsTimeout = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        help="missing slots are waited for without end; they are reported after this time, again and again",
+        rich_help_panel=_TIMEOUTS,
+    ),
+]
 _HeartbeatTimeout = Annotated[
-    float, typer.Option(min=1, help="seconds without a sign of life after which a slot or a channel counts as lost")
+    float,
+    typer.Option(
+        min=1,
+        metavar="SECONDS",
+        help="a slot or a channel without a sign of life for so long counts as lost",
+        rich_help_panel=_TIMEOUTS,
+    ),
 ]
 _SlowStep = Annotated[
-    float, typer.Option(min=0.5, help="seconds after which one call of a function, or another step, is reported")
+    float,
+    typer.Option(
+        min=0.5,
+        metavar="SECONDS",
+        help="one call of a function, or another step, that takes so long is reported",
+        rich_help_panel=_TIMEOUTS,
+    ),
 ]
-_StepTimeout = Annotated[float, typer.Option(min=1, help="seconds after which a slot that hangs in a step is killed")]
-_Master = Annotated[str, typer.Option(help="Spark master, such as spark://host:7077 (default: Spark on this machine)")]
-_Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration, NAME=VALUE; a secret as NAME=env:VARIABLE")]
+_StepTimeout = Annotated[
+    float,
+    typer.Option(
+        min=1, metavar="SECONDS", help="a slot that hangs in a step for so long is killed", rich_help_panel=_TIMEOUTS
+    ),
+]
+_Master = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="Spark master, such as spark://host:7077 (default: Spark on this machine)",
+        rich_help_panel=_SPARK,
+    ),
+]
+_Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE", help="Spark configuration; a secret as NAME=env:VARIABLE", rich_help_panel=_SPARK
+    ),
+]
 _PyFiles = Annotated[
     list[str] | None,
-    typer.Option(help="archive of code for workers on other machines (default: the one that weir package makes)"),
+    typer.Option(
+        metavar="FILE",
+        help="archive of code for workers on other machines (default: the one that weir package makes)",
+        rich_help_panel=_SPARK,
+    ),
 ]
-_SlotMemory = Annotated[int | None, typer.Option(min=64, help="MB that a slot may hold before it is restarted")]
 _AllowSharedStore = Annotated[
-    bool, typer.Option("--allow-shared-store", help="start even if other users can write to the store")
+    bool, typer.Option("--allow-shared-store", metavar="", help="start even if other users can write to the store")
 ]
 _AllowNonRestored = Annotated[
     bool,
-    typer.Option("--allow-non-restored-state", help="drop state, positions and tables of operators that are gone"),
+    typer.Option(
+        "--allow-non-restored-state",
+        metavar="",
+        help="drop state, positions and tables of operators that are gone",
+        rich_help_panel=_EPOCHS,
+    ),
 ]
 _Rewind = Annotated[
-    bool, typer.Option("--rewind", help="go back to the newest intact epoch; tables hide what later epochs published")
+    bool,
+    typer.Option(
+        "--rewind",
+        metavar="",
+        help="go back to the newest intact epoch; tables hide what later epochs published",
+        rich_help_panel=_EPOCHS,
+    ),
 ]
 _Fork = Annotated[
     str | None,
-    typer.Option("--fork", metavar="NAME", help="start another job of this name from the newest intact epoch"),
+    typer.Option(
+        "--fork",
+        metavar="NAME",
+        help="start another job of this name from the newest intact epoch",
+        rich_help_panel=_EPOCHS,
+    ),
 ]
 _AllowReplay = Annotated[
     bool,
     typer.Option(
-        "--allow-replay", help="go back to the newest intact epoch; published output stays, and some is published again"
+        "--allow-replay",
+        metavar="",
+        help="go back to the newest intact epoch; published output stays, and some is published again",
+        rich_help_panel=_EPOCHS,
     ),
 ]
 

@@ -6,13 +6,16 @@ from datetime import UTC, datetime
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
+from engine.cli.tables import Rows
 from engine.jobmaster.status import Flow, JobStatus
 from engine.protocol.messages import LongStep
 
-_BAR = 10
+_BAR = 6
+FLOW = ("in/s", "out/s", "watermark", "lag", "busy·held·idle %")
+"""The columns of a vertex or a subtask. Rates are rows per second; held: back-pressured."""
+NUMBERS = ("slot", "in/s", "out/s", "lag")
 
 
 def render(status: JobStatus, note: str = "") -> RenderableType:
@@ -24,13 +27,10 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
         f"  generation {status.generation}, attempt {status.attempt}, restarts {status.restarts}"
         f"  ·  up {span(status.uptime_ms)}  ·  {status.guarantee}",
     )
-    table = Table(box=None, pad_edge=False, header_style="bright_black")
-    for name in ("operator", "slots", "rows/s in", "rows/s out", "watermark", "lag", "busy · back-pressured · idle"):
-        table.add_column(name, justify="right" if "rows/s" in name or name in ("slots", "lag") else "left")
+    table = Rows("operator", *FLOW, wrap="operator", right=NUMBERS)
     for vertex in status.vertices:
-        table.add_row(
-            vertex.label,
-            str(vertex.parallelism),
+        table.add(
+            f"{vertex.label} ×{vertex.parallelism}",
             count(vertex.rows_in_per_s),
             count(vertex.rows_out_per_s),
             instant(vertex.watermark_ms),
@@ -38,6 +38,10 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
             shares(vertex),
         )
     parts: list[RenderableType] = [head, table, Text(checkpoint_line(status), style="cyan")]
+    if lost := lost_line(status):
+        parts.append(Text(lost, style="yellow"))
+    if status.refusal:
+        parts.append(Text(f"a slot was refused: {status.refusal}", style="bold yellow"))
     for slot in status.slots:
         if slot.slow_step is not None:
             parts.append(Text(slow_line(slot.slot, slot.slow_step), style="bold yellow"))
@@ -80,6 +84,16 @@ def checkpoint_line(status: JobStatus) -> str:
     )
 
 
+def lost_line(status: JobStatus) -> str:
+    """Says how many records are in no result, by the operator that left them out."""
+    kinds = (
+        ("late, dropped by", status.late_rows),
+        ("without an event time, dropped by", status.untimed_rows),
+        ("malformed, from", status.malformed_rows),
+    )
+    return "; ".join(f"rows {what} {uid}: {count(n)}" for what, by_uid in kinds for uid, n in by_uid.items() if n)
+
+
 def plain_line(status: JobStatus) -> str:
     """Returns one line per update, for an output that is not a terminal."""
     if not status.running:
@@ -95,7 +109,7 @@ def shares(flow: Flow) -> Text:
     if any(share for share, _ in parts):
         for share, colour in parts:
             bar.append("█" * round(_BAR * share), style=colour)
-        bar.append(" " + " · ".join(f"{100 * share:.0f}%" for share, _ in parts))
+        bar.append(" " + "·".join(f"{100 * share:.0f}" for share, _ in parts))
     return bar
 
 
@@ -123,6 +137,8 @@ def span(value_ms: float | None) -> str:
 
 
 def instant(value_ms: int | None) -> str:
+    """Returns the time of day in UTC, with the date if it is not today's."""
     if value_ms is None:
         return "–"
-    return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%m-%d %H:%M:%S")
+    at = datetime.fromtimestamp(value_ms / 1000, UTC)
+    return at.strftime("%H:%M:%S" if at.date() == datetime.now(UTC).date() else "%m-%d %H:%M:%S")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points
+import time
+from functools import partial
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from engine.cli import inspecting as cli_inspect
 from engine.cli.doctor import render as render_doctor
@@ -26,14 +27,15 @@ from engine.cli.launching import (
     shown_options,
     store_hint,
 )
-from engine.cli.shared import JobName, Store, console, errors, examples, job_name, print_differences, print_raised
+from engine.cli.shared import JobName, Store, client_of, console, errors, examples, print_differences, print_raised
+from engine.cli.tables import Rows
 from engine.core.errors import IncompatibleJob, WeirError
 from engine.graph.drawing.diagram import Level, diagrams
 from engine.graph.drawing.render import Format
 from engine.graph.drawing.render import render as render_graph
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import LaunchOptions
-from engine.host.run_folder import MasterExit, RunFolder
+from engine.host.run_folder import Deaths, MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
 from engine.process.loading import find_job, load, load_job
@@ -47,6 +49,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"weir {version('weir')}")
+        raise typer.Exit
+
+
+@app.callback()
+def everywhere(
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="print the version of Weir")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
@@ -73,7 +90,7 @@ def add_commands(to: typer.Typer) -> None:
     """Adds the commands of other packages, found by their entry points `weir.commands`; the engine imports none."""
     for entry in sorted(entry_points(group="weir.commands"), key=lambda entry: entry.name):
         try:
-            to.command(entry.name)(entry.load())
+            to.command(entry.name, epilog=examples(f"weir {entry.name} assets.pageviews.job:job"))(entry.load())
         except ImportError as error:
             errors.print(f"[yellow]weir {entry.name} is missing: {escape(str(error))}[/]")
 
@@ -123,11 +140,17 @@ def submit(options: LaunchOptions, store: str, back: GoBack) -> None:
     launch = prepare(options, store, back)
     client = start_detached(launch, "cli")
     with console.status(f"starting {launch.name}: Spark, then its slots …"):
-        ended = client.wait_until_running()
+        ended = client.wait_until_running(on_death=partial(_show_death, launch.name))
     if ended is not None:
         finish(ended, launch)
         return
     console.print(f"[green]{launch.name} is running.[/] Watch it with: weir status {launch.name}{store_hint(store)}")
+
+
+def _show_death(name: str, deaths: Deaths) -> None:
+    errors.print(f"[yellow]{escape(deaths.in_words(time.time_ns() // 1_000_000))}[/]", highlight=False)
+    if deaths.total == 1:
+        errors.print(f"it is tried again until it runs; `weir logs {name}` shows more, `weir cancel {name}` ends it")
 
 
 cli_inspect.add_to(app)
@@ -135,36 +158,47 @@ cli_inspect.add_to(app)
 
 @app.command(epilog=examples("weir checkpoint pageviews; weir checkpoints pageviews"))
 def checkpoint(
-    job: JobName, store: Store = ".weir", timeout: Annotated[float, typer.Option(help="seconds to wait")] = 60.0
+    job: JobName,
+    store: Store = ".weir",
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="time to wait")] = 60.0,
 ) -> None:
     """Trigger a checkpoint now and wait until it is published and committed."""
-    client = JobClient(store, job_name(job))
+    client = client_of(store, job)
     made = client.wait_for_checkpoint(client.trigger_checkpoint(), timeout)
     console.print(f"[green]checkpoint {made.checkpoint} is epoch {made.epoch}[/], {made.duration_ms:.0f} ms")
 
 
-@app.command()
+@app.command(epilog=examples("weir cancel pageviews"))
 def cancel(job: JobName, store: Store = ".weir") -> None:
     """End a job. Its last epoch stays; the next start goes on from there."""
-    client = JobClient(store, job_name(job))
+    client = client_of(store, job)
     client.cancel()
     with console.status("cancelling …"):
         client.wait_until_ended()
-    console.print(f"{job_name(job)} is cancelled")
+    console.print(f"{client.name} is cancelled")
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "weir describe assets.pageviews.job:job", "weir describe assets.pageviews.job:job --param rate=50000"
+    )
+)
 def describe(job: JobPath, param: Param = None, parallelism: Parallelism = None) -> None:
     """Show a job's parameters and its graph, without running it."""
-    loaded = load_job(shown_options(job, param, parallelism))
-    table = Table("parameter", "default", "meaning", box=None, pad_edge=False)
+    options = shown_options(job, param, parallelism)
+    loaded = load_job(options)
+    given = options.params
+    table = Rows("parameter", *(["value"] if given else []), "default", "meaning", wrap="meaning")
     for declared in loaded.params:
-        table.add_row(declared.name, repr(declared.default), declared.help)
+        value = [given.get(declared.name, "")] if given else []
+        table.add(declared.name, *value, repr(declared.default), declared.help)
     if loaded.params:
         console.print(table, "")
     print(render_graph(diagrams(loaded.stream_graph, loaded.graph, Level.JOB), Format.TEXT), end="")
     execution = ExecutionGraph(loaded.graph)
     print(f"{len(execution.subtasks)} subtasks in {execution.slots} slots")
+    if loaded.graph.no_checkpoints:
+        print(loaded.graph.no_checkpoints)
 
 
 @app.command(
@@ -176,7 +210,7 @@ def graph(
     job: JobPath,
     level: Annotated[Level | None, typer.Option(help="graph to draw (default: all three)")] = None,
     form: Annotated[Format, typer.Option("--format", help="format of the drawing")] = Format.TEXT,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="file to write")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="file to write")] = None,
     param: Param = None,
     parallelism: Parallelism = None,
 ) -> None:
@@ -195,7 +229,8 @@ def graph(
 
 @app.command("package")
 def package_job(
-    job: JobPath, folder: Annotated[Path, typer.Option("-o", "--output", help="folder for weir-job.zip")] = Path()
+    job: JobPath,
+    folder: Annotated[Path, typer.Option("-o", "--output", metavar="FOLDER", help="folder for weir-job.zip")] = Path(),
 ) -> None:
     """Make the archive that ships a job to a cluster: the engine and the job's package, for any --py-files option.
 
@@ -205,9 +240,10 @@ def package_job(
     console.print(str(package(job, folder)), highlight=False, soft_wrap=True)
 
 
-@app.command()
+@app.command(epilog=examples("weir doctor", "weir doctor --deep"))
 def doctor(
-    store: Store = ".weir", deep: Annotated[bool, typer.Option(help="also start Spark and run a task on it")] = False
+    store: Store = ".weir",
+    deep: Annotated[bool, typer.Option(metavar="", help="also start Spark and run a task on it")] = False,
 ) -> None:
     """Check this machine, and say what to do about anything that is missing."""
     checks = run_doctor(store, deep=deep)

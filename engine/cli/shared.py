@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
@@ -10,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from engine.core.errors import IncompatibleJob
+from engine.core.errors import IncompatibleJob, NotRunning
+from engine.observe.client import JobClient, known_jobs
 from engine.process.loading import default_name
 from engine.process.settings import read_settings
 from engine.protocol.failures import Raised
@@ -28,7 +30,10 @@ def _configured(context: typer.Context, option: typer.CallbackParam, value: str)
 
 
 Store = Annotated[
-    str, typer.Option(help="directory for snapshots and tables", envvar="WEIR_STORE", callback=_configured)
+    str,
+    typer.Option(
+        metavar="FOLDER", help="directory for snapshots and tables", envvar="WEIR_STORE", callback=_configured
+    ),
 ]
 
 
@@ -42,16 +47,35 @@ def print_differences(error: IncompatibleJob) -> None:
     """Prints why a changed job can't go on, as a table with one row for each difference."""
     errors.print(f"[bold red]error:[/] {escape(error.summary)}")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_lines=False)
-    table.add_column("operator", style="bold", no_wrap=True)
+    table.add_column("operator", style="bold", max_width=28, overflow="fold")
     table.add_column("what changed", ratio=1)
-    table.add_column("what to do", ratio=1)
+    table.add_column("what to do", ratio=1, min_width=26)  # the longest option is not broken
     for uid, what, fix in error.rows:
         table.add_row(escape(uid), escape(what), escape(fix))
     errors.print(table, soft_wrap=False)
 
 
-def job_name(job: str) -> str:
-    return default_name(job) if ":" in job else job
+def client_of(store: str, job: str) -> JobClient:
+    """Returns the client of a job that is given by its name, or by its import path if it has no --name of its own."""
+    client = JobClient(store, default_name(job) if ":" in job else job)
+    known = known_jobs(store)
+    if ":" in job and client.name not in known:
+        launches = {name: JobClient(store, name).folder.read_launch() for name in known}
+        others = [name for name, launch in launches.items() if launch is not None and launch.path == job]
+        if others:
+            raise NotRunning(
+                f"there is no job {client.name!r} in the store {store}; {job} was started as: {', '.join(others)}. "
+                "Give that name"
+            )
+    return client
+
+
+def trouble_of(client: JobClient) -> str:
+    """Says that the JobMaster of a job keeps dying, and why; empty if it does not, or if the job has ended."""
+    deaths = client.folder.read_deaths()
+    if deaths is None or not deaths.in_a_row or client.ended() is not None:
+        return ""
+    return deaths.in_words(time.time_ns() // 1_000_000)
 
 
 def examples(*lines: str) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from engine.connectors.files.parquet import ParquetSource
-from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.core.sources import Discovery, Source, SourceContext, SplitReader
@@ -98,8 +97,6 @@ def _write(frame: DataFrameLike | None, session: SparkSession, versions: Version
     try:
         data = frame(session) if callable(frame) else frame
         data.write.parquet(store.uri(folder))
-    except Exception as error:
-        raise WeirError(f"Spark could not write {folder}: {str(error).splitlines()[0]}") from error
     finally:
         session.sparkContext.setJobDescription("")
         session.conf.set(_TIMESTAMPS, str(before))

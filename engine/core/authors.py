@@ -13,13 +13,17 @@ from engine.protocol.failures import Raised
 
 _ENGINE = os.path.dirname(os.path.abspath(engine.__file__)) + os.sep
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_NAMELESS = ("<string>", "<frozen ")
+"""The files of code that dataclasses and the like make, and of Python's own import."""
+
 _TEXT = 8000
 """The most characters of a traceback or a message that are kept."""
 
 
 def raised(error: BaseException, position: str = "", record: str = "") -> Raised:
     frames = _frames(error.__traceback__)
-    first = next((frame for frame in frames if not _in_engine(frame)), None)
+    others = [frame for frame in frames if not _in_engine(frame)]
+    first = next((frame for frame in others if not _in_library(frame)), others[0] if others else None)
     text = ""
     if first is not None:
         text = "".join(traceback.format_exception(type(error), error, first)).removeprefix(_HEADER)
@@ -31,10 +35,19 @@ _HEADER = "Traceback (most recent call last):\n"
 
 def line_of(error: BaseException) -> str:
     """Returns the author's innermost line in an error's traceback, or nothing if the author's code took no part."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in _frames(error.__traceback__) if not _in_engine(frame)]
     own = [frame for frame in frames if not _in_library(frame)]
-    at = own[-1] if own else frames[0] if frames else None
+    named = [frame for frame in frames if not _file(frame).startswith(_NAMELESS)]
+    at = own[-1] if own else named[0] if named else None
     return f"{_file(at)}:{at.tb_lineno}" if at is not None else ""
+
+
+def defined_at(function: object) -> str:
+    """Returns the line on which a function or a method is defined, or nothing if it is not known."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
 def author_took_part(error: BaseException) -> bool:
@@ -53,8 +66,8 @@ def calling_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_ENGINE) and file != "<string>":  # that is how dataclasses name what they make
-            return "" if file.startswith(_LIBRARIES) or file.startswith("<frozen") else f"{file}:{frame.f_lineno}"
+        if not file.startswith(_ENGINE) and file != "<string>":
+            return "" if file.startswith((*_LIBRARIES, *_NAMELESS)) else f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
@@ -76,7 +89,7 @@ def _in_engine(frame: TracebackType) -> bool:
 
 
 def _in_library(frame: TracebackType) -> bool:
-    return _file(frame).startswith(_LIBRARIES)
+    return _file(frame).startswith((*_LIBRARIES, *_NAMELESS))
 
 
 def _short(text: str) -> str:

@@ -36,6 +36,12 @@ class JobError(WeirError):
         self.raised = raised
 
 
+class LoadFailed(JobError):
+    """The operating system failed while the job was loaded: a mount is missing, a disk can't be read."""
+
+    fault = Fault.OUTSIDE
+
+
 class JobFailed(WeirError):
     """A job has ended, and not as it should. Its cause is the error of the job's own code, if it was one."""
 
@@ -65,9 +71,11 @@ class StateUnclaimed(WeirError):
 class UserFunctionError(WeirError):
     """A function, a source or a sink of the job raised `cause`, at `record` if that is known."""
 
-    def __init__(self, uid: str, subtask: int, position: str, cause: BaseException, record: str = "") -> None:
+    def __init__(self, uid: str, subtask: int | None, position: str, cause: BaseException, record: str = "") -> None:
+        """`subtask` is None for a committer, which runs in the JobMaster."""
         where = f"{position}, {record}" if record else position
-        super().__init__(f"operator {uid!r}, subtask {subtask}, {where}: {type(cause).__name__}: {cause}")
+        of = f", subtask {subtask}" if subtask is not None else ""
+        super().__init__(f"operator {uid!r}{of}, {where}: {type(cause).__name__}: {cause}")
         self.uid = uid
         self.raised = raised(cause, position, record)
 
@@ -80,6 +88,10 @@ class ConnectorError(UserFunctionError):
 
 class SchemaMismatch(WeirError):
     """Records do not have the declared schema."""
+
+
+class BadEventTime(WeirError):
+    """A record has an event time that cannot be one, such as nanoseconds in a column of milliseconds."""
 
 
 class RecordTooLarge(WeirError):
@@ -117,6 +129,12 @@ class ChannelBroken(WeirError):
 
 class SparkLost(WeirError):
     """Spark did not start, ended, or does not answer."""
+
+    fault = Fault.OUTSIDE
+
+
+class SparkFailed(WeirError):
+    """Spark runs, but could not do its part: an executor, a disk, a network or a store failed."""
 
     fault = Fault.OUTSIDE
 

@@ -22,9 +22,11 @@ class JobPaths:
     def log_record(self, number: int) -> str:
         return f"{self.job}/log/{number:010d}.json"
 
-    @staticmethod
-    def parse_log_record(path: str) -> int:
-        return int(path.rsplit("/", 1)[-1].removesuffix(".json"))
+    def parse_log_record(self, path: str) -> int | None:
+        """Returns the number of a record, or None for any other path: others may have put files there."""
+        name = path.removeprefix(f"{self.log_directory()}/").removesuffix(".json")
+        number = int(name) if name.isdecimal() else 0
+        return number if path == self.log_record(number) else None
 
     def generation(self, generation: int) -> str:
         return f"{self.job}/gen-{generation:04d}"
@@ -91,4 +93,9 @@ def check_store_path(path: str) -> None:
 
 
 def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):02x}" for c in name)
+    """Escapes what is no letter, digit, dash or underscore, byte by byte, so that no two names become the same."""
+    return "".join(c if c.isalnum() or c in "-_" else _escaped(c) for c in name)
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in character.encode(errors="surrogatepass"))

@@ -1,7 +1,9 @@
 """The interface of sinks: a two-phase commit.
 
-Invariant: nothing is committed without a `CommitPermit`. `begin`, `write` and `pre_commit` run in the sink's subtasks;
-the methods of a `Committer` run in the JobMaster.
+Invariant: nothing is committed without a `CommitPermit`. A `SinkWriter` belongs to a subtask; its methods run on the
+task thread, and `Piece.persist` beside it. A `Committer` runs in the JobMaster, and in the command that goes back to an
+older epoch. On a restore its methods are called in this order: `claim`, `commit` (or `rewind`), `begin` if the sink is
+new, `abort_unknown`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
+from engine.protocol.job_description import Column
 from engine.protocol.manifest import Committable
 
 
@@ -73,18 +76,35 @@ class SinkWriter(ABC):
         """The number of bytes that the open transaction holds in memory."""
 
 
-class Committer(ABC):
-    """Publishes the output of epochs. It runs in the JobMaster."""
+@dataclass(frozen=True)
+class Found:
+    """What a job finds in a sink's target when it starts.
 
-    def begin(self, first_epoch: int) -> None:  # noqa: B027 (few depend on the number)
-        """Prepares the target for a sink that comes into the job with this epoch. Idempotent; called before writing."""
+    `claimed` is False if there is no sign that the job has ever claimed the target. `columns` are those of the rows
+    that were published there; empty if there are none, or if it does not matter.
+    """
+
+    claimed: bool = True
+    columns: Sequence[Column] = ()
+
+
+class Committer(ABC):
+    """Publishes the output of epochs."""
+
+    def look(self, job_id: str, epoch: int) -> Found:
+        """Returns what is in the target up to this epoch, and changes nothing. Raises TargetTaken as `claim` does."""
+        return Found()
 
     @abstractmethod
-    def claim(self, job_id: str) -> None:
+    def claim(self, job_id: str, next_epoch: int) -> None:
         """Makes the target this job's own before anything is written to it. Idempotent.
 
-        The JobMaster calls it first on every restore. Raises TargetTaken if the target is not this job's.
+        The JobMaster calls it first on every restore. Raises TargetTaken if the target is not this job's. A target
+        that is new holds no epoch before `next_epoch`: what is committed to it again of earlier ones is ignored.
         """
+
+    def begin(self, next_epoch: int) -> None:  # noqa: B027 (few depend on the number)
+        """Prepares the target for this epoch, if its sink took no part in the one before. Idempotent."""
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
@@ -113,7 +133,7 @@ class Committer(ABC):
 class NothingToCommit(Committer):
     """The committer of a sink whose writers leave nothing to publish, such as one that prints."""
 
-    def claim(self, job_id: str) -> None:
+    def claim(self, job_id: str, next_epoch: int) -> None:
         pass
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:

@@ -64,7 +64,7 @@ class SplitReader(ABC):
 
     @property
     def wakeup_ms(self) -> float | None:
-        """The monotonic time at which to poll again, or None to poll at once."""
+        """The monotonic time at which to poll again after a poll without rows; None: soon, or after offloaded work."""
         return None
 
     def malformed(self) -> pa.RecordBatch | None:
@@ -121,7 +121,7 @@ class Source(ABC):
         """Raises a WeirError if the source can't read records of the declared schema."""
 
     def prepare(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> None:  # noqa: B027
-        """Prepares the source. Is called in the JobMaster, before slots start."""
+        """Prepares the source. The JobMaster calls it before slots start."""
 
     @abstractmethod
     def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:

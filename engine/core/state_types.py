@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
+from engine.core.ddl import parse_type
+
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
@@ -16,29 +18,37 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class ValueStateDescriptor:
-    """Names a value per key and gives its Arrow type."""
+    """Names a value per key and gives its type: an Arrow type, or a DDL type such as "long" or "array<string>"."""
 
     name: str
     type: pa.DataType
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", parse_type(self.type, f"state {self.name!r}"))
 
 
 @dataclass(frozen=True)
 class ListStateDescriptor:
-    """Names a list and gives the Arrow type of its items."""
+    """Names a list and gives the type of its items: an Arrow type, or a DDL type such as "long"."""
 
     name: str
     type: pa.DataType
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", parse_type(self.type, f"state {self.name!r}"))
+
 
 @dataclass(frozen=True)
 class MapStateDescriptor:
-    """Names a map and gives the Arrow types of its keys and values."""
+    """Names a map and gives the types of its keys and values: Arrow types, or DDL types such as "long"."""
 
     name: str
     key_type: pa.DataType
     value_type: pa.DataType
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "key_type", parse_type(self.key_type, f"state {self.name!r}"))
+        object.__setattr__(self, "value_type", parse_type(self.value_type, f"state {self.name!r}"))
         if pa.types.is_nested(self.key_type) or pa.types.is_floating(self.key_type):
             raise ValueError(f"state {self.name!r}: {self.key_type} can't be the key of a map; use text or integers")
 

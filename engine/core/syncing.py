@@ -29,6 +29,6 @@ class EndsOnFailedSync:
         self._offload.submit(lane, work, checked)
 
 
-def raised(error: SyncFailed) -> None:
+def end_by_raising(error: SyncFailed) -> None:
     """Ends the process by an exception that nothing on the deciding thread catches."""
     raise error

@@ -6,13 +6,15 @@ the user allows it to be dropped. What is still claimed must be readable as it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from engine.core.errors import IncompatibleJob
+from engine.core.sinks import Found
 from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
 from engine.protocol.job_description import (
@@ -40,26 +42,32 @@ class Difference:
     droppable: bool = False
 
 
-def check(graph: JobGraph, manifest: Manifest, allow_non_restored_state: bool) -> list[Difference]:
-    """Returns what will be dropped because the user allows it. Raises IncompatibleJob if the job can't go on."""
-    found = differences(graph, manifest)
+def check(
+    graph: JobGraph, manifest: Manifest, targets: Mapping[str, Found], allow_non_restored_state: bool
+) -> list[Difference]:
+    """Returns what will be dropped because the user allows it. Raises IncompatibleJob if the job can't go on.
+
+    `targets` says by uid what is in the targets of the job's sinks, and of those that are gone.
+    """
+    found = differences(graph, manifest, targets)
     refused = [one for one in found if not (one.droppable and allow_non_restored_state)]
     if refused:
         raise IncompatibleJob(
-            f"job {graph.name!r} has changed and can't go on from epoch {manifest.epoch}",
+            f"job {graph.name!r} can't go on from epoch {manifest.epoch}",
             [(one.uid, one.what, one.fix) for one in refused],
         )
     return found
 
 
-def differences(graph: JobGraph, manifest: Manifest) -> list[Difference]:
+def differences(graph: JobGraph, manifest: Manifest, targets: Mapping[str, Found]) -> list[Difference]:
     """Returns every change since the snapshot that loses state, positions or output, or makes them unreadable."""
     before = manifest.description
     now = describe(graph, before, manifest.epoch + 1)
     held = {uid for state in manifest.subtasks for uid in (*state.inline, *(file.uid for file in state.files))}
     pending = {committable.uid for committable in manifest.commits}
-    operators = [operator for operator in before.operators if operator.uid in held]
+    operators = [one for one in before.operators if one.uid in held and not _moved_into_source(one, now)]
     return [
+        *_another_job(before, now, manifest.epoch),
         *_key_groups(graph, manifest),
         *_compared(before.sources, now.sources, now, _gone_source, _changed_source),
         *_compared(operators, now.operators, now, _gone_operator, _changed_operator),
@@ -67,16 +75,18 @@ def differences(graph: JobGraph, manifest: Manifest) -> list[Difference]:
             [sink for sink in before.sinks if sink.target or sink.uid in pending],
             now.sinks,
             now,
-            _gone_sink,
+            partial(_gone_sink, targets),
             _changed_sink,
         ),
+        *_lost_tables(before, now, targets, manifest.epoch + 1),
+        *_returned_sinks(before, now, targets),
     ]
 
 
-def gone_tables(graph: JobGraph, manifest: Manifest) -> list[SinkDescription]:
-    """Returns the sinks of the snapshot that the job no longer has, and whose tables can be committed without them."""
+def gone_sinks(graph: JobGraph, manifest: Manifest) -> list[SinkDescription]:
+    """Returns the sinks of the snapshot that the job no longer has."""
     now = {uid for uid, _ in graph.sinks}
-    return [sink for sink in manifest.description.sinks if sink.uid not in now and sink.table]
+    return [sink for sink in manifest.description.sinks if sink.uid not in now]
 
 
 def new_sinks(graph: JobGraph, manifest: Manifest | None) -> list[str]:
@@ -96,8 +106,7 @@ def _compared(
     known = {one.uid for one in before}
     by_uid = {one.uid: one for one in now}
     new = [one for one in now if one.uid not in known]
-    everything: list[Described] = [*job.sources, *job.operators, *job.sinks]
-    kinds = {one.uid: one.kind for one in everything}
+    kinds = {one.uid: one.kind for one in _everything(job)}
     for one in before:
         same = by_uid.get(one.uid)
         if same is not None:
@@ -111,9 +120,25 @@ def _compared(
             yield gone(one, renamed)
 
 
+def _everything(job: JobDescription) -> list[Described]:
+    return [*job.sources, *job.operators, *job.sinks]
+
+
 def _anonymous(one: Described) -> Described:
     named = msgspec.structs.replace(one, uid="")
     return msgspec.structs.replace(named, first_epoch=0) if isinstance(named, SinkDescription) else named
+
+
+def _another_job(before: JobDescription, now: JobDescription, epoch: int) -> Iterator[Difference]:
+    """Says first that nothing is left of the job that took the snapshot, if that is so."""
+    were, are = ({one.uid for one in _everything(of)} for of in (before, now))
+    if were and not were & are:
+        yield Difference(
+            "(job)",
+            f"it has no operator in common with the job of this name that took epoch {epoch}",
+            f"choose another --name if this is another job; or {ALLOW} puts it in the place of the old one",
+            droppable=True,
+        )
 
 
 def _key_groups(graph: JobGraph, manifest: Manifest) -> Iterator[Difference]:
@@ -163,6 +188,18 @@ def _changed_operator(was: OperatorDescription, now: OperatorDescription) -> Ite
             yield Difference(was.uid, f"{name}: was {saved}, is {asked}", f"set it back, {anew}")
 
 
+def _moved_into_source(one: OperatorDescription, now: JobDescription) -> bool:
+    """Says whether the source now makes the watermarks that an operator behind it made, from the same column.
+
+    Older versions added that operator if the source had other consumers. Its state is one watermark, which the source
+    finds again: what lies behind keeps its own, so no window fires twice.
+    """
+    return any(
+        one.uid == f"{source.uid}.timestamps" and one.state.get("event time") == f"column {source.event_time}"
+        for source in now.sources
+    )
+
+
 def _keyed(keys: Sequence[Column]) -> str:
     return f"keyed by {_listed(keys)}" if keys else "not keyed"
 
@@ -196,13 +233,28 @@ def _changed_source(was: SourceDescription, now: SourceDescription) -> Iterator[
         yield Difference(
             was.uid, f"its positions belong to {was.positions}, it has {now.positions}", f"change it back, {anew}"
         )
+    if was.event_time and now.event_time and was.event_time != now.event_time:
+        yield Difference(
+            was.uid,
+            f"its event time was the column {was.event_time}, is {now.event_time}; its watermark and the windows "
+            "behind it are in the old one",
+            f'write with_timestamps("{was.event_time}") again; or give the source and what keeps state behind it uids '
+            f"of their own and start with {ALLOW}: everything is read again",
+        )
 
 
 # --- sinks ---
 
 
-def _gone_sink(one: SinkDescription, renamed: SinkDescription | None) -> Difference:
+def _gone_sink(targets: Mapping[str, Found], one: SinkDescription, renamed: SinkDescription | None) -> Difference:
     what = f"the sink of {one.target or 'its output'} is gone"
+    if _is_lost(one, targets):
+        return Difference(
+            one.uid,
+            f"{what}, and so is the table: its folder was deleted or moved away",
+            f"put both back; or {ALLOW} forgets the table",
+            droppable=True,
+        )
     if not one.table:
         return Difference(
             one.uid,
@@ -230,21 +282,57 @@ def _changed_sink(was: SinkDescription, now: SinkDescription) -> Iterator[Differ
             f"start with {ALLOW}",
         )
         return
+    yield from _changed_columns(now.uid, was.target, was.columns, now.columns)
+
+
+def _is_lost(sink: SinkDescription, targets: Mapping[str, Found]) -> bool:
+    return bool(sink.table) and sink.uid in targets and not targets[sink.uid].claimed
+
+
+def _lost_tables(
+    before: JobDescription, now: JobDescription, targets: Mapping[str, Found], next_epoch: int
+) -> Iterator[Difference]:
+    """Names the tables that the job still writes, and that are not there any more."""
+    tables = {sink.uid: sink.table for sink in now.sinks}
+    for sink in before.sinks:
+        if _is_lost(sink, targets) and tables.get(sink.uid) == sink.table:
+            yield Difference(
+                sink.uid,
+                f"{sink.target} is gone: its folder was deleted or moved away",
+                f"put the folder back; or {ALLOW} begins it anew with epoch {next_epoch}",
+                droppable=True,
+            )
+
+
+def _returned_sinks(before: JobDescription, now: JobDescription, targets: Mapping[str, Found]) -> Iterator[Difference]:
+    """Compares the sinks that are new to the snapshot with what is in their targets, whoever wrote that.
+
+    Output that is published and not committed yet is not in the target; then the sink that made it tells its columns.
+    """
+    known = {sink.uid for sink in before.sinks}
+    written = {sink.target: sink.columns for sink in before.sinks if sink.target}
+    for sink in now.sinks:
+        columns = targets[sink.uid].columns if sink.uid in targets else ()
+        if sink.uid not in known and (held := columns or written.get(sink.target, ())):
+            yield from _changed_columns(sink.uid, sink.target, held, sink.columns)
+
+
+def _changed_columns(uid: str, target: str, was: Iterable[Column], now: Iterable[Column]) -> Iterator[Difference]:
     anew = f"or write to another table, by a sink with a uid of its own, and start with {ALLOW}"
-    saved, asked = ({column.name: column.type for column in of.columns} for of in (was, now))
+    saved, asked = ({column.name: column.type for column in of} for of in (was, now))
     for name, kind in saved.items():
         if name not in asked:
-            yield Difference(was.uid, f"{was.target} no longer has the column {name} {kind}", f"put it back, {anew}")
+            yield Difference(uid, f"{target} no longer has the column {name} {kind}", f"put it back, {anew}")
         elif asked[name] != kind:
             yield Difference(
-                was.uid,
-                f"the column {name} of {was.target} was {kind}, is {asked[name]}; its readers would fail",
+                uid,
+                f"the column {name} of {target} was {kind}, is {asked[name]}; its readers would fail",
                 f"cast it to {kind}, {anew}",
             )
     for name, kind in asked.items():
         if name not in saved:
             yield Difference(
-                was.uid,
-                f"{was.target} has the new column {name} {kind}; its readers would see it or not, by chance",
+                uid,
+                f"{target} has the new column {name} {kind}; its readers would see it or not, by chance",
                 f"leave it out, {anew}",
             )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from engine.connectors.table import TableSink
-from engine.core.event_time import EVENT_TIME
-from engine.core.sinks import Sink
+from engine.core.columns import stored_columns
+from engine.core.paths import JobPaths
+from engine.core.ports import Store
+from engine.core.sinks import Committer, Sink
 from engine.graph.exchange import ExchangeKind
 from engine.graph.job_graph import JobGraph, JobVertex, OperatorSpec
 from engine.protocol.job_description import (
@@ -27,9 +29,14 @@ def describe(graph: JobGraph, before: JobDescription, next_epoch: int) -> JobDes
             OperatorDescription(operator.uid, operator.kind, _keys(graph, vertex, operator), dict(operator.state))
             for vertex in graph.vertices
             for operator in vertex.operators
-            if operator.named and operator.sink is None and operator.static is None
+            if (operator.named or operator.state) and operator.sink is None and operator.static is None
         ],
-        [SourceDescription(of.uid, _kind(of.source), of.source.positions) for of in sources],
+        [
+            SourceDescription(
+                of.uid, _kind(of.source), of.source.positions, of.strategy.column if of.strategy is not None else ""
+            )
+            for of in sources
+        ],
         [
             SinkDescription(
                 operator.uid,
@@ -44,6 +51,11 @@ def describe(graph: JobGraph, before: JobDescription, next_epoch: int) -> JobDes
             if operator.sink is not None
         ],
     )
+
+
+def table_committer(sink: SinkDescription, store: Store, paths: JobPaths) -> Committer | None:
+    """Returns a committer for the table of a sink that the job may no longer have; None if it writes no table."""
+    return TableSink(sink.table).committer(store, paths) if sink.table else None
 
 
 def _kind(thing: object) -> str:
@@ -67,17 +79,4 @@ def _columns(sink: Sink, schema: pa.Schema | None) -> list[Column]:
     """Returns the columns that readers of the sink's target see; none if there is no such place, as with print."""
     if sink.target is None or schema is None:
         return []
-    return [Column(field.name, str(_stored(field.type))) for field in schema if field.name != EVENT_TIME]
-
-
-def _stored(kind: pa.DataType) -> pa.DataType:
-    """Returns the type as readers see it: encodings of the same values, and units of time, are no difference."""
-    if pa.types.is_dictionary(kind):
-        return _stored(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    return kind
+    return stored_columns(schema)

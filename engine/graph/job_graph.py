@@ -118,6 +118,16 @@ class JobGraph:
         return [edge for edge in self.edges if edge.source == vertex_id]
 
     @property
+    def no_checkpoints(self) -> str:
+        """What it means that the job takes no checkpoints by itself; empty if it does."""
+        if self.checkpoints.interval_ms is not None:
+            return ""
+        return (
+            "no checkpoints: without env.enable_checkpointing(...) output is committed only when a bounded job ends "
+            "or by `weir checkpoint`, and after a failure the job begins again from there"
+        )
+
+    @property
     def static_tables(self) -> list[tuple[str, DataFrameTable]]:
         return [(o.uid, o.static) for vertex in self.vertices for o in vertex.operators if o.static is not None]
 

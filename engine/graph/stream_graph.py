@@ -83,6 +83,8 @@ class StreamGraph:
         return next(uid for uid in numbered if uid not in uids)
 
     def _add(self, node: StreamNode) -> int:
+        if not isinstance(node.uid, str):
+            raise JobError(f"uid={node.uid!r}: a uid is a text, as in uid={str(node.uid)!r}")
         if not node.uid:
             raise JobError(f"{node.operator.kind if node.operator else 'a source'} needs a uid: state is found by it")
         if any(other.uid == node.uid for other in self.nodes):

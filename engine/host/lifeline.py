@@ -16,7 +16,7 @@ from engine.protocol.remedy import Death, Stage
 
 _VARIABLE = "WEIR_LIFELINE"
 _WORDS_BYTES = 2000
-"""A message of up to 4096 bytes goes into a pipe as a whole or not at all; JSON may double the length."""
+"""A message of up to 4096 bytes goes into a pipe as a whole or not at all; JSON may double the length of plain text."""
 
 
 class Sign(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Lifeline:
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
-        self._stage = Stage.LOADING
+        self.stage = Stage.LOADING
         self.broken = False
         """True once a sign of life found that the supervisor is gone."""
 
@@ -48,13 +48,15 @@ class Lifeline:
         return cls(descriptor)
 
     def show(self, stage: Stage, epoch: int | None = None) -> None:
-        self._stage = stage
+        self.stage = stage
         self._write(Sign(stage, epoch))
 
     def last_words(self, fault: Fault, reason: str) -> None:
         """Tells the supervisor why this process ends without an outcome."""
-        short = reason.encode()[:_WORDS_BYTES].decode(errors="ignore")
-        self._write(Sign(self._stage, None, Death(fault, short)))
+        # In JSON a control character takes six bytes, and half of a surrogate pair is an error.
+        plain = "".join(c if c.isprintable() or c == "\n" else " " for c in reason)
+        short = plain.encode()[:_WORDS_BYTES].decode(errors="ignore")
+        self._write(Sign(self.stage, None, Death(fault, short)))
 
     def _write(self, sign: Sign) -> None:
         if self._descriptor is not None:

@@ -19,11 +19,12 @@ from engine.host.folders import PRIVATE
 from engine.host.launch import MasterLaunch
 from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault, Raised
+from engine.protocol.remedy import Stage
 
 T = TypeVar("T")
 
-FENCED_EXIT_CODE = 71
-"""The exit code of a fenced JobMaster. It writes no file: the run folder belongs to its successor by then."""
+SIGN_PATIENCE_S = 4.0
+"""A supervisor gives a sign every second. One whose sign stays the same for this long is dead."""
 
 
 class MasterAddress(msgspec.Struct, frozen=True):
@@ -73,6 +74,22 @@ class Deaths(msgspec.Struct, frozen=True):
         return f"the JobMaster died {times}, last by: {self.reason}{whose}{then}"
 
 
+class SupervisorSign(msgspec.Struct, frozen=True):
+    """A supervisor writes it every second, also while its JobMaster starts. A sign that changes is a live supervisor.
+
+    `stage` is what its JobMaster does, for `for_s` seconds by now; None: none runs, and the next one has to wait.
+    """
+
+    launch_id: str
+    number: int
+    at_ms: int
+    stage: Stage | None
+    for_s: int
+
+    def in_words(self) -> str:
+        return f"{self.stage.value} for {self.for_s} s" if self.stage is not None else "waiting before the next start"
+
+
 class Desired(msgspec.Struct, frozen=True):
     """Says whether the job should be running. If it should and does not, it may be started again with `launch`."""
 
@@ -94,6 +111,7 @@ class RunFolder:
         self._exit = self.folder / "exit.json"
         self._heartbeat = self.folder / "heartbeat.json"
         self._deaths = self.folder / "deaths.json"
+        self._supervisor = self.folder / "supervisor.json"
         self._token = self.folder / "token"
         self._desired = self.folder.parent / "desired.json"
 
@@ -105,7 +123,7 @@ class RunFolder:
         self.folder.chmod(PRIVATE)
 
     def write_launch(self, launch: MasterLaunch) -> Path:
-        _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)))
+        _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)), durable=True)
         return self.launch_file
 
     def read_launch(self) -> MasterLaunch | None:
@@ -128,7 +146,7 @@ class RunFolder:
         """Does nothing if the JobMaster was fenced or slept through a later start: its successor owns the folder."""
         if end.outcome is Outcome.FENCED or not self.belongs_to(launch):
             return
-        _write(self._exit, msgspec.json.encode(end))
+        _write(self._exit, msgspec.json.encode(end), durable=True)
         self.forget_address()
 
     def read_exit(self) -> MasterExit | None:
@@ -145,6 +163,27 @@ class RunFolder:
 
     def read_deaths(self) -> Deaths | None:
         return _read(self._deaths, Deaths)
+
+    def write_supervisor(self, sign: SupervisorSign) -> None:
+        _write(self._supervisor, msgspec.json.encode(sign))
+
+    def read_supervisor(self) -> SupervisorSign | None:
+        """Returns the last sign of the supervisor that the folder belongs to. It may be dead by now."""
+        sign, launch = _read(self._supervisor, SupervisorSign), self.read_launch()
+        return sign if sign is not None and launch is not None and sign.launch_id == launch.id else None
+
+    def live_supervisor(self) -> SupervisorSign | None:
+        """Waits for the next sign of the supervisor, and returns it; None: it is dead, or the job has ended.
+
+        Compares two signs and no clocks: the machine may have slept, and its time may have been set.
+        """
+        first, deadline_s = self.read_supervisor(), time.monotonic() + SIGN_PATIENCE_S
+        while first is not None and self.read_exit() is None and time.monotonic() < deadline_s:
+            sign = self.read_supervisor()
+            if sign != first:
+                return sign
+            time.sleep(0.1)
+        return None
 
     def forget_deaths(self) -> None:
         self._deaths.unlink(missing_ok=True)
@@ -174,22 +213,26 @@ class RunFolder:
         return _read(self._desired, Desired)
 
     def _write_desired(self, desired: Desired) -> None:
-        _write(self._desired, msgspec.json.format(msgspec.json.encode(desired)))
+        _write(self._desired, msgspec.json.format(msgspec.json.encode(desired)), durable=True)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Writes the whole file or nothing. Other users can never read it."""
+def _write(path: Path, data: bytes, *, durable: bool = False) -> None:
+    """Writes the whole file or nothing. Other users can never read it. `durable`: a power cut leaves it whole, too."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(descriptor)
     temporary.replace(path)
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
+    """Returns None also for a file that is not what was written, as a power cut may leave it. The next one is whole."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
+    except (FileNotFoundError, msgspec.MsgspecError):
         return None
 
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,15 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+@dataclass(frozen=True)
+class UnderWay:
+    """Work that a thread began at this time."""
+
+    lane: str
+    thread: int
+    since_ms: float
+
+
 class LaneOffload:
     """Runs work on threads; work of one lane runs in order. `deliver` brings the result back to the deciding thread."""
 
@@ -29,7 +39,13 @@ class LaneOffload:
         self._deliver = deliver
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="offload")
         self._lanes: dict[str, deque[tuple[Callable[[], Any], Done]]] = {}
+        self._under_way: dict[str, UnderWay] = {}
         self._lock = threading.Lock()
+
+    def oldest(self) -> UnderWay | None:
+        """Returns the work that has been under way for longest. Any thread may ask."""
+        with self._lock:
+            return min(self._under_way.values(), key=lambda work: work.since_ms, default=None)
 
     def submit(self, lane: str, work: Callable[[], Any], done: Done) -> None:
         work = partial(contextvars.copy_context().run, work)
@@ -45,10 +61,12 @@ class LaneOffload:
         while True:
             with self._lock:
                 queue = self._lanes[lane]
+                self._under_way.pop(lane, None)
                 if not queue:
                     del self._lanes[lane]
                     return
                 work, done = queue.popleft()
+                self._under_way[lane] = UnderWay(lane, threading.get_ident(), time.monotonic() * 1000)
             result, error = None, None
             try:
                 result = work()

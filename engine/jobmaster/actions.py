@@ -28,14 +28,16 @@ class Send:
 
 @dataclass(frozen=True)
 class KillSlot:
-    """Ends a slot that hangs, so that Spark replaces it. Spark does not notice a hung task by itself.
+    """Ends a slot that hangs or was refused, so that Spark replaces it. Spark does not notice a hung task by itself.
 
-    `silent` is True if nothing is heard from the slot: then its machine may be unreachable too.
+    `silent` is True if nothing is heard from the slot: then its executor may be unreachable too, and Spark has to
+    remove it. `heard` are the task attempts of the other slots that are heard from; their executors stay.
     """
 
     slot: SlotInfo
     why: str
-    silent: bool
+    silent: bool = False
+    heard: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,34 +32,57 @@ class Attempt:
     broken: BrokenChannel | None = None
 
 
-class Restarts:
-    """Decides whether the job is tried again after a failure.
+class SameErrors:
+    """Counts errors of the job's own code. Errors are the same if operator, type and author's line are.
 
-    The restart strategy decides for all failures alike. The same error of the job's own code, without an epoch in
-    between, ends the job whatever the strategy says: the second time at the same record, the `same_error_limit`-th time
-    at others. Errors are the same if operator, type and author's line are. Texts are not compared: they name subtasks
-    and records.
+    Texts are not compared: they name subtasks and records.
     """
 
-    def __init__(self, strategy: RestartStrategy, same_error_limit: int) -> None:
-        self._strategy = strategy
-        self._same_error_limit = same_error_limit
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._seen: list[tuple[tuple[str, str, str], str]] = []
 
-    def on_failure(self, now_ms: float, jitter: float) -> float | None:
-        """Returns the wait before the next attempt in ms, or None to give up."""
-        delay_ms, self._strategy = self._strategy.on_failure(now_ms, jitter)
-        return delay_ms
-
-    def on_job_error(self, uid: str, raised: Raised) -> int | None:
-        """Counts an error of the job's own code. Returns how often the same one came if that ends the job."""
+    def add(self, uid: str, raised: Raised) -> int | None:
+        """Returns how often the same error came if that ends the job: at the same record twice, else `limit` times."""
         error = (uid, raised.type, raised.line)
         same_record = bool(raised.record) and (error, raised.record) in self._seen
         self._seen.append((error, raised.record))
         times = sum(1 for seen, _ in self._seen if seen == error)
-        again = same_record or times >= self._same_error_limit
+        again = same_record or times >= self._limit
         return times if remedy(Where.ATTEMPT, Fault.JOB, again=again) is Remedy.END else None
 
-    def on_published(self) -> None:
-        """Forgets the errors: the job made progress, so the next error counts as a new one."""
+    def forget(self) -> None:
         self._seen.clear()
+
+
+class Restarts:
+    """Decides whether the job is tried again after a failure.
+
+    The same error of the job's own code again and again ends the job, whatever its restart strategy says. The count
+    begins anew when the job makes progress: that of its functions with a published epoch, that of its committers with
+    a committed one, since they run after the publication. Otherwise the strategy decides.
+    """
+
+    def __init__(self, strategy: RestartStrategy, same_error_limit: int) -> None:
+        self._strategy = strategy
+        self._in_functions = SameErrors(same_error_limit)
+        self._in_committers = SameErrors(same_error_limit)
+
+    def on_failure(self, now_ms: float, jitter: float, fault: Fault) -> float | None:
+        """Returns the wait before the next attempt in ms, or None to give up."""
+        delay_ms, self._strategy = self._strategy.on_failure(now_ms, jitter, fault)
+        return delay_ms
+
+    def on_job_error(self, uid: str, raised: Raised) -> int | None:
+        """Counts an error of a function, a source or a sink. Returns how often it came if that ends the job."""
+        return self._in_functions.add(uid, raised)
+
+    def on_commit_error(self, uid: str, raised: Raised) -> int | None:
+        """Counts an error of a committer. Returns how often it came if that ends the job."""
+        return self._in_committers.add(uid, raised)
+
+    def on_published(self) -> None:
+        self._in_functions.forget()
+
+    def on_committed(self) -> None:
+        self._in_committers.forget()

@@ -52,16 +52,24 @@ class ClaimLost(Event, frozen=True):
 
 
 class SlotsMissing(Event, frozen=True):
-    """Too few slots have registered after a time. The JobMaster goes on waiting."""
+    """Too few slots have registered after a time. The JobMaster goes on waiting. `why`: the last one was refused."""
 
     registered: int
     needed: int
     waited_ms: float
+    why: str = ""
 
 
 class SlotRegistered(Event, frozen=True):
     pid: int
     registered: int
+
+
+class SlotRefused(Event, frozen=True):
+    """A slot does not see the store, or can't run the job's code. It is killed after a while; Spark starts another."""
+
+    pid: int
+    why: str
 
 
 class StateDropped(Event, frozen=True):
@@ -223,6 +231,7 @@ AnyEvent = (
     | ClaimLost
     | SlotsMissing
     | SlotRegistered
+    | SlotRefused
     | StateDropped
     | Deploying
     | Running

@@ -16,12 +16,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, IncompatibleJob, StoreError, SyncFailed, TargetTaken, fault_of
+from engine.core.errors import (
+    CorruptSnapshot,
+    IncompatibleJob,
+    StoreError,
+    SyncFailed,
+    TargetTaken,
+    UserFunctionError,
+    fault_of,
+    raised_by,
+)
 from engine.core.sinks import Committer
-from engine.graph.compatibility import differences
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
-from engine.jobmaster.actions import Action, Done, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.actions import Action, Done, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.attempts import Attempt, BrokenChannel, Restarts
 from engine.jobmaster.figures import Rates, checkpoint_figures
 from engine.jobmaster.publisher import (
@@ -33,8 +41,10 @@ from engine.jobmaster.publisher import (
     Publisher,
     Replaced,
 )
-from engine.jobmaster.slot_pool import SlotInfo, SlotPool
+from engine.jobmaster.slot_keeper import SlotKeeper
+from engine.jobmaster.slot_pool import SlotPool
 from engine.jobmaster.slot_watch import SlotWatch
+from engine.protocol import ledger
 from engine.protocol.checkpoint import CompletedCheckpoint
 from engine.protocol.coordinator import (
     AbortCheckpoint,
@@ -56,7 +66,6 @@ from engine.protocol.messages import (
     Deployed,
     Heartbeat,
     Left,
-    MasterHeartbeat,
     MasterMessage,
     NotBuilt,
     NotifyAbort,
@@ -64,14 +73,12 @@ from engine.protocol.messages import (
     OverBudget,
     Register,
     Rollback,
-    Shutdown,
     SlotMessage,
     Start,
     SubtaskFinished,
     SubtaskTotals,
     TaskFailed,
     Trigger,
-    Welcome,
 )
 from engine.protocol.remedy import Remedy, Where, remedy
 from engine.protocol.restart import ExponentialDelay, RestartStrategy
@@ -139,7 +146,16 @@ class JobMaster:
         self.phase = Phase.FENCING
         self.stats = MasterStats()
         self.slots = SlotPool(execution.slots)
-        self._watch = SlotWatch(self.config.heartbeat_timeout_ms, self.config.slow_step_ms, self.config.step_timeout_ms)
+        self._keeper = SlotKeeper(
+            self.slots,
+            self._watch_of(execution),
+            nonce,
+            execution.graph.fingerprint,
+            self.config.heartbeat_ms,
+            self.config.slots_timeout_ms,
+            jitter,
+            self._slot_lost,
+        )
         self.attempt = AttemptId(0, 0)
         self.totals: dict[str, SubtaskTotals] = {}
         self.rates = Rates()
@@ -156,7 +172,6 @@ class JobMaster:
         )
         self._restarts = Restarts(execution.graph.restart, self.config.same_error_limit)
         self._owner = owner
-        self._nonce = nonce
         self._wall_ms = wall_ms
         self._jitter = jitter
         self._next_checkpoint = 1
@@ -166,10 +181,20 @@ class JobMaster:
         self._claim_retries: RestartStrategy = ExponentialDelay(
             self.config.retry_ms, max_ms=CLAIM_WAIT_MS, multiplier=2
         )
-        self._slots_told_ms = 0.0
-        self._heartbeat_at_ms: float | None = None
+        self._read_to_end: Manifest | None = None
         self._cancelling = False
         self._claiming = False
+
+    def _watch_of(self, execution: ExecutionGraph) -> SlotWatch:
+        """No I/O is worth waiting for once its checkpoint has expired, or its deployment has timed out."""
+        config = self.config
+        io_timeout_ms = max(config.deploy_timeout_ms, execution.graph.checkpoints.timeout_ms)
+        return SlotWatch(config.heartbeat_timeout_ms, config.slow_step_ms, config.step_timeout_ms, io_timeout_ms)
+
+    @property
+    def refusal(self) -> str:
+        """Why the last slot was refused, while slots are missing."""
+        return self._keeper.refusal
 
     @property
     def newest(self) -> ManifestRef | None:
@@ -194,8 +219,8 @@ class JobMaster:
             return actions
         if self._cancelling and not self._publisher.busy:
             return self._stop(Outcome.CANCELLED, "cancelled")
-        if self._heartbeat_at_ms is None or now_ms >= self._heartbeat_at_ms:
-            actions += self._beat(now_ms)
+        if self._keeper.beat_at_ms is None or now_ms >= self._keeper.beat_at_ms:
+            actions += self._keeper.beat(now_ms)
         actions += self._publisher.on_tick(now_ms)
         match self.phase:
             case Phase.FENCING:
@@ -204,9 +229,10 @@ class JobMaster:
             case Phase.WAITING:
                 actions += self._deploy_if_ready(now_ms)
             case Phase.DEPLOYING:
+                assert self._current is not None
                 if now_ms - self._since_ms > self.config.deploy_timeout_ms:
-                    actions += self._deploy_timed_out(now_ms)
-                elif self._current is not None:
+                    actions += self._deploy_timed_out(self._current, now_ms)
+                else:
                     actions += self._cause_if_due(self._current, now_ms)
             case Phase.RUNNING:
                 assert self._current is not None
@@ -220,7 +246,7 @@ class JobMaster:
 
     def wakeup_ms(self) -> float:
         """Returns the time by which `on_tick` has to be called again."""
-        times: list[float | None] = [self._heartbeat_at_ms or 0.0, self._publisher.wakeup_ms]
+        times: list[float | None] = [self._keeper.beat_at_ms or 0.0, self._publisher.wakeup_ms]
         if self._current is not None and self._current.broken is not None:
             times.append(self._current.broken.decided_at_ms)
         if self.phase is Phase.RUNNING and self._current is not None:
@@ -235,7 +261,7 @@ class JobMaster:
         if isinstance(message, Register):
             return self._register(message, now_ms)
         if isinstance(message, NotBuilt):
-            return self._not_built(message)
+            return self._not_built(session, message, now_ms)
         slot = self.slots.get(session)
         if slot is None:
             return []  # this slot was given up; its replacement has another session
@@ -243,15 +269,12 @@ class JobMaster:
         if isinstance(message, Heartbeat):
             self.totals.update(message.totals)
             self.rates.add(message.totals, now_ms)
-            slow = self._watch.on_step(slot, message.step)
-            return [Note(slow)] if slow is not None else []
+            return self._keeper.on_heartbeat(slot, message)
         if isinstance(message, Left):
             self.slots.left(slot, message.attempt)
             return self._deploy_if_ready(now_ms) if self.phase is Phase.WAITING else []
         if isinstance(message, OverBudget):
-            used, budget = message.used_bytes / 1e6, message.budget_bytes / 1e6
-            detail = f"slot process {slot.pid} held {used:.0f} MB and may hold {budget:.0f}: raise --slot-memory"
-            return self._lose(slot, AttemptFailure.SLOT_MEMORY, detail, now_ms)
+            return self._keeper.on_over_budget(slot, message, now_ms)
         if message.attempt != self.attempt or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
             return []  # its attempt is over; its late files lie under a path of their own, and a sweep deletes them
         current = self._current
@@ -276,10 +299,7 @@ class JobMaster:
                 return self._task_failed(message, now_ms)
 
     def on_slot_gone(self, session: str, why: str, now_ms: float) -> list[Action]:
-        slot = self.slots.get(session)
-        if slot is None or self.phase is Phase.STOPPED:
-            return []
-        return self._lose(slot, AttemptFailure.SLOT_LOST, f"slot process {slot.pid}: {why}", now_ms)
+        return [] if self.phase is Phase.STOPPED else self._keeper.on_gone(session, why, now_ms)
 
     def trigger_checkpoint(self, now_ms: float) -> tuple[int | None, list[Action]]:
         """Triggers a checkpoint by hand. Returns its number, or None if the job is not running."""
@@ -296,71 +316,31 @@ class JobMaster:
     # ------------------------------------------------------------------ slots
 
     def _register(self, message: Register, now_ms: float) -> list[Action]:
-        if message.nonce != self._nonce:
-            reason = (
-                f"the slot in process {message.pid} does not see this job's store; every executor needs the same "
-                "store, at the same address"
-            )
-            return [Send(message.session, Shutdown(reason)), *self._stop(Outcome.FAILED, reason)]
-        if message.plan != self.execution.graph.fingerprint:
-            reason = (
-                f"the slot in process {message.pid} runs other code than the JobMaster (plan {message.plan}, not "
-                f"{self.execution.graph.fingerprint}): ship the same version of the job to every executor"
-            )
-            return [Send(message.session, Shutdown(reason)), *self._stop(Outcome.FAILED, reason)]
-        slot = SlotInfo(message.session, message.address, message.pid, message.task_attempt, now_ms, message.partition)
-        self.slots.add(slot)
-        actions: list[Action] = [
-            Send(message.session, Welcome(self.attempt.generation)),
-            Note(events.SlotRegistered(message.pid, len(self.slots))),
-        ]
+        actions = self._keeper.register(message, self.attempt.generation, now_ms)
+        if (unfit := self._keeper.hopeless) is not None:
+            return actions + self._stop(Outcome.FAILED, unfit.why, unfit.raised)
         return actions + (self._deploy_if_ready(now_ms) if self.phase is Phase.WAITING else [])
 
-    def _beat(self, now_ms: float) -> list[Action]:
-        """Renews the slots' leases, and kills those that are silent or hang.
+    def _not_built(self, session: str, message: NotBuilt, now_ms: float) -> list[Action]:
+        actions = self._keeper.not_built(session, message, now_ms)
+        unfit = self._keeper.hopeless
+        return actions if unfit is None else actions + self._stop(Outcome.FAILED, unfit.why, unfit.raised)
 
-        Runs once per heartbeat: ticks come with every message, and scanning all slots on each would be costly.
-        """
-        late_ms = 0.0 if self._heartbeat_at_ms is None else now_ms - self._heartbeat_at_ms
-        if late_ms > self.config.heartbeat_ms:
-            self.slots.forgive(late_ms)
-        self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
-        actions: list[Action] = [Send(slot.session, MasterHeartbeat()) for slot in self.slots.all]
-        for doomed in self._watch.doomed(self.slots, now_ms):
-            actions += self._kill(doomed.slot, doomed.failure, doomed.detail, now_ms, doomed.at)
-        return actions
-
-    def _kill(
-        self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
+    def _slot_lost(
+        self, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt, fault: Fault
     ) -> list[Action]:
-        why = f"{failure.text}: {detail}"
-        killed: list[Action] = [KillSlot(slot, why, silent=failure is AttemptFailure.SLOT_SILENT)]
-        lost = self._lose(slot, failure, detail, now_ms, at)
-        return killed + (lost or [Note(events.SlotKilled(slot.pid, why))])
-
-    def _not_built(self, message: NotBuilt) -> list[Action]:
-        """Ends the job if its code does not build in a slot: every replacement would find the same."""
-        where = f"the job can't be built in the slot of process {message.pid}: {message.error}"
-        fault = Fault.JOB if message.raised is not None else Fault.OUTSIDE
-        if remedy(Where.JOBMASTER, fault) is not Remedy.END:
-            return [Note(events.TaskFailed("", where, ""))]  # Spark starts another task
-        reason = f"{where}. Ship the job with everything that it imports to every executor"
-        return self._stop(Outcome.FAILED, reason, message.raised)
-
-    def _lose(
-        self, slot: SlotInfo, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
-    ) -> list[Action]:
-        self.slots.remove(slot.session)
-        if slot.index is None or self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
+        if self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
             return []
-        return self._end_attempt(failure, detail, now_ms, at or FailedAt(slot=slot.index))
+        return self._end_attempt(failure, detail, now_ms, at, fault)
 
-    def _deploy_timed_out(self, now_ms: float) -> list[Action]:
-        """Ends the attempt. Slots that did not answer and still do not leave it are killed by the watch."""
-        undeployed = self._current.undeployed if self._current is not None else set()
-        waits = [str(slot.index) for slot in self.slots.assigned if slot.session in undeployed]
-        detail = f"slots {', '.join(waits)} did not answer in {self.config.deploy_timeout_ms / 1000:.0f} s"
-        return self._end_attempt(AttemptFailure.DEPLOY_TIMEOUT, detail, now_ms)
+    def _deploy_timed_out(self, current: Attempt, now_ms: float) -> list[Action]:
+        """Ends the attempt, and the slots that did not answer: their I/O may hang, which a new process does not."""
+        late = [slot for slot in self.slots.assigned if slot.session in current.undeployed]
+        waits = ", ".join(str(slot.index) for slot in late)
+        detail = f"slots {waits} did not answer in {self.config.deploy_timeout_ms / 1000:.0f} s"
+        failure = AttemptFailure.DEPLOY_TIMEOUT
+        killed = self._keeper.give_up(late, f"{failure.text}: {detail}", now_ms)
+        return killed + self._end_attempt(failure, detail, now_ms)
 
     # ------------------------------------------------------------------ start
 
@@ -375,7 +355,7 @@ class JobMaster:
                 return self._stop(Outcome.FAILED, str(error))
             if not isinstance(error, StoreError):
                 raise error  # another JobMaster may do better
-            delay_ms, self._claim_retries = self._claim_retries.on_failure(now_ms, self._jitter())
+            delay_ms, self._claim_retries = self._claim_retries.on_failure(now_ms, self._jitter(), fault_of(error))
             self._claim_at_ms = now_ms + (delay_ms or 0.0)
             return [Note(events.ClaimFailed(str(error)))]
         if claimed is None:
@@ -404,9 +384,11 @@ class JobMaster:
         if isinstance(error, IncompatibleJob | TargetTaken):
             return self._stop(Outcome.FAILED, str(error))
         if error is not None:
-            return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms)
-        dropped = differences(self.execution.graph, manifest) if manifest is not None else []
+            return self._commit_failed(error, now_ms)
+        self._restarts.on_committed()
+        dropped = self._publisher.dropped
         self._publisher.go_on_from(manifest)
+        self._read_to_end = manifest if manifest is not None and manifest.final else None
         self.phase = Phase.WAITING
         self._since_ms = now_ms
         return [*(Note(events.StateDropped(one.uid, one.what)) for one in dropped), *self._deploy_if_ready(now_ms)]
@@ -422,7 +404,7 @@ class JobMaster:
 
     def _deploy_if_ready(self, now_ms: float) -> list[Action]:
         if not self.slots.enough:
-            return self._note_missing_slots(now_ms)
+            return self._keeper.note_missing(self._since_ms, now_ms)
         self.phase = Phase.DEPLOYING
         self._since_ms = now_ms
         self.totals = {}
@@ -442,14 +424,6 @@ class JobMaster:
                 for index, slot in enumerate(assigned)
             ),
         ]
-
-    def _note_missing_slots(self, now_ms: float) -> list[Action]:
-        """Too few slots come from outside, so the job waits for them, and says so from time to time."""
-        since_ms = max(self._since_ms, self._slots_told_ms)
-        if now_ms - since_ms <= self.config.slots_timeout_ms:
-            return []
-        self._slots_told_ms = now_ms
-        return [Note(events.SlotsMissing(self.slots.free_count, self.slots.needed, now_ms - self._since_ms))]
 
     def waited_ms(self, now_ms: float) -> float | None:
         """Returns how long the job has been waiting for slots; None if it is not."""
@@ -482,7 +456,10 @@ class JobMaster:
         return self._failed_in_task(broken.report, now_ms)
 
     def _failed_in_task(self, message: TaskFailed, now_ms: float) -> list[Action]:
-        failure = AttemptFailure.USER_CODE if message.fault is Fault.JOB else AttemptFailure.RUNTIME
+        failure = AttemptFailure.RUNTIME
+        if message.fault is Fault.JOB:  # with a line it is a function, without one a file, a column or a state
+            by_function = message.raised is None or message.raised.line
+            failure = AttemptFailure.USER_CODE if by_function else AttemptFailure.UNFIT
         where = f"{message.subtask}: " if message.subtask else ""
         noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail, message.raised))]
         if message.fault is Fault.JOB and message.raised is not None:
@@ -491,17 +468,34 @@ class JobMaster:
                 reason = f"{message.error} (the same error {times} times without a checkpoint in between)"
                 return noted + self._stop(Outcome.FAILED, reason, message.raised)
         at = FailedAt(message.uid, message.subtask, raised=message.raised)
-        return noted + self._end_attempt(failure, where + message.error, now_ms, at)
+        return noted + self._end_attempt(failure, where + message.error, now_ms, at, message.fault)
+
+    def _commit_failed(self, error: BaseException, now_ms: float) -> list[Action]:
+        """A committer raised, after the epoch was published or while it is committed again."""
+        fault, raised = fault_of(error), raised_by(error)
+        uid = error.uid if isinstance(error, UserFunctionError) else ""
+        if fault is Fault.JOB and raised is not None:
+            times = self._restarts.on_commit_error(uid, raised)
+            if times is not None:
+                reason = f"{error} (the same error {times} times without a committed epoch in between)"
+                return self._stop(Outcome.FAILED, reason, raised)
+        at = FailedAt(uid, raised=raised)
+        return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms, at, fault)
 
     def _end_attempt(
-        self, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt | None = None
+        self,
+        failure: AttemptFailure,
+        detail: str,
+        now_ms: float,
+        at: FailedAt | None = None,
+        fault: Fault = Fault.OUTSIDE,
     ) -> list[Action]:
         """Rolls all slots back. The job is restored when no publication is open, unless it gives up."""
         actions: list[Action] = list(self._broadcast(Rollback(self.attempt)))
         actions += self._abort_checkpoints(failure.text, now_ms)
         self._current = None
         self.slots.release(self.attempt, now_ms)
-        delay_ms = self._restarts.on_failure(now_ms, self._jitter())
+        delay_ms = self._restarts.on_failure(now_ms, self._jitter(), fault)
         failed = self._failed(failure, detail, at or FailedAt())
         self.stats.last_failure = failed
         self.stats.running_since_ms = None
@@ -534,8 +528,11 @@ class JobMaster:
 
     def _stop(self, outcome: Outcome, reason: str, raised: Raised | None = None) -> list[Action]:
         self.phase = Phase.STOPPED
-        shutdowns: list[Action] = [Send(slot.session, Shutdown(reason)) for slot in self.slots.all]
-        return [*shutdowns, Note(events.Stopped(outcome.value, reason, raised)), Stop(outcome, reason, raised)]
+        return [
+            *self._keeper.shut_down(reason),
+            Note(events.Stopped(outcome.value, reason, raised)),
+            Stop(outcome, reason, raised),
+        ]
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -572,11 +569,11 @@ class JobMaster:
                     return self._publish_next(now_ms)
                 failed = coordinator.on_not_published(completed.checkpoint, failure, detail)
                 return self._carry_out(failed, now_ms) + self._publish_next(now_ms)
-            case CommitFailed(completed, detail):
+            case CommitFailed(completed, error):
                 if (coordinator := self._coordinator_of(completed)) is not None:
                     coordinator.on_publication_over(completed.checkpoint, now_ms)
                 if self.phase in (Phase.DEPLOYING, Phase.RUNNING):
-                    return self._end_attempt(AttemptFailure.COMMIT_FAILED, detail, now_ms)
+                    return self._commit_failed(error, now_ms)
                 return []  # the job is restarting already: the restore commits this epoch again
             case Committed(completed, manifest):
                 return self._committed(completed, manifest, now_ms)
@@ -585,6 +582,7 @@ class JobMaster:
 
     def _committed(self, completed: CompletedCheckpoint, manifest: Manifest, now_ms: float) -> list[Action]:
         """Ends the checkpoint: tells the slots, and deletes old snapshots. A final checkpoint ends the job."""
+        self._restarts.on_committed()
         self.stats.checkpoints_completed += 1
         took_ms = now_ms - completed.triggered_ms
         figures = checkpoint_figures(completed, manifest, self.execution.subtasks, took_ms, self._wall_ms())
@@ -595,9 +593,17 @@ class JobMaster:
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
         actions.append(self._publisher.sweep(self.attempt.generation))
         if manifest.final and coordinator is not None:
-            reason = f"all records are processed and committed in epoch {manifest.epoch}"
-            return actions + self._stop(Outcome.FINISHED, reason)
+            return actions + self._stop(Outcome.FINISHED, self._finished(manifest))
         return actions + self._publish_next(now_ms)
+
+    def _finished(self, manifest: Manifest) -> str:
+        ended = self._read_to_end
+        if ended is not None and ledger.all_read(ended.ledger) == ledger.all_read(manifest.ledger):
+            return (
+                f"nothing new: its sources were read to their ends in epoch {ended.epoch}; to read files that come "
+                "later give the source watch=…, to read all again start it under another --name"
+            )
+        return f"all records are processed and committed in epoch {manifest.epoch}"
 
     def _coordinator_of(self, completed: CompletedCheckpoint) -> CheckpointCoordinator | None:
         """Returns the coordinator that triggered this checkpoint, or None if its attempt is over."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from engine.connectors.table import TableSink
+from engine.core.connectors import calling
 from engine.core.errors import Fenced, StoreError
-from engine.core.sinks import Committer
-from engine.graph.compatibility import check, gone_tables, new_sinks
-from engine.graph.description import describe
+from engine.core.sinks import Committer, Found
+from engine.graph.compatibility import Difference, check, gone_sinks, new_sinks
+from engine.graph.description import describe, table_committer
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, Note, RunOffLoop
@@ -64,7 +64,7 @@ class CommitFailed:
     """The epoch is published, but a sink could not commit it. Restoring commits it again."""
 
     completed: CompletedCheckpoint
-    detail: str
+    error: BaseException
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,9 @@ class Publisher:
         self._allow_non_restored_state = allow_non_restored_state
         self._off_loop = off_loop
         self._tell = tell
+        self.dropped: list[Difference] = []
+        """What the user has allowed to be dropped, as of the last restore."""
+        self._targets: dict[str, Found] = {}  # by uid: what is in the targets of sinks
         self._record: LogRecord | None = None  # the newest record of the log: the next one is created after it
         self._description = describe(graph, JobDescription(), 1)  # the job now, with the first epoch of each sink
         self._restored: Manifest | None = None  # the manifest that this attempt goes on from
@@ -181,33 +184,53 @@ class Publisher:
 
         def work() -> Manifest | None:
             manifest = self._epoch_log.read_manifest(newest) if newest else None
-            if manifest is not None:
-                check(self._graph, manifest, self._allow_non_restored_state)
+            next_epoch = newest.epoch + 1 if newest else 1
             gone = self._gone(manifest)
-            for committer in (*gone.values(), *self._committers.values()):
-                committer.claim(job_id)
+            targets = self._look({**gone, **self._committers}, job_id, next_epoch - 1)
+            if manifest is not None:
+                self.dropped = check(self._graph, manifest, targets, self._allow_non_restored_state)
+            gone = {uid: committer for uid, committer in gone.items() if targets[uid].claimed}
+            for uid, committer in (*gone.items(), *self._committers.items()):
+                with calling(uid, None, committer, "claim()"):
+                    committer.claim(job_id, next_epoch)
             permit = CommitPermit.issue(newest) if newest else None
             if permit is not None and manifest is not None:
                 commit_epoch({**self._known(manifest), **gone}, permit, manifest)
             for uid, committer in self._committers.items():
-                if uid in new_sinks(self._graph, manifest):
-                    committer.begin(newest.epoch + 1 if newest else 1)
-            for committer in (*gone.values(), *self._committers.values()):
-                committer.abort_unknown(permit, attempt)
+                with calling(uid, None, committer, "begin()"):
+                    committer.begin(next_epoch)
+            for uid, committer in (*gone.items(), *self._committers.items()):
+                with calling(uid, None, committer, "abort_unknown()"):
+                    committer.abort_unknown(permit, attempt)
             return manifest
 
         return self._off_loop("restore", work, done)
 
+    def _look(self, committers: Mapping[str, Committer], job_id: str, epoch: int) -> dict[str, Found]:
+        """Returns what is in the targets. Later restores need not look again: only this JobMaster writes there now."""
+        looked: dict[str, Found] = {}
+        for uid, committer in committers.items():
+            with calling(uid, None, committer, "look()"):
+                looked[uid] = self._targets.get(uid) or committer.look(job_id, epoch)
+        self._targets = {**looked, **dict.fromkeys(self._committers, Found())}
+        return looked
+
     def _known(self, manifest: Manifest) -> dict[str, Committer]:
-        """Returns the committers of the sinks that took part in this epoch. A rewind hides the output of all."""
-        new = new_sinks(self._graph, manifest) if manifest.rewound_to is None else []
+        """Returns the committers of the sinks that took part in this epoch.
+
+        A rewind also hides what a table holds whose sink comes back now. A sink that can't rewind has come since.
+        """
+        new = new_sinks(self._graph, manifest)
+        if manifest.rewound_to is not None:
+            new = [uid for uid, sink in self._graph.sinks if uid in new and not sink.can_rewind]
         return {uid: committer for uid, committer in self._committers.items() if uid not in new}
 
     def _gone(self, manifest: Manifest | None) -> dict[str, Committer]:
         """Returns committers for tables whose sinks the job no longer has: what was published is never forgotten."""
         store, paths = self._epoch_log.store, self._epoch_log.paths
-        gone = gone_tables(self._graph, manifest) if manifest is not None else []
-        return {sink.uid: TableSink(sink.table).committer(store, paths) for sink in gone}
+        gone = gone_sinks(self._graph, manifest) if manifest is not None else []
+        committers = {sink.uid: table_committer(sink, store, paths) for sink in gone}
+        return {uid: committer for uid, committer in committers.items() if committer is not None}
 
     def go_on_from(self, restored: Manifest | None) -> None:
         """Makes this manifest's totals the base of the next attempt's ledger."""
@@ -322,7 +345,7 @@ class Publisher:
         publication = self._open
         self._publication = None
         if error is not None:
-            return self._tell(CommitFailed(publication.completed, str(error)), now_ms)
+            return self._tell(CommitFailed(publication.completed, error), now_ms)
         return self._tell(Committed(publication.completed, publication.manifest), now_ms)
 
     @property

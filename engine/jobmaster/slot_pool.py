@@ -27,6 +27,7 @@ class SlotInfo:
     index: int | None = None
     leaving: Leaving | None = None
     step: LongStep | None = None
+    io: LongStep | None = None
     slow_reported: bool = False
 
 
@@ -92,9 +93,12 @@ class SlotPool:
             slot.leaving = None
             self._leaving.discard(slot.session)
 
-    def forgive(self, asleep_ms: float) -> None:
-        """Does not count the time in which the JobMaster itself was asleep and heard nobody."""
+    def forgive(self, asleep_ms: float, now_ms: float) -> None:
+        """Does not count the time in which the JobMaster itself was asleep and heard nobody.
+
+        A slot may have been heard since it woke, so nothing is moved beyond now.
+        """
         for slot in self._slots.values():
-            slot.heard_ms += asleep_ms
+            slot.heard_ms = min(slot.heard_ms + asleep_ms, now_ms)
             if slot.leaving is not None:
-                slot.leaving = replace(slot.leaving, since_ms=slot.leaving.since_ms + asleep_ms)
+                slot.leaving = replace(slot.leaving, since_ms=min(slot.leaving.since_ms + asleep_ms, now_ms))

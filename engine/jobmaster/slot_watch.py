@@ -1,4 +1,4 @@
-"""`SlotWatch` decides which slots have to be killed: silent ones, and those whose task thread hangs."""
+"""`SlotWatch` decides which slots have to be killed: silent ones, and those whose task thread or I/O hangs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,18 @@ class SlotWatch:
     """A step is one call on a slot's task thread: a record of a Python function, a batch, opening an operator.
 
     A step over `slow_step_ms` is reported once. A slot is killed if it is silent for `heartbeat_timeout_ms`, if a step
-    takes over `step_timeout_ms`, or if it does not leave an attempt that is over within `slow_step_ms`.
+    takes over `step_timeout_ms`, if it does not leave an attempt that is over within `slow_step_ms`, or if one piece of
+    its I/O (a read, an upload, a restore) takes over `io_timeout_ms`: such a slot goes on beating and stepping, while
+    its I/O threads fill up.
     """
 
     heartbeat_timeout_ms: float
     slow_step_ms: float
     step_timeout_ms: float
+    io_timeout_ms: float
+
+    def silent(self, slot: SlotInfo, now_ms: float) -> bool:
+        return slot.heard_ms < now_ms - self.heartbeat_timeout_ms
 
     def on_step(self, slot: SlotInfo, step: LongStep | None) -> events.SlowStep | None:
         """Notes what a heartbeat says of the task thread. Returns an event once a step takes long."""
@@ -49,7 +55,7 @@ class SlotWatch:
     def _why(self, slot: SlotInfo, now_ms: float) -> Doomed | None:
         step = slot.step
         at = FailedAt(step.uid if step else "", None, slot.index)
-        if slot.heard_ms < now_ms - self.heartbeat_timeout_ms:
+        if self.silent(slot, now_ms):
             return Doomed(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", FailedAt(slot=slot.index))
         if slot.leaving is not None and now_ms - slot.leaving.since_ms > self.slow_step_ms:
             over = f"attempt {slot.leaving.attempt}, which is over"
@@ -58,6 +64,10 @@ class SlotWatch:
         if step is not None and step.for_ms > self.step_timeout_ms:
             detail = f"slot process {slot.pid} was in one step for {step.for_ms / 1000:.0f} s{_where(step)}"
             return Doomed(slot, AttemptFailure.SLOT_HUNG, detail, at)
+        if slot.io is not None and slot.io.for_ms > self.io_timeout_ms:
+            detail = f"slot process {slot.pid} was in one piece of I/O for {slot.io.for_ms / 1000:.0f} s"
+            at = FailedAt(slot.io.uid, None, slot.index)
+            return Doomed(slot, AttemptFailure.IO_HUNG, detail + _where(slot.io), at)
         return None
 
 

@@ -137,6 +137,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     slots_needed: int
     waiting_ms: int | None
     """How long the job has been waiting for slots; None if it is not."""
+    refusal: str = ""
+    """Why the last slot was refused, while slots are missing."""
     guarantee: str
     started_at_ms: int | None
     uptime_ms: int | None
@@ -149,6 +151,10 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     committed_rows: dict[str, int]
     read_rows: dict[str, int]
     malformed_rows: dict[str, int]
+    late_rows: dict[str, int]
+    """Records that windows dropped because they came after their window had fired, up to the newest epoch."""
+    untimed_rows: dict[str, int]
+    """Records without an event time, which are in no window."""
     slots: list[SlotStatus]
     spark_ui: str | None
     vertices: list[VertexStatus]
@@ -175,6 +181,7 @@ def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wal
         parallelism=max(vertex.parallelism for vertex in graph.vertices),
         slots_needed=master.execution.slots,
         waiting_ms=None if waited_ms is None else int(waited_ms),
+        refusal=master.refusal,
         guarantee=guarantee(graph),
         started_at_ms=past.started_at_ms,
         uptime_ms=wall_ms - since_ms if since_ms is not None else None,
@@ -191,6 +198,8 @@ def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wal
         committed_rows={uid: totals.get(ledger.sink_rows(uid), 0) for uid, _ in graph.sinks},
         read_rows={uid: totals.get(ledger.source_rows(uid), 0) for uid in sources},
         malformed_rows={uid: totals.get(ledger.malformed_rows(uid), 0) for uid in sources},
+        late_rows=ledger.by_uid(ledger.late_rows, totals),
+        untimed_rows=ledger.by_uid(ledger.untimed_rows, totals),
         slots=[
             SlotStatus(s.index, s.pid, s.address, s.task_attempt, s.step if s.slow_reported else None)
             for s in master.slots.all

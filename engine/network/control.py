@@ -121,7 +121,7 @@ class ControlServer(flight.FlightServerBase):
             raise flight.FlightServerError(f"refused: session {stream.session} has a control stream already")
         out = threading.Thread(target=_write, args=(queue, writer), name=f"to {stream.session}", daemon=True)
         out.start()
-        why = "the slot closed its control stream"
+        why = "its process ended (killed, or crashed)"
         try:
             while True:
                 self._on_message(stream.session, decode_slot_message(reader.read_chunk().app_metadata.to_pybytes()))

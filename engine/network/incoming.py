@@ -10,32 +10,36 @@ import pyarrow as pa
 from pyarrow import flight
 
 from engine.core.ports import Frame
-from engine.network.outgoing import BROKEN, first_line
+from engine.network.outgoing import BROKEN, Once, first_line
 from engine.network.wire import SIGN_OF_LIFE, read_frame
+from engine.protocol.channel_watch import PeerWatch
 
 
 class Incoming:
-    """`on_broken` is called until `cancel`, at least once if the channel ends."""
+    """`on_broken` is called once, if the channel ends before `cancel`, or if its sender is silent for `patience_ms`."""
 
-    def __init__(self, name: str, on_frame: Callable[[Frame], None], on_broken: Callable[[str], None]) -> None:
-        self.quiet_ticks = 0
+    def __init__(
+        self, name: str, on_frame: Callable[[Frame], None], on_broken: Callable[[str], None], patience_ms: float
+    ) -> None:
+        self.watch = PeerWatch("sender", patience_ms)
         self.connected = False
         self._name = name
         self._on_frame = on_frame
-        self._on_broken = on_broken
-        self._granted = 0
+        self._broken = Once(on_broken)
+        self.granted = 0
         self._grants: SimpleQueue[int | None] = SimpleQueue()
         self._cancelled = False
 
     def grant(self, granted_total: int) -> None:
-        """Sends a grant, or keeps it until the sender connects."""
-        self._granted = granted_total
-        self._grants.put(granted_total)
+        """Sends a grant, or keeps it until the sender connects. A total that is not higher says nothing."""
+        if granted_total > self.granted:
+            self.granted = granted_total
+            self._grants.put(granted_total)
 
     def show_life(self) -> None:
         """Sends the last grant again. Grants are running totals, so that changes nothing."""
         if self.connected and self._grants.empty():
-            self._grants.put(self._granted)
+            self._grants.put(self.granted)
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -43,7 +47,7 @@ class Incoming:
 
     def broken(self, why: str) -> None:
         if not self._cancelled:
-            self._on_broken(why)
+            self._broken(why)
 
     def serve(self, reader: flight.MetadataRecordBatchReader, writer: flight.MetadataRecordBatchWriter) -> None:
         """Receives frames until the channel is closed."""
@@ -54,7 +58,7 @@ class Incoming:
                 frame = read_frame(reader.read_chunk())
                 if self._cancelled:
                     return
-                self.quiet_ticks = 0
+                self.watch.heard()
                 if frame.sequence != SIGN_OF_LIFE.sequence:
                     self._on_frame(frame)
         except StopIteration:

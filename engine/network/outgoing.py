@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyarrow import flight
 
 from engine.core.ports import Frame
 from engine.network.wire import SIGN_OF_LIFE, write_frame
+from engine.protocol.channel_watch import PeerWatch
 
 BROKEN = (flight.FlightError, pa.ArrowException, OSError)
 
@@ -21,7 +23,10 @@ Streams = tuple[flight.FlightStreamWriter, flight.FlightStreamReader]
 
 
 class Outgoing:
-    """`connect` opens the stream. `on_broken` is called until `cancel`, at least once if the channel ends."""
+    """`connect` opens the stream.
+
+    `on_broken` is called once, if the channel ends before `cancel`, or if its receiver is silent for `patience_ms`.
+    """
 
     def __init__(
         self,
@@ -30,14 +35,15 @@ class Outgoing:
         schema: pa.Schema,
         on_grant: Callable[[int], None],
         on_broken: Callable[[str], None],
+        patience_ms: float,
     ) -> None:
-        self.quiet_ticks = 0
+        self.watch = PeerWatch("receiver", patience_ms)
         self._queue: SimpleQueue[Frame | None] = SimpleQueue()
         self._name = name
         self._connect = connect
         self._schema = schema
         self._on_grant = on_grant
-        self._on_broken = on_broken
+        self._broken = Once(on_broken)
         self._granted = 0
         self._cancelled = False
         self._reader: flight.FlightStreamReader | None = None
@@ -61,9 +67,10 @@ class Outgoing:
 
     def broken(self, why: str) -> None:
         if not self._cancelled:
-            self._on_broken(why)
+            self._broken(why)
 
     def _write(self) -> None:
+        writer = None
         try:
             writer, reader = self._connect()
             with self._lock:
@@ -78,12 +85,16 @@ class Outgoing:
                 write_frame(writer, frame)
         except BROKEN as error:
             self.broken(first_line(error))
+        finally:
+            with suppress(*BROKEN):  # Arrow would print the error if it had to close the stream itself
+                if writer is not None:
+                    writer.close()
 
     def _read(self, reader: flight.FlightStreamReader) -> None:
         try:
             while True:
                 total = int.from_bytes(reader.read_chunk().app_metadata.to_pybytes(), "little")
-                self.quiet_ticks = 0
+                self.watch.heard()
                 if total > self._granted:  # a repeated total is a sign of life
                     self._granted = total
                     self._on_grant(total)
@@ -91,6 +102,18 @@ class Outgoing:
             self.broken("its receiver closed it")
         except BROKEN as error:
             self.broken(first_line(error))
+
+
+class Once:
+    """Passes on the first report that a channel is broken. Two threads may report at the same time."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._first = threading.Lock()
+
+    def __call__(self, why: str) -> None:
+        if self._first.acquire(blocking=False):
+            self._report(why)
 
 
 def first_line(error: BaseException) -> str:

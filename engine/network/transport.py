@@ -24,16 +24,25 @@ from engine.network.incoming import Incoming
 from engine.network.outgoing import Outgoing, Streams
 from engine.network.places import address, location
 from engine.network.wire import ChannelStream, descriptor, parse_descriptor
+from engine.protocol.channel_watch import look_period_ms
 from engine.protocol.ids import AttemptId, ChannelId
 
 OnFrame = Callable[[AttemptId, ChannelId, Frame], None]
 OnGrant = Callable[[AttemptId, ChannelId, int], None]
 OnBroken = Callable[[AttemptId, ChannelId, str], None]
 
-TICKS = 10
-"""The watch looks at the channels so many times per `silence_s`, and at least once a second."""
 
-_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+def _own_connection(patience_ms: float) -> list[tuple[str, int]]:
+    """Returns the options of a connection that is not shared with other clients, and ends if nobody answers at all.
+
+    Cancelling a stream does not free a thread that is writing to a dead connection; the end of the connection does.
+    """
+    return [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.keepalive_time_ms", int(patience_ms)),
+        ("grpc.keepalive_timeout_ms", int(patience_ms)),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
 
 
 class FlightTransport:
@@ -58,7 +67,7 @@ class FlightTransport:
         self._on_frame = on_frame
         self._on_grant = on_grant
         self._on_broken = on_broken
-        self._silence_s = silence_s
+        self._patience_ms = silence_s * 1000
         self._left = AttemptId(0, 0)
         self._outgoing: dict[tuple[AttemptId, ChannelId], Outgoing] = {}
         self._incoming: dict[tuple[AttemptId, ChannelId], Incoming] = {}
@@ -76,7 +85,7 @@ class FlightTransport:
         if attempt <= self._left:
             return
         if address == self.address:
-            self._local.add((attempt, channel))
+            self._open_local(attempt, channel)
             return
         outgoing = Outgoing(
             str(channel),
@@ -84,9 +93,17 @@ class FlightTransport:
             schema,
             partial(self._on_grant, attempt, channel),
             partial(self._on_broken, attempt, channel),
+            self._patience_ms,
         )
         with self._lock:
             self._outgoing[attempt, channel] = outgoing
+
+    def _open_local(self, attempt: AttemptId, channel: ChannelId) -> None:
+        self._local.add((attempt, channel))
+        with self._lock:
+            early = self._incoming.pop((attempt, channel), None)
+        if early is not None:  # the gate granted before the channel was opened
+            self._on_grant(attempt, channel, early.granted)
 
     def send(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:
         if (attempt, channel) in self._local:
@@ -118,7 +135,7 @@ class FlightTransport:
         with self._lock:
             client = self._clients.get((attempt, address))
             if client is None:
-                client = flight.FlightClient(address, generic_options=_OWN_CONNECTION)
+                client = flight.FlightClient(address, generic_options=_own_connection(self._patience_ms))
                 if attempt > self._left:
                     self._clients[attempt, address] = client
         streams: Streams = client.do_exchange(descriptor(ChannelStream(self._job, attempt, channel)), self._options)
@@ -135,6 +152,7 @@ class FlightTransport:
                     str(channel),
                     partial(self._on_frame, attempt, channel),
                     partial(self._on_broken, attempt, channel),
+                    self._patience_ms,
                 )
             return found
 
@@ -150,23 +168,17 @@ class FlightTransport:
             return incoming
 
     def _watch(self) -> None:
-        """Shows life on every channel, and reports those whose peer does not.
-
-        It counts its own rounds instead of time: a process that was stopped has not listened either.
-        """
-        period_s = min(1.0, self._silence_s / TICKS)
+        """Shows life on every channel, and reports those whose peer does not."""
         while True:
-            time.sleep(period_s)
+            time.sleep(look_period_ms(self._patience_ms) / 1000)
             with self._lock:
-                outgoing, incoming = list(self._outgoing.values()), list(self._incoming.values())
-            waits: list[tuple[Outgoing | Incoming, str]] = [(end, "receiver") for end in outgoing]
-            waits += [(end, "sender") for end in incoming if end.connected]
-            for end, peer in waits:
+                ends: list[Outgoing | Incoming] = list(self._outgoing.values())
+                ends += [end for end in self._incoming.values() if end.connected]
+            for end in ends:
                 end.show_life()
-                end.quiet_ticks += 1
-                if end.quiet_ticks * period_s > self._silence_s:
-                    end.quiet_ticks = 0
-                    end.broken(f"its {peer} has been silent for {self._silence_s:.1f} s")
+                silent = end.watch.look(time.monotonic() * 1000)
+                if silent is not None:
+                    end.broken(silent)
 
 
 class _ChannelServer(flight.FlightServerBase):

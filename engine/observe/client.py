@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import httpx
 import msgspec
 
 from engine.core.errors import Ending, NotRunning, WeirError
-from engine.host.run_folder import MasterExit, RunFolder
+from engine.host.run_folder import Deaths, MasterExit, RunFolder
 from engine.jobmaster.status import CheckpointStatus, JobStatus
 from engine.observe.history import History
 from engine.observe.timeline import CheckpointDetail, Timeline
@@ -53,22 +54,31 @@ class JobClient:
     def cancel(self, by: str = "cli") -> None:
         """Ends the job. If it is not running, keeps it from being started again, and raises `NotRunning`.
 
-        While its JobMaster is being replaced there is nobody to ask: the supervisor sees that it should stop.
+        While its JobMaster starts there is nobody to ask: the supervisor sees that it should stop.
         """
         self.folder.want_stopped(by)
         try:
             self._call("POST", "/cancel")
+        except Ending:
+            return  # the supervisor was faster
         except NotRunning:
-            if not self.being_replaced():
+            if self.folder.live_supervisor() is None:
                 raise
 
-    def wait_until_running(self, timeout_s: float | None = None) -> MasterExit | None:
-        """Waits until records can flow. If the job ends before that, returns how."""
+    def wait_until_running(
+        self, timeout_s: float | None = None, on_death: Callable[[Deaths], None] = lambda deaths: None
+    ) -> MasterExit | None:
+        """Waits until records can flow. If the job ends before that, returns how. `on_death` gets each death."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        seen = 0
         while deadline is None or time.monotonic() < deadline:
             ended = self.ended()
             if ended is not None:
                 return ended
+            deaths = self.folder.read_deaths()
+            if deaths is not None and deaths.total > seen:
+                seen = deaths.total
+                on_death(deaths)
             try:
                 if self.status().running:
                     return None
@@ -82,8 +92,10 @@ class JobClient:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while deadline is None or time.monotonic() < deadline:
             ended = self.ended()
-            if ended is not None or not (self.alive() or self.being_replaced()):
+            if ended is not None:
                 return ended
+            if not self.alive() and self.folder.live_supervisor() is None:
+                return self.ended()
             time.sleep(0.1)
         raise WeirError(f"job {self.name!r} has not ended after {timeout_s:.0f} s; its log is {self.folder.log_file}")
 
@@ -99,12 +111,10 @@ class JobClient:
     def ended(self) -> MasterExit | None:
         return self.folder.read_exit()
 
-    def being_replaced(self) -> bool:
-        """Says whether the job is between two JobMasters: one died, and its supervisor starts the next."""
-        deaths = self.folder.read_deaths()
-        return (
-            deaths is not None and deaths.in_a_row > 0 and self.ended() is None and self.folder.read_address() is None
-        )
+    def looked_after(self) -> str | None:
+        """Says what the job's supervisor is doing while no JobMaster answers; None: there is none. May take seconds."""
+        sign = self.folder.live_supervisor()
+        return sign.in_words() if sign is not None else None
 
     def _call(self, method: str, path: str) -> httpx.Response:
         address = self.folder.read_address()
@@ -125,13 +135,19 @@ class JobClient:
         ended = self.folder.read_exit()
         if ended is not None:
             return f"job {self.name!r} is not running: it is {ended.outcome} ({ended.reason})"
-        if self.being_replaced() and (deaths := self.folder.read_deaths()) is not None:
-            words = deaths.in_words(time.time_ns() // 1_000_000)
-            return f"job {self.name!r} is not running now: {words}; the log is {self.folder.log_file}"
         known = known_jobs(self.store)
         if self.name not in known:
             return f"there is no job {self.name!r} in the store {self.store}; it has: {', '.join(known) or 'none'}"
-        return f"job {self.name!r} is not running; its last log is {self.folder.log_file}"
+        return f"job {self.name!r} is not running now{self._last_known()}; its log is {self.folder.log_file}"
+
+    def _last_known(self) -> str:
+        """Says what the supervisor showed last, and when. It may be dead: only its next sign tells."""
+        now_ms = time.time_ns() // 1_000_000
+        deaths, sign = self.folder.read_deaths(), self.folder.read_supervisor()
+        died = f": {deaths.in_words(now_ms)}" if deaths is not None and deaths.in_a_row else ""
+        if sign is None:
+            return died
+        return f"{died}; {max(0, now_ms - sign.at_ms) // 1000} s ago its supervisor showed: {sign.in_words()}"
 
 
 def known_jobs(store: str) -> list[str]:

@@ -43,7 +43,10 @@ ROUTES = {
 
 
 class Answering(Protocol):
-    """The JobMaster process as HTTP sees it. `ask` runs one of the other methods on the deciding thread."""
+    """The JobMaster process as HTTP sees it. The other methods run on the deciding thread only.
+
+    `ask` runs one that changes nothing, `decide` runs `trigger` or `cancel`.
+    """
 
     timeline: Timeline
 

@@ -30,7 +30,7 @@ WAITING_LINES = 1000
 MASTER = "master"
 
 
-def slot_name(index: int) -> str:
+def slot_name(index: int | str) -> str:
     return f"slot-{index}"
 
 
@@ -176,6 +176,11 @@ class LogReader:
             self.operators.add(line.uid)
             if self._operator in (None, line.uid):
                 yield line
+
+    def slots(self) -> list[int]:
+        """Returns the slots that have written anything."""
+        names = (path.name.removesuffix(".log") for path in self._folder.glob(f"{slot_name('*')}.log"))
+        return sorted(int(name.rpartition("-")[2]) for name in names)
 
     def _names(self) -> list[str]:
         wanted = "*" if self._slot is None else slot_name(self._slot)

@@ -106,6 +106,14 @@ class _StatusCollector(Collector):
             for uid, rows in rows_by_uid.items():
                 metric.add_metric([status.job, uid], rows)
             yield metric
+        for name, text, rows_by_uid in (
+            ("weir_late_rows", "Rows that each operator dropped, as their window had fired.", status.late_rows),
+            ("weir_untimed_rows", "Rows without an event time, which are in no window.", status.untimed_rows),
+        ):
+            counter = CounterMetricFamily(name, text, labels=["job", "operator"])
+            for uid, rows in rows_by_uid.items():
+                counter.add_metric([status.job, uid], rows)
+            yield counter
 
     def _of_subtasks(self) -> Iterator[Metric]:
         yield self._by_subtask(CounterMetricFamily, "weir_rows_in", "Rows taken in this attempt.", "rows_in")

@@ -13,9 +13,12 @@ import secrets
 import sys
 import threading
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.connectors.table import TableSink
+from engine.core.authors import short_line
 from engine.core.errors import JobFailed, RaisedInSlot, SparkLost, WeirError, raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
@@ -28,7 +31,8 @@ from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import AnyEvent, AttemptFailed
 from engine.observe.client import JobClient
 from engine.process.master_process import MasterProcess
-from engine.process.upgrade import check_upgrade
+from engine.process.sending import check_sendable
+from engine.process.upgrade import check_places, check_upgrade
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.session import is_local, spark_master_of
 from engine.store.directory import DirectoryStore
@@ -37,6 +41,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("weir.master")
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended: its outcome and why, its newest epoch, and the folder of each table by its sink's uid."""
+
+    outcome: Outcome
+    reason: str
+    epoch: int
+    tables: dict[str, str]
 
 
 class AttachedJob:
@@ -52,12 +66,16 @@ class AttachedJob:
         allow_shared_store: bool = False,
     ) -> None:
         self.client = JobClient(str(Path(store).absolute()), graph.name)
-        if self.client.alive():
+        if self.client.alive() or self.client.looked_after() is not None:
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
         check_store(self.client.store, graph.name, allow_shared=allow_shared_store)
         epoch_log = EpochLog(DirectoryStore(self.client.store), JobPaths(graph.name))
         if dropped := check_upgrade(graph, epoch_log, allow_non_restored_state):
             print(dropped)
+        check_sendable(graph)
+        if graph.no_checkpoints:
+            print(f"weir: {graph.no_checkpoints}", file=sys.stderr)
+        check_places(graph)
         raise_descriptor_limit()
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
@@ -72,6 +90,7 @@ class AttachedJob:
             allow_shared_store=allow_shared_store,
         )
         self._launch = launch
+        self._graph = graph
         self._folder = RunFolder(launch.store, launch.name)
         self._folder.prepare(private=not allow_shared_store)
         self._folder.clear()
@@ -112,9 +131,23 @@ class AttachedJob:
             raise
         assert self._end is not None
         if self._end.outcome in (Outcome.FAILED, Outcome.FENCED):
-            failed = JobFailed(f"job {self.client.name!r} {self._end.outcome}: {self._end.reason}")
-            raise failed from (RaisedInSlot(self._end.raised) if self._end.raised is not None else None)
+            raised = self._end.raised
+            at = f" ({short_line(raised.line)})" if raised is not None and raised.line else ""
+            failed = JobFailed(f"job {self.client.name!r} {self._end.outcome}: {self._end.reason}{at}")
+            raise failed from (RaisedInSlot(raised) if raised is not None else None)
         return self._end
+
+    def result(self) -> JobResult:
+        """Waits as `wait` does, and returns what came of the job."""
+        end = self.wait()
+        paths = JobPaths(self.client.name)
+        last = EpochLog(DirectoryStore(self.client.store), paths).last()
+        tables = {
+            uid: sink.path if sink.path.startswith("/") else str(Path(self.client.store, paths.table(sink.path)))
+            for uid, sink in self._graph.sinks
+            if isinstance(sink, TableSink)
+        }
+        return JobResult(end.outcome, end.reason, last.newest.epoch if last and last.newest else 0, tables)
 
     def cancel(self) -> None:
         """Ends the job. Its last epoch stays; the next run goes on from there."""

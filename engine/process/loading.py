@@ -15,11 +15,12 @@ import msgspec
 
 from engine.api.environment import StreamEnvironment
 from engine.api.params import Param
-from engine.core.authors import raised, short_line
-from engine.core.errors import JobError, WeirError
+from engine.core.authors import defined_at, line_of, raised, short_line
+from engine.core.errors import JobError, LoadFailed, WeirError, fault_of
 from engine.graph.job_graph import JobGraph
 from engine.graph.stream_graph import StreamGraph
 from engine.host.launch import LaunchOptions
+from engine.protocol.failures import Fault
 
 
 def default_name(path: str) -> str:
@@ -45,28 +46,56 @@ def load(options: LaunchOptions) -> JobGraph:
 
 def load_job(options: LaunchOptions) -> LoadedJob:
     function = find_job(options.path)
+    _check_signature(options.path, function)
     env = StreamEnvironment(params=options.params, parallelism=options.parallelism)
     try:
         function(env)
     except (Exception, SystemExit) as error:
         raise _not_built(f"the job {options.path} raised while it was being built", error) from error
-    env.params.check_all_known()
+    env.params.check_all_known(_arguments(function)[1:])
     graph = env.build(options.name or default_name(options.path), _code_hash(function))
     return LoadedJob(env.graph, graph, list(env.params.declared.values()))
+
+
+def _arguments(function: Callable[..., None]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values()) if inspect.isfunction(function) else []
+
+
+def _check_signature(path: str, function: Callable[..., None]) -> None:
+    """Raises a `JobError` if the function can't be called with the environment alone."""
+    if not inspect.isfunction(function):
+        return
+    given, name = _arguments(function), function.__name__
+    at = f" ({short_line(defined_at(function))})"
+    if not given or given[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise JobError(f"{path}: a job takes the environment: def {name}(env){at}")
+    needed = [one.name for one in given[1:] if one.default is one.empty and one.kind not in _ANY_NUMBER]
+    if needed:
+        raise JobError(
+            f"{path}: a job takes the environment only: def {name}(env); declare parameters in its body, as in "
+            f'{needed[0]} = env.params.get("{needed[0]}", 5, "what it means"){at}'
+        )
+
+
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _not_built(what: str, error: BaseException) -> JobError:
     """Returns the error with the author's line. Weir's own errors say what is wrong; others say what raised them."""
     found = raised(error)
+    kind = LoadFailed if fault_of(error) is Fault.OUTSIDE else JobError
     at = f" ({short_line(found.line)})" if found.line else ""
     if isinstance(error, WeirError):
-        return JobError(f"{error}{at}", msgspec.structs.replace(found, traceback=""))
-    return JobError(f"{what}: {type(error).__name__}: {error}{at}", found)
+        return kind(f"{error}{at}", msgspec.structs.replace(found, traceback=""))
+    return kind(f"{what}: {type(error).__name__}: {error}{at}", found)
 
 
 def find_job(path: str) -> Callable[[StreamEnvironment], None]:
     """Finds the function behind an import path; a JobError says what is wrong with the path."""
     module_name, colon, name = path.partition(":")
+    if "/" in module_name or module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise JobError(f"{path!r} is a file: write its module, {dotted}:{name or 'job'}")
     if not colon or not module_name or not name:
         raise JobError(f"{path!r} is not a job: write MODULE:FUNCTION, as in assets.pageviews.job:job")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
@@ -79,7 +108,11 @@ def find_job(path: str) -> Callable[[StreamEnvironment], None]:
                 f"there is no module {module_name!r} (looked from {Path.cwd()}): check the path, and run weir in the "
                 "project's folder"
             ) from error
-        raise JobError(f"{module_name} can't be imported: it needs the module {error.name!r}") from error
+        line = line_of(error)
+        raise JobError(
+            f"{module_name} can't be imported: it needs the module {error.name!r}, which is not installed for "
+            f"{sys.executable}" + (f" ({short_line(line)})" if line else "")
+        ) from error
     except (Exception, SystemExit) as error:
         raise _not_built(f"{module_name} can't be imported", error) from error
     function = getattr(module, name, None)

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,12 @@ from engine.graph.execution_graph import ExecutionGraph
 from engine.host.descriptors import raise_descriptor_limit
 from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
 from engine.host.lifeline import Lifeline
-from engine.host.run_folder import FENCED_EXIT_CODE, MasterExit, RunFolder
+from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.process.loading import load
 from engine.process.master_process import MasterProcess
 from engine.process.upgrade import check_upgrade
-from engine.protocol.remedy import Remedy, Stage, Where, remedy
+from engine.protocol.remedy import FENCED_EXIT_CODE, Remedy, Stage, Where, remedy
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.packaging import package
 from engine.spark.scratch import private_scratch
@@ -36,6 +37,8 @@ logger = logging.getLogger("weir.master")
 
 CRASHED_EXIT_CODE = 70
 """A JobMaster ends with it if another one may do better: it leaves no `MasterExit`, so it is replaced."""
+
+ORPHANED_EVERY_S = 0.5
 
 _EXIT_CODES = {Outcome.FINISHED: 0, Outcome.CANCELLED: 0, Outcome.FENCED: FENCED_EXIT_CODE}
 
@@ -81,6 +84,7 @@ def crash(lifeline: Lifeline, error: BaseException) -> NoReturn:
 def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
     lifeline.show(Stage.LOADING)
+    threading.Thread(target=_end_if_orphaned, args=(lifeline, parent), daemon=True).start()
     graph = load(launch)
     # Before Spark starts: a job that has changed since its supervisor was started is refused at once.
     epoch_log = EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
@@ -109,6 +113,15 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
     )
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
     return process.run()
+
+
+def _end_if_orphaned(lifeline: Lifeline, parent: int) -> None:
+    """Ends this process if its supervisor dies before the job runs; afterwards the deciding thread cancels the job."""
+    while lifeline.stage in (Stage.LOADING, Stage.STARTING, Stage.PREPARING):
+        if os.getppid() != parent:
+            kill_java()
+            os._exit(CRASHED_EXIT_CODE)
+        time.sleep(ORPHANED_EVERY_S)
 
 
 def _of_graph(launch: MasterLaunch) -> LaunchOptions:

@@ -23,7 +23,7 @@ import msgspec
 from engine.core.errors import NoAnswer, SparkLost, StoreError, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
 from engine.core.sinks import Committer, Sink
-from engine.core.syncing import EndsOnFailedSync, raised
+from engine.core.syncing import EndsOnFailedSync, end_by_raising
 from engine.graph.execution_graph import ExecutionGraph
 from engine.host.launch import MasterLaunch
 from engine.host.lifeline import Lifeline
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.02
 HEARTBEAT_MS = 1000
+MESSAGES_PER_TICK = 256
+"""A flood of messages must not hold up the leases of the slots."""
 LEASE_S = 15.0
 END_PATIENCE_S = 5.0
 
@@ -104,7 +106,7 @@ class MasterProcess:
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._offload = EndsOnFailedSync(LaneOffload(self._mailbox.put, threads=4), raised)
+        self._offload = EndsOnFailedSync(LaneOffload(self._mailbox.put, threads=4), end_by_raising)
         self._history = History(launch.store, launch.name)
         self._execution = ExecutionGraph(graph)
         self._store = DirectoryStore(launch.store)
@@ -225,10 +227,11 @@ class MasterProcess:
 
     def _loop(self) -> None:
         while self._end is None:
-            work = self._mailbox.take(self._patience_s())
+            work, done = self._mailbox.take(self._patience_s()), 0
             while work is not None and self._end is None:
                 work()
-                work = self._mailbox.take()
+                done += 1
+                work = self._mailbox.take() if done < MESSAGES_PER_TICK else None
             if self._end is None:
                 self._carry_out(self.master.on_tick(self._clock.now_ms()))
             self._beat()
@@ -368,11 +371,13 @@ class MasterProcess:
             match action:
                 case Send(session, message):
                     self._control.send(session, message)
-                case KillSlot(slot, why):
+                case KillSlot(slot, why, silent, heard):
                     logger.warning("killing the slot in process %d: %s", slot.pid, why)
                     self._control.send(slot.session, EndProcess(why))  # its threads may still listen
+                    job, task = self._slot_job, slot.task_attempt
+                    kill = partial(job.kill_silent, task, why, heard) if silent else partial(job.kill, task, why)
                     # Off this thread: in a JVM that hangs, the call would wait for ever.
-                    self._offload.submit("kill", partial(self._slot_job.kill, slot.task_attempt, why), _killed)
+                    self._offload.submit("kill", kill, _killed)
                 case RunOffLoop(name, work, done):
                     self._offload.submit(_LANES.get(name, "publish"), work, self._bind(done))
                 case Note(event):

@@ -7,7 +7,9 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,20 +17,21 @@ import msgspec
 from engine.core.errors import IncompatibleJob, WeirError
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
-from engine.graph.compatibility import check
+from engine.graph.description import table_committer
 from engine.graph.execution_graph import ExecutionGraph
+from engine.graph.job_graph import JobGraph
 from engine.host.folders import check_store
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
 from engine.process.loading import load
 from engine.process.settings import read_settings
-from engine.process.upgrade import check_upgrade, newest_committers
+from engine.process.upgrade import check_places, check_upgrade, compare
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.rewind import as_forked, fork, go_back, newest_intact
+from engine.snapshot.rewind import as_forked, as_gone_back, fork, go_back, newest_intact
 from engine.spark.conf import resolved
 from engine.spark.java import find_java
-from engine.spark.session import check_slots, default_max_slots, is_local
+from engine.spark.session import check_master, check_slots, checked_conf, default_max_slots, is_local
 from engine.store.directory import DirectoryStore
 
 
@@ -47,15 +50,16 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
     """
     settings = read_settings()
     parallelism = options.parallelism or settings.parallelism
+    check_master(options.spark_master)
     graph = load(msgspec.structs.replace(options, parallelism=parallelism))
     slots = options.max_slots or settings.max_slots or default_max_slots()
     if is_local(options.spark_master):
         check_slots(ExecutionGraph(graph).slots, slots)
     check_store(store, graph.name, allow_shared=options.allow_shared_store)
+    check_places(graph)
     find_java()  # a JobMaster would look for one for ever
-    resolved(options.conf, os.environ)
-    if JobClient(str(store), graph.name).alive():
-        raise WeirError(f"job {graph.name!r} is running already: weir status {graph.name}, or choose another --name")
+    checked_conf(resolved(options.conf, os.environ))
+    _check_not_running(JobClient(str(store), graph.name), options)
     for file in options.py_files:
         if not Path(file).is_file():
             raise WeirError(f"--py-files {file}: there is no such file; `weir package {options.path}` makes one")
@@ -69,22 +73,49 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
     return MasterLaunch(**asked | decided, store=str(Path(store).absolute()), id=secrets.token_hex(8))
 
 
+def _check_not_running(client: JobClient, options: LaunchOptions) -> None:
+    name = client.name
+    if client.alive():
+        doing = "is running already"
+    elif (sign := client.looked_after()) is not None:
+        doing = f"is being started already ({sign})"
+    else:
+        return
+    before = client.folder.read_launch()
+    differ = before is not None and before.params != options.params
+    other = f" with other parameters ({_shown(before.params)})" if before is not None and differ else ""
+    raise WeirError(
+        f"job {name!r} {doing}{other}: look at it with `weir status {name}`, end it first with `weir cancel {name}`, "
+        "or choose another --name"
+    )
+
+
+def _shown(params: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in params.items()) or "none given"
+
+
 def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
-    """Makes the chosen state the one that the job goes on from. Returns what was done, empty if nothing.
+    """Makes the chosen state the one that the job goes on from. Returns what a user should know about it, if anything.
 
     Raises IncompatibleJob if the job has changed so that it can't go on from there.
     """
     graph = load(launch)
     if choice is FromSnapshot.LAST:
-        return check_upgrade(graph, _epoch_log(launch), launch.allow_non_restored_state)
+        said = check_upgrade(graph, _epoch_log(launch), launch.allow_non_restored_state)
+        return "\n".join(line for line in (said, graph.no_checkpoints) if line)
     hide = choice is FromSnapshot.REWIND
     fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
     if hide and fixed:
         raise WeirError(f"--rewind: sink {fixed[0]!r} can't take back what it published; use --fork or --allow-replay")
     try:
         log = _epoch_log(launch)
-        check(graph, newest_intact(log), launch.allow_non_restored_state)
-        old, new = go_back(log, newest_committers(graph, log), _owner(), _pause, hide=hide)
+        if (whole := _newest_is_intact(log)) is not None:
+            said = f"epoch {whole} is the newest and intact: nothing is taken back, and the job goes on from it"
+            return "\n".join(filter(None, [said, check_upgrade(graph, log, launch.allow_non_restored_state)]))
+        _check_target(launch, log, graph, hide)
+        own = {uid: sink.committer(log.store, log.paths) for uid, sink in graph.sinks}
+        gone = partial(table_committer, store=log.store, paths=log.paths)
+        old, new = go_back(log, own, gone, _owner(), _pause, hide=hide)
     except IncompatibleJob:
         raise
     except WeirError as error:
@@ -97,12 +128,28 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     return f"going back to epoch {old}, as epoch {new}: {what}"
 
 
+def _newest_is_intact(log: EpochLog) -> int | None:
+    """Returns the newest epoch if all of its files are intact."""
+    last = log.last()
+    newest = last.newest if last is not None else None
+    return newest.epoch if newest is not None and newest_intact(log).epoch == newest.epoch else None
+
+
+def _check_target(launch: MasterLaunch, log: EpochLog, graph: JobGraph, hide: bool) -> None:
+    """Raises IncompatibleJob if the job can't go on from the newest intact epoch, after tables have hidden the rest."""
+    target, last = newest_intact(log), log.last()
+    assert last is not None and last.newest is not None
+    epoch = target.epoch if hide else last.newest.epoch
+    compare(graph, log, last.job_id, as_gone_back(log, target), epoch, launch.allow_non_restored_state)
+
+
 def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     """Makes a job of another name that goes on from the newest intact epoch of this one."""
     check_name("job", name)
     try:
         log = _epoch_log(launch)
-        check(load(launch), as_forked(newest_intact(log), name), launch.allow_non_restored_state)
+        begin = as_forked(newest_intact(log), name)
+        compare(load(launch), EpochLog(log.store, JobPaths(name)), "", begin, 0, launch.allow_non_restored_state)
         epoch = fork(log, name, _owner(), _pause)
     except IncompatibleJob:
         raise
@@ -117,11 +164,12 @@ def start_detached(launch: MasterLaunch, by: str) -> JobClient:
     launch = msgspec.structs.replace(launch, id=secrets.token_hex(8))
     folder.prepare(private=not launch.allow_shared_store)
     folder.clear()
+    folder.forget_deaths()
     path = folder.write_launch(launch)
     folder.want_running(launch, by)
     with folder.log_file.open("ab") as output:
         subprocess.Popen(
-            [sys.executable, "-m", "engine.process.supervisor", str(path)],
+            [sys.executable, "-m", "engine.process.supervisor", str(path), launch.id],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

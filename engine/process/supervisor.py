@@ -1,5 +1,5 @@
 """Keeps a JobMaster running: replaces one that dies or hangs by one of a higher generation, which goes on from the last
-epoch.
+epoch. Shows in the run folder that the job is looked after, from the start on.
 
 A JobMaster that ended on purpose leaves its `MasterExit` behind; anything else is a death. `engine/protocol/remedy.py`
 decides which deaths end the job. A supervisor that slept while the job was started anew leaves the run folder alone.
@@ -19,10 +19,10 @@ from collections.abc import Callable
 from engine.host.launch import MasterLaunch, read_launch
 from engine.host.lifeline import Listener
 from engine.host.rotated import rotate_open
-from engine.host.run_folder import FENCED_EXIT_CODE, Deaths, MasterExit, RunFolder
+from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault
-from engine.protocol.remedy import Death, death_of
+from engine.protocol.remedy import Death, Stage, death_of
 from engine.protocol.supervision import Supervision
 
 STOP_PATIENCE_S = 20.0
@@ -51,8 +51,12 @@ class Supervisor:
         self._died: Deaths | None = None
         self._not_before_s = 0.0
         self._look_s = 0.0
+        self._stage: Stage | None = None
+        self._stage_since_s = 0.0
+        self._signs = 0
 
     def start(self) -> None:
+        """Takes the run folder over and starts the first JobMaster. If the folder is this start's, `poll` does that."""
         self._folder.prepare(private=not self._launch.allow_shared_store)
         self._folder.clear()
         self._folder.forget_deaths()
@@ -63,16 +67,15 @@ class Supervisor:
         """Replaces a JobMaster that died or hangs. Returns how the job ended once it has."""
         with contextlib.suppress(OSError):  # a log that can't be rotated must not end the job
             rotate_open(self._folder.log_file, LOG_BYTES, LOG_FILES)
+        if self._process is not None:
+            self._listen()
+        self._give_sign()
         if self._process is None:
             return self._start_when_due()
-        self._listen()
         hung_s = self._supervision.hung_for_s(_now_ms())
         if hung_s is None and not _has_ended(self._process.pid):
-            self._cancel_if_asked(self._process)
             return None
         code = self._end_process(self._process)
-        if code == FENCED_EXIT_CODE:
-            return MasterExit(Outcome.FENCED, "another JobMaster runs this job")
         if (ended := self._left_outcome()) is not None:
             return ended
         return self._on_death(death_of(code, self._supervision.stage, self._words, hung_s))
@@ -113,14 +116,22 @@ class Supervisor:
         desired = self._folder.read_desired()
         return desired is not None and not desired.running and desired.launch.id == self._launch.id
 
-    def _cancel_if_asked(self, process: subprocess.Popen[bytes]) -> None:
-        """Ends a JobMaster that was cancelled before it could be asked. One that runs cancels itself, or again."""
-        if time.monotonic() < self._look_s:
+    def _give_sign(self) -> None:
+        """Once a second, says what the JobMaster does. Ends one that was cancelled before it could be asked."""
+        now_s, process = time.monotonic(), self._process
+        stage = None if process is None else self._supervision.stage or Stage.LOADING
+        if stage is not self._stage:
+            self._stage, self._stage_since_s = stage, now_s
+        elif now_s < self._look_s:
             return
-        self._look_s = time.monotonic() + LOOK_EVERY_S
+        self._look_s = now_s + LOOK_EVERY_S
+        self._signs += 1
+        wall_ms, for_s = time.time_ns() // 1_000_000, int(now_s - self._stage_since_s)
         with contextlib.suppress(OSError):
-            if self._unwanted():
-                process.terminate()
+            if self._folder.belongs_to(self._launch):
+                self._folder.write_supervisor(SupervisorSign(self._launch.id, self._signs, wall_ms, stage, for_s))
+            if process is not None and not _has_ended(process.pid) and self._unwanted():
+                process.terminate()  # one that runs cancels itself, or again
 
     def _start_process(self) -> None:
         listener = Listener()
@@ -223,8 +234,13 @@ def _has_ended(pid: int) -> bool:
 
 
 def main() -> None:
-    """Runs a supervisor in a process of its own, as `weir submit` starts it."""
+    """`python -m engine.process.supervisor LAUNCH ID` is a supervisor in a process of its own, for `weir submit`.
+
+    `ID` names the start that it belongs to. If the file LAUNCH is of a later start, that one has a supervisor.
+    """
     launch = read_launch(sys.argv[1])
+    if launch.id != sys.argv[2]:
+        return
     folder = RunFolder(launch.store, launch.name)
 
     def crashed(what: str) -> None:
@@ -238,7 +254,6 @@ def main() -> None:
         os._exit(0)
 
     signal.signal(signal.SIGTERM, terminate)
-    supervisor.start()
     while (ended := supervisor.poll()) is None:
         time.sleep(POLL_S)
     while not _written(folder, ended, launch):

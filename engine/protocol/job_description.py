@@ -31,11 +31,15 @@ class OperatorDescription(msgspec.Struct, frozen=True):
 
 
 class SourceDescription(msgspec.Struct, frozen=True):
-    """A source. `positions` says what its positions refer to, such as a number of splits; empty: to what they name."""
+    """A source. `positions` says what its positions refer to, such as a number of splits; empty: to what they name.
+
+    `event_time` is the column that its watermark was made of; empty: it has none.
+    """
 
     uid: str
     kind: str
     positions: str = ""
+    event_time: str = ""
 
 
 class SinkDescription(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ the totals of the epoch that the attempt was restored from. The counts of one ep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from engine.protocol.config import CheckpointingMode
 
@@ -40,6 +40,11 @@ def source_digest(uid: str) -> str:
     return f"digest:source:{uid}"
 
 
+def all_read(totals: Mapping[str, int]) -> int:
+    """Returns how many records all sources have read, malformed ones included."""
+    return sum(rows for name, rows in totals.items() if name.startswith(("source:", "malformed:")))
+
+
 SINK = "sink:"
 
 
@@ -53,6 +58,12 @@ def sink_digest(uid: str) -> str:
 
 def late_rows(uid: str) -> str:
     return f"late:{uid}"
+
+
+def by_uid(counter: Callable[[str], str], totals: Mapping[str, int]) -> Counters:
+    """Returns this counter, such as `late_rows`, of each operator that has counted anything."""
+    head = counter("")
+    return {name.removeprefix(head): rows for name, rows in totals.items() if name.startswith(head)}
 
 
 def untimed_rows(uid: str) -> str:

@@ -59,7 +59,8 @@ class Timings(msgspec.Struct, frozen=True):
     """The durations of one subtask's snapshot.
 
     `start_delay_ms` is from the trigger to the first barrier, `alignment_ms` from there to the last barrier, `sync_ms`
-    the part on the task thread, `async_ms` the upload.
+    the part on the task thread, `async_ms` the upload. The start delay compares the wall clocks of the JobMaster and of
+    the slot, so it is wrong by the difference between them. Nothing is decided by it.
     """
 
     start_delay_ms: float = 0.0

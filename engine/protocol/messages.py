@@ -15,7 +15,7 @@ class Register(msgspec.Struct, frozen=True, tag=True):
     """A Spark task has started and can be deployed to.
 
     `nonce` proves that it sees the store, `plan` that it runs the same code. `partition` is the number of the slot that
-    it prefers; the JobMaster may give it another.
+    it prefers; the JobMaster may give it another. `unseen` says why it could not read the nonce.
     """
 
     session: str
@@ -25,6 +25,7 @@ class Register(msgspec.Struct, frozen=True, tag=True):
     nonce: str
     plan: str
     partition: int = 0
+    unseen: str = ""
 
 
 class SubtaskTotals(msgspec.Struct, frozen=True):
@@ -51,11 +52,13 @@ class LongStep(msgspec.Struct, frozen=True):
 class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """The slot is alive. `totals` holds the totals of its subtasks by subtask id, as text.
 
-    `step` is None as long as the task thread makes progress.
+    `step` is None as long as the task thread makes progress. `io` is the I/O that has been under way for longest, if
+    that is long: its `subtask` is the lane.
     """
 
     totals: dict[str, SubtaskTotals]
     step: LongStep | None = None
+    io: LongStep | None = None
 
 
 class Left(msgspec.Struct, frozen=True, tag=True):
@@ -122,11 +125,14 @@ class OverBudget(msgspec.Struct, frozen=True, tag=True):
 
 
 class NotBuilt(msgspec.Struct, frozen=True, tag=True):
-    """The job can't be built in this slot, so it does not register. It is the job's fault if `raised` is there."""
+    """The job can't be built in this slot, so it does not register, and waits until the JobMaster ends it."""
 
     pid: int
+    task_attempt: int
+    partition: int
     error: str
-    raised: Raised | None
+    fault: Fault
+    raised: Raised | None = None
 
 
 SlotMessage = (

@@ -18,12 +18,13 @@ _PATIENCE_MS = {
 
 
 class Silence:
-    """Measures for how long nothing was heard. Somebody who looks calls `look` at least once a second.
+    """Measures for how long nothing was heard. Somebody who looks calls `look` at least once in `look_ms`.
 
-    One look adds a second at most: a process that slept itself has not listened meanwhile, and blames nobody.
+    One look adds `look_ms` at most: a process that slept itself has not listened meanwhile, and blames nobody.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, look_ms: float = LOOK_MS) -> None:
+        self._look_ms = look_ms
         self._looked_ms: float | None = None
         self.length_ms = 0.0
 
@@ -33,7 +34,7 @@ class Silence:
     def look(self, now_ms: float) -> float:
         """Returns the length of the silence so far."""
         if self._looked_ms is not None:
-            self.length_ms += min(LOOK_MS, now_ms - self._looked_ms)
+            self.length_ms += min(self._look_ms, now_ms - self._looked_ms)
         self._looked_ms = now_ms
         return self.length_ms
 
@@ -79,5 +80,5 @@ class Supervision:
         self.in_a_row += 1
         if remedy(Where.JOBMASTER, death.fault) is Remedy.END:
             return None
-        delay_ms, self._back_off = self._back_off.on_failure(now_ms, jitter)
+        delay_ms, self._back_off = self._back_off.on_failure(now_ms, jitter, death.fault)
         return delay_ms

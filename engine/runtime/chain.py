@@ -97,3 +97,9 @@ class OperatorChain:
     @property
     def blocked(self) -> bool:
         return any(operator.blocked for operator in self.operators)
+
+    @property
+    def wakeup_ms(self) -> float | None:
+        """When a blocked operator has to be asked again; None: none of them."""
+        times = [operator.wakeup_ms for operator in self.operators]
+        return min((time for time in times if time is not None), default=None)

@@ -23,7 +23,7 @@ from engine.core.errors import (
 )
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Control, Frame, Offload, Store, Transport
-from engine.core.syncing import EndsOnFailedSync, raised
+from engine.core.syncing import EndsOnFailedSync, end_by_raising
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
@@ -90,7 +90,7 @@ class SlotRuntime:
         self._plan = plan
         self._clock = clock
         self._transport = transport
-        self._offload = EndsOnFailedSync(offload, raised)
+        self._offload = EndsOnFailedSync(offload, end_by_raising)
         self._store = store
         self._paths = paths
         self._control = control
@@ -220,7 +220,8 @@ class SlotRuntime:
 
     @property
     def _subtasks(self) -> list[Subtask]:
-        return self._deployment.subtasks if self._deployment is not None else []
+        deployment = self._deployment  # read once: the heartbeat thread asks too, while the task thread may leave
+        return deployment.subtasks if deployment is not None else []
 
     def _current(self, attempt: AttemptId) -> bool:
         if attempt == self._attempt:

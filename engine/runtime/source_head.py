@@ -12,20 +12,20 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.core.connectors import calling
 from engine.core.errors import SchemaMismatch
 from engine.core.event_time import EventTimeStrategy, described, event_times, latest, with_event_times
 from engine.core.sources import MALFORMED, Source, SourceContext, SplitReader
 from engine.core.tags import OutputTag
 from engine.protocol import ledger
 from engine.protocol.signals import MIN_WATERMARK
-from engine.runtime.connectors import calling
 from engine.runtime.operators.base import OperatorContext, OperatorSnapshot, RestoredState
 from engine.runtime.running import RUNNING
 from engine.state.digests import digest, digested
 
 
 class _Split:
-    """`look`: the number of the discovery's listing that found this split."""
+    """A split that is read or waits. `look`: the number of the poll of the discovery that found it."""
 
     def __init__(self, name: str, reader: SplitReader, seen_ms: int | None, look: int) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class _Split:
 
 
 class SourceHead:
-    """`digests`: also adds a digest of the rows to the ledger."""
+    """Reads for one source subtask. `digests`: also adds a digest of the rows to the ledger."""
 
     def __init__(
         self, source: Source, schema: pa.Schema, strategy: EventTimeStrategy | None, digests: bool = False
@@ -72,7 +72,7 @@ class SourceHead:
             self._schema,
         )
         known = [*self._held, *sorted(self._held_finished)]
-        with calling(context, self._source, "discovery()"):
+        with calling(context.uid, context.subtask.index, self._source, "discovery()"):
             self._discovery = self._source.discovery(self._source_context, known)
             self._admit()
         # Each split has come as far as the subtask that read it; this one goes on from the least of its splits.
@@ -102,7 +102,7 @@ class SourceHead:
         return batch
 
     def _poll(self, max_rows: int) -> pa.RecordBatch | None:
-        with calling(self._context, self._source, "discovery"):
+        with calling(self._context.uid, self._context.subtask.index, self._source, "discovery"):
             if not self._discovery.finished:
                 self._admit()
         splits = self._splits
@@ -113,7 +113,7 @@ class SourceHead:
             split = splits[(self._next + step) % len(splits)]
             if split.reader.finished:
                 continue
-            with calling(self._context, self._source, f"split {split.name!r}, poll()"):
+            with calling(self._context.uid, self._context.subtask.index, self._source, f"split {split.name!r}, poll()"):
                 batch = split.reader.poll(max_rows)
                 self._put_aside(split.reader.malformed())
             if batch is None or not batch.num_rows:
@@ -154,7 +154,7 @@ class SourceHead:
             ledger.add(self._context.counters, {ledger.source_digest(self._context.uid): added})
         if self._strategy is None:
             return batch
-        times = event_times(batch, self._strategy.column)
+        times = event_times(batch, self._strategy.column, f"source {self._context.uid!r}, split {split.name!r}")
         highest = latest(times)
         split.seen_ms = _later(split.seen_ms, highest)
         self._seen_ms = _later(self._seen_ms, highest)
@@ -212,17 +212,22 @@ class SourceHead:
 
     @property
     def wakeup_ms(self) -> float | None:
-        """When to poll again; None: now."""
+        """When to poll again after a poll without rows; None: soon, or after offloaded work."""
         times = [split.reader.wakeup_ms for split in self._splits if not split.reader.finished]
         if not self._discovery.finished:
             times.append(self._discovery.wakeup_ms)
         return None if any(time is None for time in times) else min((t for t in times if t is not None), default=None)
 
     def snapshot(self) -> OperatorSnapshot:
-        with calling(self._context, self._source, "position"):
-            splits = {s.name: {"position": s.reader.position, "seen_ms": s.seen_ms} for s in self._splits}
-        finished = dict(self._finished)
-        return OperatorSnapshot(inline={"splits": splits, "finished": finished, "watermark": self._reached_ms})
+        """A source without event time keeps none: it may get it later, from any column."""
+        timed = self._strategy is not None
+        with calling(self._context.uid, self._context.subtask.index, self._source, "position"):
+            splits = {
+                s.name: {"position": s.reader.position, "seen_ms": s.seen_ms if timed else None} for s in self._splits
+            }
+        finished = dict(self._finished) if timed else dict.fromkeys(self._finished)
+        watermark = self._reached_ms if timed else MIN_WATERMARK
+        return OperatorSnapshot(inline={"splits": splits, "finished": finished, "watermark": watermark})
 
     def close(self) -> None:
         for split in self._splits:

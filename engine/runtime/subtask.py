@@ -245,8 +245,11 @@ class Subtask:
 
     @property
     def wakeup_ms(self) -> float | None:
-        """When an idle source has to be polled again; None for other subtasks."""
-        return self._head.wakeup_ms if isinstance(self._head, SourceHead) and not self.finished else None
+        """When an idle source has to be polled or a blocked operator be asked again; None for other subtasks."""
+        waits = self._chain.wakeup_ms
+        if waits is not None or not isinstance(self._head, SourceHead) or self.finished:
+            return waits
+        return self._head.wakeup_ms
 
     @property
     def is_source(self) -> bool:

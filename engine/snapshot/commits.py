@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine.core.connectors import calling
 from engine.core.sinks import Committer
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.manifest import Manifest
@@ -16,6 +17,8 @@ def commit_epoch(committers: Mapping[str, Committer], permit: CommitPermit, mani
         return  # a fork begins with another job's state, and has published nothing itself
     for uid, committer in committers.items():
         if manifest.rewound_to is not None:
-            committer.rewind(permit, manifest.rewound_to)
+            with calling(uid, None, committer, "rewind()"):
+                committer.rewind(permit, manifest.rewound_to)
             continue
-        committer.commit(permit, [c for c in manifest.commits if c.uid == uid])
+        with calling(uid, None, committer, "commit()"):
+            committer.commit(permit, [c for c in manifest.commits if c.uid == uid])

@@ -7,6 +7,7 @@ the call.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -25,31 +26,51 @@ class EpochLog:
     paths: JobPaths
 
     def last(self) -> LogRecord | None:
-        """Returns the newest record. The store's list only says where to look: it may lack the newest names."""
-        names = self.store.list(self.paths.log_directory())
-        number = self.paths.parse_log_record(names[-1]) if names else 0
-        found = self._record(number)
-        while found is None and number > 0:  # the store has forgotten a name that was not durable
+        """Returns the newest record. Raises CorruptSnapshot if it can't be read: nothing may be appended after it."""
+        return self._record(self._last_number())
+
+    def _last_number(self) -> int:
+        """Returns the number of the newest record, 0 if there is none.
+
+        The store's list only says where to look: it may lack the newest names.
+        """
+        listed = map(self.paths.parse_log_record, self.store.list(self.paths.log_directory()))
+        number = max((number for number in listed if number is not None), default=0)
+        while number > 0 and self._content(number) is None:  # the store has forgotten a name that was not durable
             number -= 1
-            found = self._record(number)
-        while (later := self._record(number + 1)) is not None:
-            found, number = later, number + 1
-        return found
+        while self._content(number + 1) is not None:
+            number += 1
+        return number
 
     def epochs(self) -> Iterator[ManifestRef]:
-        """Returns the epochs of the log, newest first. The snapshots of older ones may be deleted."""
-        record = self.last()
-        while record is not None:
-            begins_a_fork = record.number == 1  # its fence names the copied state
-            if record.newest is not None and (record.kind is not RecordKind.FENCE or begins_a_fork):
+        """Returns the epochs of the log, newest first. The snapshots of older ones may be deleted.
+
+        Records that are missing or can't be read are passed over.
+        """
+        for number in range(self._last_number(), 0, -1):
+            record = None
+            with suppress(CorruptSnapshot):
+                record = self._record(number)
+            if record is None or record.newest is None:
+                continue
+            if record.kind is not RecordKind.FENCE or number == 1:  # the first fence of a fork names the copied state
                 yield record.newest
-            record = self._record(record.number - 1)
 
     def _record(self, number: int) -> LogRecord | None:
-        try:
-            return msgspec.json.decode(self.store.read(self.paths.log_record(number)), type=LogRecord)
-        except FileNotFoundError:
+        data = self._content(number)
+        if data is None:
             return None
+        try:
+            record = msgspec.json.decode(data, type=LogRecord)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            record = None
+        if record is None or record.number != number:
+            raise CorruptSnapshot(
+                f"{self.paths.log_record(number)} ({len(data)} bytes) is no record of the job's log: it was changed "
+                "after it was written. Bring it back from a backup, or let another job go on from the newest epoch "
+                "that can be read, with tables of its own: --fork NAME"
+            )
+        return record
 
     def claim(self, owner: str) -> Claimed | None:
         """Appends a fence after the last record.
@@ -100,16 +121,35 @@ class EpochLog:
         return ManifestRef(path, checksum(data), manifest.epoch, manifest.checkpoint)
 
     def read_manifest(self, ref: ManifestRef) -> Manifest:
-        manifest = msgspec.json.decode(read_checked(self.store, ref.path, ref.checksum), type=Manifest)
+        manifest = msgspec.json.decode(self.read_checked(ref.path, ref.checksum), type=Manifest)
         assert manifest.epoch == ref.epoch and manifest.checkpoint == ref.checkpoint
         return manifest
 
+    def read_checked(self, path: str, expected: str) -> bytes:
+        """Returns the content of a file. Raises CorruptSnapshot if it is not what was written, or is missing.
 
-def read_checked(store: Store, path: str, expected: str) -> bytes:
-    try:
-        data = store.read(path)
-    except FileNotFoundError as error:
-        raise CorruptSnapshot(f"{path} is missing") from error
-    if checksum(data) != expected:
-        raise CorruptSnapshot(f"{path} ({len(data)} bytes) is not what was written: its checksum differs")
-    return data
+        Raises a StoreError if the whole store is away, as a mount may be: then nothing is known about the file.
+        """
+        data = self._read(path)
+        if data is None:
+            if self._content(1) is None:
+                where = self.store.uri(self.paths.job)
+                raise StoreError(
+                    f"{path} is missing, and so is the first record of the job's log: is the store mounted at {where}?"
+                )
+            data = self._read(path)  # again: the store was away, or the file is missing
+        if data is None:
+            raise CorruptSnapshot(f"{path} is missing")
+        if checksum(data) != expected:
+            raise CorruptSnapshot(f"{path} ({len(data)} bytes) is not what was written: its checksum differs")
+        return data
+
+    def _content(self, number: int) -> bytes | None:
+        return self._read(self.paths.log_record(number))
+
+    def _read(self, path: str) -> bytes | None:
+        """Returns the content of a file; None if there is none."""
+        try:
+            return self.store.read(path)
+        except FileNotFoundError:
+            return None

@@ -15,7 +15,7 @@ import pyarrow as pa
 from engine.protocol.ids import SubtaskId
 from engine.protocol.manifest import Manifest, ManifestRef, StateFile
 from engine.protocol.redistribution import Distribution, shares
-from engine.snapshot.epoch_log import EpochLog, read_checked
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.statefile import decode, decode_plain
 from engine.state.key_groups import KeyGroupRange
 
@@ -58,7 +58,7 @@ def restore(log: EpochLog, ref: ManifestRef, wanted: Sequence[Wanted]) -> Restor
             ]
             if not readers:
                 continue
-            data = read_checked(log.store, file.path, file.checksum)
+            data = log.read_checked(file.path, file.checksum)
             for want in readers:
                 table = decode(data, want.groups)
                 if table.num_rows:
@@ -91,7 +91,7 @@ def _deal_out(log: EpochLog, files: Sequence[StateFile | None], wanted: Sequence
         for file, share in zip(files, of_each, strict=True):
             if file is not None and share:
                 if file.path not in read:
-                    read[file.path] = decode_plain(read_checked(log.store, file.path, file.checksum))
+                    read[file.path] = decode_plain(log.read_checked(file.path, file.checksum))
                 parts.append(read[file.path].slice(share.start, len(share)))
         if parts:
             held = result.operator.setdefault((want.subtask, want.uid), [])

@@ -12,6 +12,7 @@ in a folder of its own, and nothing counts before the record of the epoch log ex
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -23,9 +24,10 @@ from engine.core.sinks import Committer
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created, LogRecord, RecordKind, job_id_from, rewind_after
 from engine.protocol.ids import AttemptId
+from engine.protocol.job_description import SinkDescription
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.snapshot.commits import commit_epoch
-from engine.snapshot.epoch_log import EpochLog, read_checked
+from engine.snapshot.epoch_log import EpochLog
 
 T = TypeVar("T")
 Pause = Callable[[], None]
@@ -42,7 +44,7 @@ def newest_intact(epoch_log: EpochLog) -> Manifest:
             manifest = epoch_log.read_manifest(ref)
             for state in manifest.subtasks:
                 for file in state.files:
-                    read_checked(epoch_log.store, file.path, file.checksum)
+                    epoch_log.read_checked(file.path, file.checksum)
         except CorruptSnapshot as error:
             problems.append(f"epoch {ref.epoch}: {error}")
             continue
@@ -50,24 +52,57 @@ def newest_intact(epoch_log: EpochLog) -> Manifest:
     raise NothingIntact("; ".join(problems) or "the job has no epoch yet")
 
 
+def as_gone_back(epoch_log: EpochLog, target: Manifest) -> Manifest:
+    """Returns the older state with the sinks of the newest manifest that can be read, and with its output.
+
+    Tables keep what was published after the older state, so those sinks take part in what comes next, not the older
+    ones: a sink that is gone since then has no record of the epochs in between.
+    """
+    newest = _readable(epoch_log, target.epoch)[0]
+    return msgspec.structs.replace(
+        target,
+        description=msgspec.structs.replace(target.description, sinks=newest.description.sinks),
+        commits=newest.commits,
+        carried=newest.carried,
+    )
+
+
+def _readable(epoch_log: EpochLog, from_epoch: int) -> list[Manifest]:
+    """Returns the manifests from this epoch on that can be read, newest first."""
+    manifests = []
+    for ref in epoch_log.epochs():
+        if ref.epoch < from_epoch:
+            break
+        with suppress(CorruptSnapshot):
+            manifests.append(epoch_log.read_manifest(ref))
+    return manifests
+
+
 def go_back(
-    epoch_log: EpochLog, committers: Mapping[str, Committer], owner: str, pause: Pause, *, hide: bool
+    epoch_log: EpochLog,
+    own: Mapping[str, Committer],
+    committer_of: Callable[[SinkDescription], Committer | None],
+    owner: str,
+    pause: Pause,
+    *,
+    hide: bool,
 ) -> tuple[int, int]:
     """Publishes the newest intact state as a new epoch and commits it; returns (its old number, its new number).
 
     If `hide`, tables hide the output of the epochs after it. Otherwise that output stays, and records that are read
-    again are published again. `pause` waits a moment before the store is asked again.
+    again are published again. `own` are the committers of the job's sinks, `committer_of` makes those of sinks that it
+    no longer has. `pause` waits a moment before the store is asked again.
     """
     newest_intact(epoch_log)  # before a JobMaster is fenced for nothing
     last = _insist(lambda: epoch_log.claim(owner), pause).record
     assert last.newest is not None
-    for committer in committers.values():
-        committer.claim(last.job_id)
-    _commit_newest(epoch_log, committers, last, last.newest)
     target = newest_intact(epoch_log)  # again: the JobMaster may have published until it was fenced
+    committers = _claimed(epoch_log, own, committer_of, last, target)
+    _commit_newest(epoch_log, committers, last.newest)
+    state = as_gone_back(epoch_log, target)
     manifest = msgspec.structs.replace(
-        target,
-        epoch=_new_epoch(committers, last.newest.epoch + 1, hide),
+        state,
+        epoch=_new_epoch({**own, **committers}, last.newest.epoch + 1, hide),
         checkpoint=last.next_checkpoint,
         attempt=AttemptId(last.generation, 0),
         commits=[],
@@ -79,13 +114,33 @@ def go_back(
     record = rewind_after(last, ref)
     if _insist(lambda: _definite(epoch_log.append(record)), pause) is Created.EXISTS:
         raise Fenced("another JobMaster of this job started at the same time: cancel it, then try again")
-    commit_epoch(committers, CommitPermit.issue(ref), manifest)
+    commit_epoch(_taking_part(committers, manifest), CommitPermit.issue(ref), manifest)
     return target.epoch, manifest.epoch
 
 
-def _commit_newest(
-    epoch_log: EpochLog, committers: Mapping[str, Committer], last: LogRecord, newest: ManifestRef
-) -> None:
+def _claimed(
+    epoch_log: EpochLog,
+    own: Mapping[str, Committer],
+    committer_of: Callable[[SinkDescription], Committer | None],
+    last: LogRecord,
+    target: Manifest,
+) -> dict[str, Committer]:
+    """Claims the targets of all sinks that the job has, or had at the older epoch or after it.
+
+    A target that is not there is left to the JobMaster: a new one, or a table that was deleted.
+    """
+    assert last.newest is not None
+    oldest_first = reversed(_readable(epoch_log, target.epoch))
+    sinks = {sink.uid: sink for manifest in oldest_first for sink in manifest.description.sinks}
+    made = {uid: committer_of(sink) for uid, sink in sinks.items() if uid not in own}
+    committers = {**own, **{uid: committer for uid, committer in made.items() if committer is not None}}
+    there = {uid: of for uid, of in committers.items() if of.look(last.job_id, last.newest.epoch).claimed}
+    for committer in there.values():
+        committer.claim(last.job_id, last.newest.epoch + 1)
+    return there
+
+
+def _commit_newest(epoch_log: EpochLog, committers: Mapping[str, Committer], newest: ManifestRef) -> None:
     """Commits the newest epoch, since its JobMaster may have died before that. Without a manifest it publishes nothing:
     the state that the job goes back to is older, so all of its records are read again.
     """
@@ -96,7 +151,13 @@ def _commit_newest(
         for committer in committers.values() if newest.epoch else ():
             committer.pass_over(permit)
     else:
-        commit_epoch(committers, permit, manifest)
+        commit_epoch(_taking_part(committers, manifest), permit, manifest)
+
+
+def _taking_part(committers: Mapping[str, Committer], manifest: Manifest) -> dict[str, Committer]:
+    """Returns the committers of the sinks that take part in this epoch. A rewind hides the output of all."""
+    sinks = {sink.uid for sink in manifest.description.sinks}
+    return {uid: of for uid, of in committers.items() if uid in sinks or manifest.rewound_to is not None}
 
 
 def _new_epoch(committers: Mapping[str, Committer], epoch: int, hide: bool) -> int:
@@ -163,7 +224,7 @@ def _write_copy(epoch_log: EpochLog, manifest: Manifest, owner: str) -> Manifest
         files = []
         for file in state.files:
             path = f"{folder}/{len(copied)}.{file.path.rsplit('/', 1)[-1]}"
-            store.write(path, read_checked(store, file.path, file.checksum))
+            store.write(path, epoch_log.read_checked(file.path, file.checksum))
             copied.append(path)
             files.append(msgspec.structs.replace(file, path=path))
         subtasks.append(msgspec.structs.replace(state, files=files))

@@ -7,11 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.connectors.dataframe import DataFrameTable
-from engine.core.errors import SparkLost, UserFunctionError, WeirError
+from engine.core.errors import SparkFailed, SparkLost, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Offload, Store
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster.events import Refreshed
+from engine.protocol.failures import Fault
+from engine.protocol.remedy import fault_of_query
 from engine.spark.watch import stopped
 
 if TYPE_CHECKING:
@@ -51,13 +53,17 @@ class SparkInputs:
             self._wait(uid, static)
 
     def _prepare(self, uid: str, work: Callable[[], None]) -> None:
-        """Runs the author's query. An error that Spark survives is the query's, so it is the job's own."""
+        """Runs the author's query. What failed outside of it is tried again by another JobMaster."""
         try:
             work()
         except (WeirError, OSError):
             raise
         except Exception as error:
             self._check_spark(error)
+            if fault_of_spark(error) is Fault.OUTSIDE:
+                raise SparkFailed(
+                    f"operator {uid!r}: Spark could not write the job's inputs: {short(error)}"
+                ) from error
             raise UserFunctionError(uid, 0, "prepare()", error) from error
 
     def _check_spark(self, error: Exception) -> None:
@@ -82,7 +88,7 @@ class SparkInputs:
 
         def done(version: int | None, error: BaseException | None) -> None:
             """Notes the refresh. A failure does not fail the job: it goes on with the version that it has."""
-            self._note(Refreshed(uid, version, str(error) if error else None))
+            self._note(Refreshed(uid, version, short(error) if error else None))
             self._wait(uid, static)
 
         self._offload.submit("static", work, done)
@@ -90,3 +96,32 @@ class SparkInputs:
     def _wait(self, uid: str, static: DataFrameTable) -> None:
         if static.refresh_ms is not None:
             self._due_ms[uid] = self._clock.now_ms() + static.refresh_ms
+
+
+def fault_of_spark(error: Exception) -> Fault:
+    """Says whose fault an error of a query is. An error that no Java class takes part in is the author's Python."""
+    java = java_classes(error)
+    if not java and type(error).__module__.startswith("py4j."):
+        return Fault.OUTSIDE  # the connection to Spark's JVM broke
+    return fault_of_query(java) if java else Fault.JOB
+
+
+def java_classes(error: Exception) -> list[str]:
+    """Returns the Java classes of an error of PySpark and of its causes, outermost first."""
+    found: list[str] = []
+    # py4j's own error has `java_exception`; those that PySpark makes of it have `_origin`.
+    thrown = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while thrown is not None and len(found) < _DEEPEST:
+        found.append(str(thrown.getClass().getName()))
+        thrown = thrown.getCause()
+    return found
+
+
+_DEEPEST = 50
+
+
+def short(error: BaseException) -> str:
+    """Returns the line of an error that says what happened. py4j's first line only names the call."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    return f"{type(error).__name__}: {said}"

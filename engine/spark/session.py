@@ -73,6 +73,19 @@ def is_local(spark_master: str) -> bool:
     return not spark_master or re.fullmatch(r"local(\[.*\])?", spark_master) is not None
 
 
+_MASTERS = r"local(\[(\*|\d+)(,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|k8s://.+"
+_STANDALONE = r"spark://[^:/,\s]+:\d+(,[^:/,\s]+:\d+)*"
+
+
+def check_master(spark_master: str) -> None:
+    """Raises an error if Spark can't know this master: a JobMaster would be replaced again and again."""
+    if spark_master and not re.fullmatch(f"{_MASTERS}|{_STANDALONE}", spark_master):
+        raise WeirError(
+            f"--master {spark_master!r} is no Spark master: write local[N], local-cluster[N,CORES,MB], "
+            "spark://HOST:7077, yarn or k8s://HOST:PORT"
+        )
+
+
 def spark_master_of(session: SparkSession) -> str:
     return session.sparkContext.master or ""
 
@@ -104,7 +117,7 @@ def settings_of(
         in_arguments |= _local(max_slots, slots, scratch)
     if is_local(spark_master) or _on_this_machine(spark_master):
         in_arguments |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-    in_file = {**yielding, **redaction(conf), **_allowed(resolved(conf, environ))}
+    in_file = {**yielding, **redaction(conf), **checked_conf(resolved(conf, environ))}
     return Settings(in_arguments, {name: value for name, value in in_file.items() if name not in in_arguments})
 
 
@@ -179,7 +192,8 @@ def _properties(path: Path, settings: Mapping[str, str]) -> Iterator[None]:
             os.environ["PYSPARK_SUBMIT_ARGS"] = given
 
 
-def _allowed(conf: Mapping[str, str]) -> Mapping[str, str]:
+def checked_conf(conf: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns the configuration. Raises an error if it contains a setting that would break slots."""
     for name, value in conf.items():
         if _PINNED.get(name, value) != value:
             raise WeirError(f"--conf {name}={value} would break slots: Weir sets {_PINNED[name]}; leave it out")

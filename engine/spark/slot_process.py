@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from engine.core.errors import raised_by
+from engine.core.errors import StoreError, fault_of, raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
@@ -100,7 +100,6 @@ class _Slot:
     def __init__(self, launch: SlotLaunch, task_attempt: int, partition: int, log_writer: LogWriter) -> None:
         self._lease_s = launch.lease_s
         self._memory_bytes = launch.memory_bytes
-        self._heard_s = time.monotonic()
         self._task_thread = threading.get_ident()
         self._task_context = contextvars.copy_context()
         self._steps = 0
@@ -109,13 +108,14 @@ class _Slot:
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         put = self._mailbox.put
+        self._offload = LaneOffload(put, threads=4)
         store = DirectoryStore(launch.store)
-        nonce = _nonce(store, launch.nonce_path)
+        nonce, unseen = _nonce(store, launch.nonce_path)
         session = uuid.uuid4().hex
         self._control = ControlClient(
             launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
         )
-        graph = self._build(launch)
+        graph = self._build(launch, task_attempt, partition)
         transport = FlightTransport(
             launch.name,
             place_towards(launch.jobmaster_address),
@@ -130,23 +130,27 @@ class _Slot:
             JobPaths(launch.name),
             self._clock,
             transport,
-            LaneOffload(put, threads=4),
+            self._offload,
             store,
             self,
         )
-        self._control.send(
-            Register(session, transport.address, os.getpid(), task_attempt, nonce, graph.fingerprint, partition)
-        )
+        pid, plan = os.getpid(), graph.fingerprint
+        self._heard_s = time.monotonic()  # the lease begins with the registration: building may take longer than it
+        self._control.send(Register(session, transport.address, pid, task_attempt, nonce, plan, partition, unseen))
 
-    def _build(self, launch: SlotLaunch) -> JobGraph:
-        """Builds the job. If that fails, the JobMaster hears why; Spark alone would try again without a word."""
+    def _build(self, launch: SlotLaunch, task_attempt: int, partition: int) -> JobGraph:
+        """Builds the job. If that fails, the JobMaster hears why; Spark alone would try again without a word.
+
+        The slot then waits until the JobMaster ends it, so that Spark does not start one after the other.
+        """
         try:
             return launch.build()
         except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            self._control.send(NotBuilt(os.getpid(), task_attempt, partition, text, fault_of(error), raised_by(error)))
+            time.sleep(self._lease_s)
             self._ended.set()
-            self._control.send(NotBuilt(os.getpid(), f"{type(error).__name__}: {error}", raised_by(error)))
             self._control.close()
-            time.sleep(LAST_WORDS_S)  # leaves time to send the message
             raise
 
     def send(self, message: SlotMessage) -> None:
@@ -204,7 +208,7 @@ class _Slot:
                 if time.monotonic() - self._heard_s > self._lease_s:
                     end_process(f"heard nothing from the JobMaster for {self._lease_s:.0f} s")
                 step_ms = watch.look((self._steps, self._runtime.records_done()), self._clock.now_ms())
-                self._control.send(Heartbeat(self._runtime.totals(), self._long_step(step_ms)))
+                self._control.send(Heartbeat(self._runtime.totals(), self._long_step(step_ms), self._long_io()))
                 self._check_memory()
         except BaseException as error:
             if not self._ended.is_set():
@@ -215,10 +219,16 @@ class _Slot:
         """Describes where the task thread is, if it has been there for long."""
         if step_ms < LONG_STEP_MS:
             return None
-        frame = sys._current_frames().get(self._task_thread)
         running = self._task_context.get(RUNNING)
         uid, subtask = (running.uid, str(running.subtask)) if running else ("", "")
-        return LongStep(step_ms, uid, subtask, "".join(traceback.format_stack(frame)[-STACK_FRAMES:]))
+        return LongStep(step_ms, uid, subtask, _stack(self._task_thread))
+
+    def _long_io(self) -> LongStep | None:
+        """Describes the oldest work on the I/O threads, if it has been under way for long."""
+        oldest = self._offload.oldest()
+        if oldest is None or (for_ms := self._clock.now_ms() - oldest.since_ms) < LONG_STEP_MS:
+            return None
+        return LongStep(for_ms, "", oldest.lane, _stack(oldest.thread))
 
     def _check_memory(self) -> None:
         used, budget = resident_bytes(), self._memory_bytes
@@ -228,12 +238,18 @@ class _Slot:
             end_process(f"holds {used / 1e6:.0f} MB and may hold {budget / 1e6:.0f}")
 
 
-def _nonce(store: DirectoryStore, path: str) -> str:
-    """Returns the nonce of the JobMaster, or nothing if this slot sees another store; the JobMaster then refuses it."""
+def _nonce(store: DirectoryStore, path: str) -> tuple[str, str]:
+    """Returns the nonce of the JobMaster; or none, and why: the JobMaster then refuses this slot."""
     try:
-        return store.read(path).decode()
-    except FileNotFoundError:
-        return ""
+        return store.read(path).decode(), ""
+    except (OSError, StoreError) as error:
+        return "", f"{type(error).__name__}: {error}"
+
+
+def _stack(thread: int) -> str:
+    """Returns the last frames of a thread; nothing if it has ended."""
+    frame = sys._current_frames().get(thread)
+    return "".join(traceback.format_stack(frame)[-STACK_FRAMES:]) if frame is not None else ""
 
 
 def resident_bytes() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,12 @@ FAILURES_IN_A_ROW = 3
 LONG_S = 20.0
 """A Spark job that lived longer than this did start: its failure is the first in a row."""
 BACK_OFF_S = 0.5
+DRIVER = "driver"
+"""The executor id in local mode. It is this process's own JVM, so it is never removed."""
+EXECUTOR_PATIENCE_S = 4.0
+"""An executor that can be reached ends a task in this time: it waits 2 s (`spark.python.task.killTimeout`) at most."""
+_JOB_ERROR = f"{JobError.__module__}.{JobError.__qualname__}: "
+"""How a Python worker names Weir's own error; an author's class may have a similar name."""
 _PYTHON_SAID = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception)\b.*")
 
 
@@ -72,7 +78,7 @@ class SlotJob:
                 return
             failures = 1 if time.monotonic() - started_s > LONG_S else failures + 1
             if failures > FAILURES_IN_A_ROW or self._spark_stopped():
-                self._on_end(JobError(why) if JobError.__name__ in why else SparkLost(why))
+                self._on_end(JobError(why) if _JOB_ERROR in why else SparkLost(why))
                 return
             self._say(f"{why}; submitting it again")
             self._stopped.wait(BACK_OFF_S)
@@ -103,8 +109,43 @@ class SlotJob:
 
     def kill(self, task_attempt: int, why: str) -> None:
         """Ends a task attempt that hangs, which Spark does not notice by itself. Spark then starts another."""
-        java_context: Any = self._session.sparkContext._jsc.sc()
-        java_context.killTaskAttempt(task_attempt, True, why)
+        self._java_context.killTaskAttempt(task_attempt, True, why)
+
+    def kill_silent(self, task_attempt: int, why: str, heard: Sequence[int]) -> None:
+        """Ends a task attempt from which nothing is heard. Its executor is removed if it does not end the task soon.
+
+        Spark itself would wait for its own time-outs. An executor that runs one of the tasks in `heard` stays.
+        """
+        self.kill(task_attempt, why)
+        timer = threading.Timer(EXECUTOR_PATIENCE_S, self._remove_executor, (task_attempt, why, heard))
+        timer.daemon = True
+        timer.start()
+
+    def _remove_executor(self, task_attempt: int, why: str, heard: Sequence[int]) -> None:
+        try:
+            scheduler = self._java_context.taskScheduler()
+            executor = _executor_of(scheduler, task_attempt)
+            if executor is None or executor == DRIVER or executor in [_executor_of(scheduler, task) for task in heard]:
+                return
+            self._say(f"executor {executor} did not end a silent slot in {EXECUTOR_PATIENCE_S:.0f} s: removing it")
+            # The same two steps that Spark takes when an executor's heartbeats stop: it asks for another, and forgets
+            # this one. The first alone would wait for an answer from the executor's host.
+            self._java_context.killAndReplaceExecutor(executor)
+            jvm: Any = self._session.sparkContext._jvm
+            lost = jvm.org.apache.spark.scheduler.ExecutorProcessLost(why, jvm.scala.Option.empty(), True)
+            scheduler.backend().removeExecutor(executor, lost)
+        except Exception as error:  # Spark's own time-outs find it later
+            self._say(f"the executor of a silent slot could not be removed: {error}")
+
+    @property
+    def _java_context(self) -> Any:
+        return self._session.sparkContext._jsc.sc()
+
+
+def _executor_of(scheduler: Any, task_attempt: int) -> str | None:
+    """Returns the executor on which a task attempt runs; None if it has ended."""
+    found = scheduler.taskIdToExecutorId().get(task_attempt)
+    return str(found.get()) if found.isDefined() else None
 
 
 def _cause(error: Exception) -> str:

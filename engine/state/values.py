@@ -8,6 +8,32 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.core.errors import SchemaMismatch
+
+_PLAIN: dict[pa.DataType, type] = {pa.string(): str, pa.bool_(): bool, pa.float64(): float, pa.binary(): bytes}
+_MAX = 2**63 - 1
+
+
+def fits(kind: pa.DataType) -> Callable[[Any], bool]:
+    """Returns a cheap check whether a value can be held by a state of this type.
+
+    Values of nested types are not looked at: that costs as much as to convert them, which a snapshot does.
+    """
+    if pa.types.is_nested(kind):
+        return lambda value: True
+    if pa.types.is_int64(kind):
+        return lambda value: (type(value) is int and -_MAX <= value <= _MAX) or value is None or _converts(kind, value)
+    plain = _PLAIN.get(kind, type(None))
+    return lambda value: type(value) is plain or value is None or _converts(kind, value)
+
+
+def _converts(kind: pa.DataType, value: Any) -> bool:
+    try:
+        _array("", kind, [value])
+    except SchemaMismatch:
+        return False
+    return True
+
 
 def frozen(name: str, kind: pa.DataType, held: list[Any]) -> Callable[[], pa.Array]:
     """Returns a function that makes the array. Nested values are converted at once: a user may change them in place."""
@@ -43,4 +69,4 @@ def _array(name: str, kind: pa.DataType, held: list[Any]) -> pa.Array:
                     raise ValueError(f"{value}, which is not an integer")
         return pa.array(held, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"state {name!r} is declared as {kind}, but holds: {error}") from error
+        raise SchemaMismatch(f"state {name!r} is declared as {kind}, but holds: {error}") from error

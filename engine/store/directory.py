@@ -108,7 +108,9 @@ class DirectoryStore:
             self._fsync(temporary)
             try:
                 os.link(temporary, target)
-            except FileExistsError:
+            except FileExistsError as error:
+                if target.is_dir():
+                    raise StoreError(f"can't create {target}: a folder is in its place: move it away") from error
                 outcome = Created.EXISTS
             except OSError as error:
                 if error.errno in _NO_LINKS:

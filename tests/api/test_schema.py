@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from engine.api.schema import parse_schema
-from engine.api.schema_rules import SchemaError
+from engine.core.schema_rules import SchemaError
 
 
 def test_a_string_is_parsed_as_ddl() -> None:

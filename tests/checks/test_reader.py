@@ -100,7 +100,7 @@ def test_spark_sees_no_row_of_a_table_whose_first_epoch_is_not_published_yet(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     store, table = DirectoryStore(tmp_path), SPEC.aggregates
-    TableCommitter(store, PATHS.table(table.name)).claim(JOB_ID)  # before the first deployment
+    TableCommitter(store, PATHS.table(table.name)).claim(JOB_ID, 1)  # before the first deployment
     writer = TableSink(table.name).writer(WriterContext(0, ATTEMPT, store, PATHS, table.arrow_schema, JOB_ID))
     writer.begin()
     for batch in windowed().to_batches():

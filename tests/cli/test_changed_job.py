@@ -13,7 +13,7 @@ from engine.cli import shared
 from engine.cli.launching import GoBack, prepare
 from engine.connectors.generator import GeneratorSource
 from engine.connectors.table import TableSink
-from engine.core.errors import IncompatibleJob
+from engine.core.errors import IncompatibleJob, TargetTaken, WeirError
 from engine.core.paths import JobPaths
 from engine.graph.description import describe
 from engine.host.launch import LaunchOptions
@@ -48,6 +48,7 @@ def store(tmp_path: Path) -> Path:
     state = SubtaskState(
         SubtaskId("views", 0), [StateFile("traffic-per-app", "reduced", "x", 1, "0", 1)], {"views": {"splits": {}}}
     )
+    TableSink("traffic").committer(log.store, log.paths).claim(claimed.record.job_id, 1)
     description = describe(graph, JobDescription(), 1)
     manifest = Manifest("shop", 1, 1, AttemptId(1, 1), 0, graph.max_parallelism, [state], [], [], {}, description)
     log.publish(claimed.record, log.write_manifest(manifest))
@@ -69,9 +70,60 @@ def test_the_table_of_differences_fits_the_terminal(width: int, store: Path, mon
     shared.print_differences(refused.value)
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= width
-    assert lines[0] == "error: job 'shop' has changed and can't go on from epoch 1"
+    assert lines[0] == "error: job 'shop' can't go on from epoch 1"
     words = " ".join(shown.getvalue().split())
     assert "views" in words and "traffic-per-app" in words and "--allow-non-restored-state" in words
+
+
+@pytest.mark.promise("D8", "F1")
+def test_a_long_uid_does_not_break_the_option_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shared, "errors", Console(file=shown, width=80, soft_wrap=True))
+    row = ("a-very-long-uid-of-an-operator-that-somebody-has-chosen", "gone", "or --allow-non-restored-state drops it")
+    shared.print_differences(IncompatibleJob("refused", [row]))
+    assert "--allow-non-restored-state" in shown.getvalue()
+    assert max(map(len, shown.getvalue().splitlines())) <= 80
+
+
+@pytest.mark.promise("D8")
+def test_a_table_that_was_deleted_is_named_before_anything_starts(store: Path) -> None:
+    DirectoryStore(store).delete("shop/tables/traffic")
+    with pytest.raises(IncompatibleJob, match="out: the table 'traffic' is gone: its folder was deleted"):
+        started("before", store)
+    assert not (store / "shop" / "tables" / "traffic").exists()
+
+
+def to_lake(env: StreamEnvironment) -> None:
+    views = env.from_source(GeneratorSource(lambda n: {}), "app_id string, bytes long", uid="views")
+    views.sink_to(TableSink(env.params.get("lake", "")), uid="out")
+
+
+@pytest.mark.promise("G1")
+def test_a_table_of_another_job_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    TableSink(lake).committer(DirectoryStore(tmp_path / "theirs"), JobPaths("theirs")).claim("1d", 1)
+    options = LaunchOptions(path=f"{__name__}:to_lake", name="ours", params={"lake": lake})
+    with pytest.raises(TargetTaken, match="belongs to job 'theirs'"):
+        prepare(options, str(tmp_path / "ours"), GoBack(False, None, False))
+    assert not (tmp_path / "ours" / "ours").exists()
+
+
+@pytest.mark.promise("G1")
+def test_a_fork_into_the_table_of_its_original_is_refused_and_leaves_no_job(tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    options = LaunchOptions(path=f"{__name__}:to_lake", name="shop", params={"lake": lake})
+    log = EpochLog(DirectoryStore(tmp_path / "store"), JobPaths("shop"))
+    claimed = log.claim("me")
+    assert claimed is not None
+    graph = load(options)
+    dict(graph.sinks)["out"].committer(log.store, log.paths).claim(claimed.record.job_id, 1)
+    state = SubtaskState(SubtaskId("views", 0), [], {"views": {"splits": {}}})
+    description = describe(graph, JobDescription(), 1)
+    manifest = Manifest("shop", 1, 1, AttemptId(1, 1), 0, graph.max_parallelism, [state], [], [], {}, description)
+    log.publish(claimed.record, log.write_manifest(manifest))
+    with pytest.raises(WeirError, match="belongs to job 'shop'"):
+        prepare(options, str(tmp_path / "store"), GoBack(False, "copy", False))
+    assert EpochLog(log.store, JobPaths("copy")).last() is None
 
 
 @pytest.mark.promise("D8")

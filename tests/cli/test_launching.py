@@ -83,6 +83,8 @@ def test_run_and_submit_have_the_same_flags() -> None:
         (["--param", "x"], "--param 'x': write NAME=VALUE"),
         (["--conf", "=1"], "--conf '=1': write NAME=VALUE"),
         (["--conf", "spark.a.secret=env:NOT_SET_HERE"], "--conf spark.a.secret=env:NOT_SET_HERE: the environment var"),
+        (["--master", "foo"], "--master 'foo' is no Spark master: write local[N], local-cluster[N,CORES,MB], spark://"),
+        (["--conf", "spark.speculation=true"], "--conf spark.speculation=true would break slots: Weir sets false"),
         (["--rewind", "--allow-replay"], "choose one of --rewind, --fork and --allow-replay"),
         (
             ["--py-files", "no.zip"],

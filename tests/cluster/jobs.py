@@ -159,6 +159,11 @@ def wrong_schema(env: StreamEnvironment) -> None:
     env.from_source(source, "key long, amount long, ts timestamp", uid="numbers").sink_to(TableSink("rows"), uid="out")
 
 
+def never_built(env: StreamEnvironment) -> None:
+    Path(env.params.get("note", "")).touch()
+    time.sleep(600)
+
+
 def raises_while_built(env: StreamEnvironment) -> None:
     raise RuntimeError("no configuration found")
 

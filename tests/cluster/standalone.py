@@ -1,4 +1,7 @@
-"""Runs a standalone Spark cluster on loopback, from the pip package, with workers that can't see this checkout."""
+"""Runs a standalone Spark cluster from the pip package, with workers that can't see this checkout.
+
+It runs on loopback, or on hosts made of network namespaces.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import subprocess
 import sys
 import time
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow
@@ -15,6 +19,7 @@ import pyspark
 
 from engine.spark.java import prepare_environment
 from tests.cluster.harness import session_processes
+from tests.cluster.hosts import Host
 
 HOME = Path(pyspark.__file__).parent
 PATIENCE_S = 90
@@ -22,16 +27,20 @@ _CLASSES = "org.apache.spark.deploy"
 
 
 class StandaloneCluster:
-    """A cluster as a context manager, which checks at its end that none of its processes is left."""
+    """A cluster as a context manager, which checks at its end that none of its processes is left.
 
-    def __init__(self, folder: Path, workers: int = 2, cores: int = 2) -> None:
+    The master runs on the first host, and one worker on each of the others.
+    """
+
+    def __init__(self, folder: Path, hosts: Sequence[Host] = (Host(), Host(), Host()), cores: int = 2) -> None:
         self._folder = folder
         self._cores = cores
         self.python = _bare_python(folder / "python")
         self._daemons: list[subprocess.Popen[bytes]] = []
-        self._master = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        self.url = self._said("master", r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
-        self.workers = [self._start_worker(f"worker-{number}") for number in range(workers)]
+        self._host, *workers = hosts
+        self._master = self._start("master", self._host, "master.Master", "--port", "0")
+        self.url = self._said("master", r"Starting Spark master at (spark://[0-9.]+:\d+)")
+        self.workers = [self._start_worker(f"worker-{number}", host) for number, host in enumerate(workers)]
 
     def __enter__(self) -> StandaloneCluster:
         return self
@@ -48,10 +57,10 @@ class StandaloneCluster:
             assert time.monotonic() < deadline, f"processes outlived the cluster: {left}"
             time.sleep(0.1)
 
-    def _start_worker(self, name: str) -> subprocess.Popen[bytes]:
+    def _start_worker(self, name: str, host: Host) -> subprocess.Popen[bytes]:
         size = ["--cores", str(self._cores), "--memory", "2g"]
         work = ["--work-dir", str(self._folder / f"{name}-work")]
-        worker = self._start(name, "worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", *size, *work, self.url)
+        worker = self._start(name, host, "worker.Worker", *size, *work, self.url)
         self._said(name, r"(Successfully registered with master)")
         return worker
 
@@ -64,26 +73,27 @@ class StandaloneCluster:
         return subprocess.run(
             [str(HOME / "bin" / "spark-submit"), "--master", self.url, *arguments],
             cwd=self._folder,
-            env={**self._environment(), "PYSPARK_DRIVER_PYTHON": self.python},
+            env={**self._environment(self._host), "PYSPARK_DRIVER_PYTHON": self.python},
             capture_output=True,
             text=True,
             timeout=240,
         )
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, host: Host) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self._folder),
             "JAVA_HOME": prepare_environment()["JAVA_HOME"],
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host.address,
             "SPARK_HOME": str(HOME),
         }
 
-    def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        launcher, environment = HOME / "bin" / "spark-class", self._environment()
+    def _start(self, name: str, host: Host, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+        launcher, environment = HOME / "bin" / "spark-class", self._environment(host)
+        where = ["--host", host.address, "--webui-port", "0"]
         with self._log(name).open("wb") as log:
             daemon = subprocess.Popen(
-                [str(launcher), f"{_CLASSES}.{kind}", *arguments],
+                host.command(str(launcher), f"{_CLASSES}.{kind}", *where, *arguments),
                 cwd=self._folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -112,6 +122,19 @@ def executor_of(slot: int) -> int:
     while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
         pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     return pid
+
+
+def with_children(pid: int) -> list[int]:
+    """Returns this process and all below it."""
+    found = [pid]
+    for folder in (folder for folder in Path("/proc").iterdir() if folder.name.isdigit()):
+        try:
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue  # it has ended
+        if parent == pid:
+            found += with_children(int(folder.name))
+    return found
 
 
 def _pids(worker: subprocess.Popen[bytes]) -> list[int]:

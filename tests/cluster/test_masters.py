@@ -2,7 +2,8 @@
 
 Topology: two source subtasks → keyed exchange → two window subtasks → Weir table, as tasks of `local-cluster` and of a
 standalone cluster (one master, two workers with a Python that can't see this checkout). Faults: SIGKILL of a Python
-worker, of an executor's JVM, of a Spark worker daemon. Checks: results against numpy, and that no process is left.
+worker, of an executor's JVM, of a Spark worker daemon; SIGSTOP of an executor with its Python workers. Checks: results
+against numpy, and that no process is left.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 from engine.cli.main import app
 from tests.cluster.harness import RunningJob
-from tests.cluster.standalone import StandaloneCluster, executor_of
+from tests.cluster.standalone import StandaloneCluster, executor_of, with_children
 from tests.cluster.test_attached import SCRIPT, result
 from tests.cluster.test_recovery import expected_windows, got_windows
 
@@ -90,3 +91,14 @@ def test_a_local_cluster_loses_nothing_with_a_python_worker_and_an_executor(tmp_
         job.wait_for("an attempt after the executor", lambda s: s.attempt > 2 and s.running)
         assert job.wait_until_ended().outcome == "finished"
         assert got_windows(job.table("sums")) == expected_windows(RECORDS)
+
+
+@pytest.mark.promise("H8")
+def test_an_executor_that_is_unreachable_is_removed_long_before_spark_would(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, "windows", spark_master="local-cluster[2,1,1024]", rows=0) as job:
+        stopped = with_children(executor_of(job.completed(2).slots[0].pid))
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        after = job.wait_for("another executor", lambda s: s.attempt > 1 and s.running)
+        assert after.last_failure is not None and after.last_failure.cause == "slot_silent"
+        assert "did not end a silent slot in 4 s: removing it" in job.log()

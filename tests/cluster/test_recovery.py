@@ -13,11 +13,14 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from engine.process import supervisor
+from engine.protocol.failures import Fault
 from tests.cluster.harness import RunningJob, session_processes
 from tests.cluster.jobs import make
 
@@ -94,6 +97,42 @@ def test_a_jobmaster_that_is_killed_or_hangs_or_loses_its_spark_is_replaced_and_
     assert "it gave no sign of life for" in hung and "while it was running the job, and was killed" in hung
     restarts = [r for r in job.client.timeline().restarts if r.cause == "jobmaster_lost"]
     assert len(restarts) == 3 and restarts[-1].detail == "signal SIGKILL while it was running the job"
+
+
+CONFUSED = """
+import sys
+from engine.jobmaster.master import JobMaster
+from engine.process import master_main
+ticks = JobMaster.on_tick
+def on_tick(self, now_ms):
+    if self.newest is not None and self.newest.epoch >= 2:
+        raise KeyError("planted")
+    return ticks(self, now_ms)
+JobMaster.on_tick = on_tick
+master_main.main()
+"""
+
+
+@pytest.mark.promise("F2", "H8")
+def test_an_unexpected_error_on_the_deciding_thread_replaces_the_jobmaster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen, started = subprocess.Popen, []
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        started.append(command)
+        first = [sys.executable, "-c", CONFUSED, *command[3:]]
+        return popen(first if len(started) == 1 else command, **options)
+
+    monkeypatch.setattr(supervisor.subprocess, "Popen", start)
+    with RunningJob(tmp_path, "windows", rows=200_000) as job:
+        for generation in (1, 2):
+            job.wait_for(f"generation {generation}", lambda s, g=generation: s.generation == g)
+        assert job.wait_until_ended().outcome == "finished"
+    assert job.crashes == ["the JobMaster died (KeyError: 'planted'); starting another"]
+    deaths = job.client.folder.read_deaths()
+    assert deaths is not None and deaths.fault is Fault.WEIR
+    assert got_windows(job.table("sums")) == expected_windows(200_000)
 
 
 def jobmaster_of(job: RunningJob) -> int:

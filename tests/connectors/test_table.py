@@ -12,10 +12,11 @@ import pytest
 from engine.connectors.table import TableCommitter, TableSink, read_table
 from engine.core.errors import StoreError, TargetTaken
 from engine.core.paths import JobPaths
-from engine.core.sinks import Committer, SinkWriter, WriterContext
+from engine.core.sinks import Committer, Found, SinkWriter, WriterContext
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId
+from engine.protocol.job_description import Column
 from engine.protocol.manifest import Committable, ManifestRef
 from engine.store.directory import DirectoryStore
 from tests.fakes import ATTEMPT, JOB_ID, MemoryStore
@@ -27,7 +28,7 @@ TABLE = "job/tables/pv"
 def claimed(store: MemoryStore | DirectoryStore) -> TableCommitter:
     """A committer as a JobMaster uses it: it claims the table first."""
     committer = TableCommitter(store, TABLE)
-    committer.claim(JOB_ID)
+    committer.claim(JOB_ID, 1)
     return committer
 
 
@@ -52,6 +53,25 @@ def write(to: SinkWriter, *values: int) -> dict[str, object]:
 
 def committable(payload: dict[str, object], sequence: int = 1) -> Committable:
     return Committable("out", 0, ATTEMPT, 1, sequence, payload)
+
+
+class Creates(MemoryStore):
+    """Notes which files were to be created."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.created: list[str] = []
+
+    def create(self, path: str, data: bytes) -> Created:
+        self.created.append(path)
+        return super().create(path, data)
+
+
+def test_each_claim_creates_the_marker_again_because_its_name_may_not_be_durable_yet() -> None:
+    store = Creates()
+    for times in (1, 2):
+        claimed(store)
+        assert len(store.created) == times and len(set(store.created)) == 1
 
 
 def data_files(store: MemoryStore | DirectoryStore) -> list[str]:
@@ -207,7 +227,7 @@ def test_before_its_first_epoch_a_table_has_a_log_already_so_that_spark_sees_no_
 
 def test_abort_unknown_leaves_a_table_below_this_one_alone() -> None:
     store = MemoryStore()
-    TableCommitter(store, f"{TABLE}/daily").claim(JOB_ID)
+    TableCommitter(store, f"{TABLE}/daily").claim(JOB_ID, 1)
     below = TableSink("pv/daily").writer(WriterContext(0, ATTEMPT, store, JobPaths("job"), SCHEMA, JOB_ID))
     below.begin()
     payload = write(below, 1)
@@ -248,12 +268,43 @@ def test_published_files_survive_an_abort_after_the_store_was_moved(tmp_path: Pa
     assert read_table(after, TABLE).to_pydict() == {"a": [1]}
 
 
+def test_a_table_whose_store_was_moved_goes_on_and_soon_names_its_files_where_they_are(tmp_path: Path) -> None:
+    before, payloads = DirectoryStore(tmp_path / "before"), []
+    for epoch in range(1, 4):
+        payloads.append(write(writer(before, attempt=AttemptId(1, epoch)), epoch))  # type: ignore[arg-type]
+        TableCommitter(before, TABLE).commit(permit(epoch), [committable(payloads[-1])])
+    (tmp_path / "before").rename(tmp_path / "after")
+    after = DirectoryStore(tmp_path / "after")
+    for epoch in range(3, 11):  # the newest epoch is committed again
+        TableCommitter(after, TABLE).commit(permit(epoch), [committable(payloads[2])] if epoch == 3 else [])
+    places = [str(file["path"]) for file in TableCommitter(after, TABLE).files(10)]
+    assert places == [after.uri(str(payload["path"])) for payload in payloads]
+    compact = (tmp_path / "after" / TABLE / "_spark_metadata" / "9.compact").read_text()
+    assert "/before/" not in compact
+
+
+def test_looking_at_a_table_changes_nothing_and_tells_the_columns_of_what_is_published(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    assert TableCommitter(store, TABLE).look(JOB_ID, 0) == Found(claimed=False)
+    assert not list(tmp_path.iterdir())
+    claimed(store)
+    first = write(writer(store), 1)  # type: ignore[arg-type]
+    assert TableCommitter(store, TABLE).look(JOB_ID, 1) == Found(columns=[]), "nothing is published"
+    TableCommitter(store, TABLE).commit(permit(1), [committable(first)])
+    assert TableCommitter(store, TABLE).look(JOB_ID, 1) == Found(columns=[Column("a", "int64")])
+    assert TableCommitter(store, TABLE).look(JOB_ID, 25) == Found(columns=[Column("a", "int64")])
+    store.delete(str(first["path"]))
+    assert TableCommitter(store, TABLE).look(JOB_ID, 1) == Found(columns=[]), "audits find what was deleted"
+    with pytest.raises(TargetTaken):
+        TableCommitter(store, TABLE).look("", 1)
+
+
 def test_a_record_that_names_other_files_is_an_error_that_says_so() -> None:
     store = MemoryStore()
     w = writer(store)
     committer = TableCommitter(store, TABLE)
     committer.commit(permit(1), [committable(write(w, 1))])
-    with pytest.raises(StoreError, match="_spark_metadata/0 exists and names other files than this epoch's"):
+    with pytest.raises(TargetTaken, match="0 is not what Weir wrote: it names other files than this epoch"):
         committer.commit(permit(1), [committable(write(w, 2))])
 
 
@@ -286,7 +337,7 @@ def test_a_path_that_would_leave_the_job_s_directory_is_refused(path: str) -> No
 def begun(sink: TableSink, store: DirectoryStore, job: str, job_id: str) -> Committer:
     """A committer that has claimed its table, as a JobMaster does before it deploys."""
     committer = sink.committer(store, JobPaths(job))
-    committer.claim(job_id)
+    committer.claim(job_id, 1)
     return committer
 
 
@@ -359,20 +410,20 @@ def test_a_claim_holds_only_once_the_store_says_that_the_marker_is_there() -> No
     store.answers = [(Created.UNKNOWN, False), (Created.UNKNOWN, True)]
     for _ in range(2):  # a name that is visible need not be durable
         with pytest.raises(StoreError, match="did not say whether"):
-            TableCommitter(store, TABLE).claim("1d")
-    TableCommitter(store, TABLE).claim("1d")
+            TableCommitter(store, TABLE).claim("1d", 1)
+    TableCommitter(store, TABLE).claim("1d", 1)
     with pytest.raises(TargetTaken):
-        TableCommitter(store, TABLE).claim("2d")
+        TableCommitter(store, TABLE).claim("2d", 1)
 
 
 def test_a_job_whose_marker_was_lost_with_its_host_claims_its_own_files_again() -> None:
     store = MemoryStore()
     store.write(f"{TABLE}/1d-0001-0001-0000-000001.parquet", b"")
-    TableCommitter(store, TABLE).claim("1d")
+    TableCommitter(store, TABLE).claim("1d", 1)
     other = MemoryStore()
     other.write(f"{TABLE}/1d-0001-0001-0000-000001.parquet", b"")
     with pytest.raises(TargetTaken, match="did not write"):
-        TableCommitter(other, TABLE).claim("2d")
+        TableCommitter(other, TABLE).claim("2d", 1)
 
 
 class _StaleList(MemoryStore):
@@ -385,8 +436,118 @@ class _StaleList(MemoryStore):
 def test_a_rewind_repeats_what_was_published_also_if_the_list_of_records_is_stale() -> None:
     store = _StaleList()
     committer = TableCommitter(store, TABLE)
-    committer.claim("1d")
+    committer.claim("1d", 1)
     for epoch in range(1, 13):
         committer.commit(permit(epoch), [committable({"path": f"{TABLE}/{epoch}", "size": 1})])
     committer.rewind(permit(20), to_epoch=11)
     assert [str(file["path"]).rsplit("/", 1)[1] for file in committer.files(20)] == [str(n) for n in range(1, 12)]
+
+
+# --- damaged logs ---
+
+
+def twelve_epochs(store: MemoryStore) -> TableCommitter:
+    committer = claimed(store)
+    w = writer(store, attempt=AttemptId(1, 1))
+    for epoch in range(1, 13):
+        committer.commit(permit(epoch), [committable(write(w, epoch))])
+    return committer
+
+
+def cut(data: bytes) -> bytes:
+    return data[: data.rindex(b"\n")]
+
+
+DAMAGES = {"emptied": lambda data: b"", "cut": cut, "edited": lambda data: data.replace(b'"size":', b'"size": ')}
+
+
+@pytest.mark.promise("D11", "G1")
+@pytest.mark.parametrize("name", ["9.compact", "10", "11"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_stops_the_job_and_no_file_is_deleted(name: str, damage: str) -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    path = f"{TABLE}/_spark_metadata/{name}"
+    store.write(path, DAMAGES[damage](store.read(path)))
+    before = dict(store.files)
+    with pytest.raises(TargetTaken, match=f"{name} is not what Weir wrote: .* Bring it back from a backup"):
+        committer.abort_unknown(permit(12), AttemptId(9, 9))
+    with pytest.raises(TargetTaken, match=f"{name} is not what Weir wrote"):
+        committer.look(JOB_ID, 12)
+    assert store.files == before
+
+
+def test_a_damaged_record_is_not_repeated_by_a_later_one() -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    store.write(f"{TABLE}/_spark_metadata/10", b"v1")
+    for epoch in range(13, 20):
+        committer.commit(permit(epoch), [])
+    with pytest.raises(TargetTaken, match="10 is not what Weir wrote"):
+        committer.commit(permit(20), [])
+    with pytest.raises(TargetTaken, match="10 is not what Weir wrote"):
+        committer.rewind(permit(20), to_epoch=12)
+    with pytest.raises(TargetTaken, match="10 is not what Weir wrote"):
+        read_table(store, TABLE)
+
+
+@pytest.mark.parametrize("name", ["9.compact", "10"])
+def test_a_record_that_is_missing_stops_the_job_unless_the_whole_table_is_away(name: str) -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    store.delete(f"{TABLE}/_spark_metadata/{name}")
+    with pytest.raises(TargetTaken, match=f"{name} is not what Weir wrote: it is missing"):
+        committer.abort_unknown(permit(12), AttemptId(9, 9))
+    before = dict(store.files)
+    with pytest.raises(TargetTaken, match=f"{name} is not what Weir wrote: it is missing"):
+        committer.rewind(permit(20), to_epoch=12)
+    assert store.files == before
+    store.delete(TABLE)
+    with pytest.raises(StoreError, match="is missing"):
+        committer.abort_unknown(permit(12), AttemptId(9, 9))
+
+
+@pytest.mark.parametrize("damage", [b"", b"v1\n{", b'v1\n"x"', b'{"path":"x","size":1}', b"\xff"])
+def test_a_record_of_an_older_weir_has_no_checksum_and_must_at_least_be_a_record(damage: bytes) -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    store.delete(f"{TABLE}/_spark_metadata/.10.checksum")
+    store.write(f"{TABLE}/_spark_metadata/10", damage)
+    with pytest.raises(TargetTaken, match=r"10 is not what Weir wrote: its .* are no record"):
+        committer.abort_unknown(permit(12), AttemptId(9, 9))
+
+
+def test_without_the_checksum_of_a_record_nothing_is_deleted_also_later() -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    store.delete(f"{TABLE}/_spark_metadata/.9.checksum")
+    path = f"{TABLE}/_spark_metadata/9.compact"
+    store.write(path, cut(store.read(path)))
+    for epoch in range(13, 32):
+        committer.commit(permit(epoch), [])
+    committer.abort_unknown(permit(31), AttemptId(9, 9))
+    assert len(data_files(store)) == 12
+
+
+@pytest.mark.promise("D11")
+def test_a_record_whose_writer_died_before_its_checksum_gets_it_when_the_epoch_is_committed_again() -> None:
+    store = MemoryStore()
+    committer = claimed(store)
+    w = writer(store)
+    payload, unknown = write(w, 1), write(w, 2)
+    store.answers = [(Created.CREATED, True), (Created.UNKNOWN, False)]
+    with pytest.raises(StoreError, match=r"did not say whether .*checksum was created"):
+        committer.commit(permit(1), [committable(payload)])
+    committer.commit(permit(1), [committable(payload)])
+    committer.abort_unknown(permit(1), AttemptId(9, 9))
+    assert payload["path"] in data_files(store) and unknown["path"] not in data_files(store)
+
+
+def test_files_of_an_epoch_that_the_job_s_log_lost_are_not_deleted() -> None:
+    store = MemoryStore()
+    committer = twelve_epochs(store)
+    for older in (permit(11), None):  # somebody brought back an older copy of the log
+        committer.abort_unknown(older, AttemptId(9, 9))
+    with pytest.raises(TargetTaken, match="11 is not what Weir wrote: it names other files than this epoch's"):
+        committer.commit(permit(12), [])
+    assert len(data_files(store)) == 12

@@ -146,3 +146,23 @@ def test_work_runs_in_the_context_of_its_submitter(tried: Threads | Simulated) -
     PLACE.reset(token)
     tried.run_until(lambda: bool(found))
     assert found == ["source"]
+
+
+def test_the_oldest_work_under_way_is_known_and_forgotten_when_it_is_done() -> None:
+    mailbox: Mailbox[Callable[[], None]] = Mailbox()
+    offload, began, go_on = LaneOffload(mailbox.put, threads=4), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        began.set()
+        go_on.wait(60)
+
+    offload.submit("hangs", hang, lambda result, error: None)
+    assert began.wait(60)
+    oldest = offload.oldest()
+    assert oldest is not None and oldest.lane == "hangs"
+    go_on.set()
+    offload.submit("hangs", lambda: None, lambda result, error: None)
+    for _ in range(2):
+        assert mailbox.take(60) is not None
+    offload.submit("other", began.clear, lambda result, error: None)
+    assert mailbox.take(60) is not None and oldest != offload.oldest()

@@ -9,6 +9,8 @@ from engine.core import errors
 from engine.protocol.failures import Fault
 
 OUTSIDE = {
+    "LoadFailed",
+    "SparkFailed",
     "StoreError",
     "SyncFailed",
     "Fenced",

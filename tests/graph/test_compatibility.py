@@ -24,7 +24,8 @@ from engine.connectors.generator import GeneratorSource
 from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
 from engine.core.errors import IncompatibleJob
-from engine.graph.compatibility import check, differences
+from engine.core.sinks import Sink
+from engine.graph.compatibility import check, differences, gone_sinks
 from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import AttemptId, SubtaskId
@@ -53,7 +54,7 @@ def taken_by(job: JobGraph, *stateful: str, commits: tuple[str, ...] = ()) -> Ma
 
 
 def found(before: Build, now: Build, *stateful: str) -> list[tuple[str, str]]:
-    return [(one.uid, one.what) for one in differences(graph(now), taken_by(graph(before), *stateful))]
+    return [(one.uid, one.what) for one in differences(graph(now), taken_by(graph(before), *stateful), {})]
 
 
 def windows(size: str = "10 s", key: str = "app", **aggregates: Any) -> Build:
@@ -152,7 +153,7 @@ def test_a_generator_keeps_its_number_of_splits_because_it_decides_what_a_positi
     def built(splits: int) -> JobGraph:
         return graph(lambda views: views.print(), splits)
 
-    assert [one.what for one in differences(built(3), taken_by(built(2)))] == [
+    assert [one.what for one in differences(built(3), taken_by(built(2)), {})] == [
         "its positions belong to 2 splits, it has 3 splits"
     ]
 
@@ -206,9 +207,9 @@ class Other(PrintSink):
 def test_pending_output_that_only_the_gone_sink_can_commit_is_refused_whatever_is_allowed() -> None:
     before = graph(lambda views: views.sink_to(Other(), uid="out"))
     now = graph(lambda views: views.print())
-    check(now, taken_by(before), allow_non_restored_state=False)
+    check(now, taken_by(before), {}, allow_non_restored_state=False)
     with pytest.raises(IncompatibleJob, match="without it nobody can commit that output"):
-        check(now, taken_by(before, commits=("out",)), allow_non_restored_state=True)
+        check(now, taken_by(before, commits=("out",)), {}, allow_non_restored_state=True)
 
 
 @pytest.mark.promise("D8")
@@ -222,3 +223,92 @@ def test_a_sink_keeps_its_first_epoch() -> None:
     then = describe(graph(both), first, 8)
     assert {sink.uid: sink.first_epoch for sink in then.sinks} == {"out": 1, "more": 8}
     assert {sink.uid: sink.first_epoch for sink in describe(graph(both), then, 12).sinks} == {"out": 1, "more": 8}
+
+
+def timed(column: str, place: str) -> Build:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps(column)
+
+    def build(views: DataStream) -> None:
+        if place == "operator":
+            views = views.map(lambda row: row)
+        views.assign_timestamps_and_watermarks(strategy).print()
+
+    return build
+
+
+@pytest.mark.promise("D8", "B1")
+def test_another_event_time_column_is_refused_because_the_watermark_is_in_the_old_one() -> None:
+    assert not found(timed("ts", "source"), timed("ts", "source"))
+    [(uid, what)] = found(timed("ts", "source"), timed("n", "source"))
+    assert uid == "views" and what.startswith("its event time was the column ts, is n; its watermark")
+    assert found(timed("ts", "operator"), timed("n", "operator"), "views.timestamps") == [
+        ("views.timestamps", "event time: was column ts, is column n")
+    ]
+
+
+@pytest.mark.promise("D8", "B1")
+def test_watermarks_may_move_from_an_operator_into_the_source_if_the_column_stays() -> None:
+    """Older versions made them in an operator if the source had other consumers when event time was assigned."""
+    assert not found(timed("ts", "operator"), timed("ts", "source"), "views.timestamps")
+    assert found(timed("ts", "operator"), timed("n", "source"), "views.timestamps") == [
+        ("views.timestamps", "the assign_timestamps is gone, and its state would be lost")
+    ]
+
+
+@pytest.mark.promise("D8", "B1")
+def test_a_source_may_get_and_lose_event_time() -> None:
+    assert not found(lambda views: views.print(), timed("ts", "source"))
+    assert not found(timed("ts", "source"), lambda views: views.print())
+
+
+@pytest.mark.promise("D8")
+def test_another_job_under_the_same_name_is_told_to_take_a_name_of_its_own() -> None:
+    before = taken_by(graph(lambda views: views.sink_to(TableSink("t"), uid="out")))
+    other = graph(lambda views: views.sink_to(TableSink("u"), uid="u"), source="orders")
+    first = differences(other, before, {})[0]
+    assert first.what == "it has no operator in common with the job of this name that took epoch 7"
+    assert "choose another --name" in first.fix
+    assert first.droppable
+
+
+@pytest.mark.promise("D8")
+def test_an_operator_whose_only_state_is_in_the_manifest_itself_is_not_forgotten() -> None:
+    """A window operator without open windows has a watermark, and no file."""
+    manifest = taken_by(graph(windows()))
+    manifest.subtasks[0].inline["pv"] = {"clock": []}
+    (gone,) = differences(graph(lambda views: views.print()), manifest, {})
+    assert gone.uid == "pv" and gone.droppable and "its state would be lost" in gone.what
+
+
+@pytest.mark.promise("D8")
+def test_one_new_operator_is_guessed_to_be_the_new_name_of_one_that_is_gone_and_not_of_two() -> None:
+    def summed(*uids: str) -> Build:
+        def build(views: DataStream) -> None:
+            for uid in uids:
+                views.select("app", "n").key_by("app").sum("n", uid=uid).print()
+
+        return build
+
+    got = found(summed("a", "b"), summed("c"), "a", "b")
+    assert [(uid, "c is new" in what) for uid, what in got] == [("a", True), ("b", False)]
+
+
+class Named(PrintSink):
+    """Has a target, and is no table."""
+
+    @property
+    def target(self) -> str:
+        return "the terminal"
+
+
+def test_only_tables_are_committed_without_their_sinks() -> None:
+    def into(*sinks: Sink) -> Build:
+        def build(views: DataStream) -> None:
+            for number, sink in enumerate(sinks):
+                views.sink_to(sink, uid=f"out-{number}")
+
+        return build
+
+    manifest = taken_by(graph(into(TableSink("t"), Named())))
+    gone = gone_sinks(graph(lambda views: views.print()), manifest)
+    assert [(sink.uid, bool(sink.table)) for sink in gone] == [("out-0", True), ("out-1", False)]

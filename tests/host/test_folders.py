@@ -37,7 +37,7 @@ def test_whatever_the_umask_a_job_s_folder_is_private_and_nothing_can_be_written
     folder.prepare()
     folder.write_launch(LAUNCH)
     folder.want_running(LAUNCH, "test")
-    TableSink("pv").committer(store, JobPaths("job")).claim("1d")
+    TableSink("pv").committer(store, JobPaths("job")).claim("1d", 1)
     store.write("job/gen-0001/chk-0000001/1/state.arrow", b"")
     store.create("job/log/0000000001.json", b"")
     assert (mode(root), mode(root / "job"), mode(root / "job" / "run")) == (0o750, 0o700, 0o700)
@@ -50,7 +50,7 @@ def test_whatever_the_umask_a_job_s_folder_is_private_and_nothing_can_be_written
 
 def test_a_table_at_an_absolute_path_can_be_read_by_the_group_and_by_nobody_else(tmp_path: Path) -> None:
     sink, store = TableSink(str(tmp_path / "lake" / "pv")), DirectoryStore(tmp_path / "store")
-    sink.committer(store, JobPaths("job")).claim("1d")
+    sink.committer(store, JobPaths("job")).claim("1d", 1)
     assert mode(tmp_path / "lake" / "pv") == 0o750
     assert mode(tmp_path / "lake" / "pv" / "_spark_metadata" / "weir.json") == 0o640
 
@@ -76,6 +76,39 @@ def test_a_sticky_folder_keeps_others_from_replacing_what_is_there(tmp_path: Pat
     (tmp_path / "store").mkdir()
     (tmp_path / "store").chmod(0o1777)
     check_store(tmp_path / "store", "job", allow_shared=False)
+
+
+def test_a_store_below_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    """As tried by another user: the store was renamed, and a store of that user's own put in its place."""
+    store = tmp_path / "shared" / "deep" / "store"
+    check_store(store, "job", allow_shared=False)
+    (tmp_path / "shared").chmod(0o777)
+    with pytest.raises(WeirError, match=r"shared can be written by others \(mode 0777\)"):
+        check_store(store, "job", allow_shared=False)
+    check_store(store, "job", allow_shared=True)
+    (tmp_path / "shared").chmod(0o1777)
+    check_store(store, "job", allow_shared=False)
+    (tmp_path / "shared").chmod(0o775)
+    check_store(store, "job", allow_shared=False)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make links of other users")
+def test_a_store_behind_another_user_s_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    check_store(tmp_path / "link" / "store", "job", allow_shared=False)
+    os.chown(tmp_path / "link", 4711, -1, follow_symlinks=False)
+    with pytest.raises(WeirError, match="link belongs to another user"):
+        check_store(tmp_path / "link" / "store", "job", allow_shared=False)
+
+
+def test_a_store_behind_a_link_of_ours_is_as_safe_as_the_folders_that_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "shared" / "real").mkdir(parents=True)
+    (tmp_path / "shared" / "real").chmod(0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "shared" / "real")
+    (tmp_path / "shared").chmod(0o777)
+    with pytest.raises(WeirError, match=r"shared can be written by others"):
+        check_store(tmp_path / "link" / "store", "job", allow_shared=False)
 
 
 def test_a_folder_of_another_user_is_refused_and_one_of_root_is_not(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from engine.host.lifeline import Lifeline, Listener, Sign
@@ -50,6 +51,21 @@ def test_neither_end_waits_for_the_other(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [sign.epoch for sign in signs] == list(range(len(signs))) and 100 < len(signs) < 10_000
     listener.close()
     lifeline.show(Stage.DECIDING, 1)  # nobody is there any more
+    listener.started()
+
+
+@pytest.mark.parametrize("reason", ["\x1b" * 5000, "can't open /data/\udcff", 'a "quoted" line\n' * 5000])
+def test_last_words_arrive_whatever_characters_are_in_them(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    listener = Listener()
+    for name, value in listener.environ.items():
+        monkeypatch.setenv(name, value)
+    lifeline = Lifeline.inherited()
+    lifeline.last_words(Fault.OUTSIDE, reason)
+    lifeline.show(Stage.DECIDING, 1)  # another thread may still give signs of life
+    words, sign = listener.heard()
+    assert words.words is not None and sign.epoch == 1
+    assert len(msgspec.json.encode(words)) < 4096, "longer ones may be cut off by a pipe that is nearly full"
+    listener.close()
     listener.started()
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import stat
+import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from engine.core.errors import NotRunning
-from engine.host.launch import MasterLaunch
-from engine.host.run_folder import Deaths, LastHeartbeat, MasterAddress, MasterExit, RunFolder
+from engine.core.errors import NotRunning, WeirError
+from engine.host import run_folder
+from engine.host.launch import LaunchOptions, MasterLaunch
+from engine.host.run_folder import Deaths, LastHeartbeat, MasterAddress, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
+from engine.process import submit, supervisor
+from engine.process.submit import plan_launch, start_detached
 from engine.protocol.failures import Fault
+from engine.protocol.remedy import Stage
 
 
 @pytest.fixture
@@ -108,6 +116,8 @@ def test_one_that_is_ending_is_waited_for_until_it_says_how(folder: RunFolder, l
             self.end_headers()
             self.wfile.write(b'{"error": "the job has ended"}')
 
+        do_POST = do_GET
+
         def log_message(self, *_: object) -> None:
             pass
 
@@ -115,22 +125,104 @@ def test_one_that_is_ending_is_waited_for_until_it_says_how(folder: RunFolder, l
         threading.Thread(target=server.serve_forever, daemon=True).start()
         folder.write_launch(launch)
         folder.write_address(MasterAddress(f"http://127.0.0.1:{server.server_port}", 1, 1, "token"))
+        JobClient(launch.store, "numbers").cancel()  # somebody else cancelled it before: that is no error
         ended = JobClient(launch.store, "numbers").wait_until_ended(10)
         server.shutdown()
     assert ended == MasterExit(Outcome.CANCELLED, "cancelled") and len(answers) == 3
 
 
+def sign(number: int, stage: Stage | None = None) -> SupervisorSign:
+    return SupervisorSign("", number, 0, stage, 9)
+
+
 @pytest.mark.promise("F1", "H8")
-def test_between_two_jobmasters_a_job_says_why_and_can_be_cancelled(folder: RunFolder, launch: MasterLaunch) -> None:
+def test_between_two_jobmasters_a_job_says_why_and_can_be_cancelled(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = JobClient(launch.store, "numbers")
     folder.write_launch(launch)
     folder.want_running(launch, "cli")
     folder.write_deaths(Deaths(9, 4, Fault.WEIR, "KeyError: 'x'", 0, 2**60))
-    assert client.being_replaced()
+    folder.write_supervisor(sign(1))
     with pytest.raises(NotRunning, match=r"died 4 times without an epoch .* last by: KeyError: 'x' \(a defect of Weir"):
         client.status()
+    monkeypatch.setattr(time, "sleep", lambda _: folder.write_supervisor(sign(2)))
+    assert client.looked_after() == "waiting before the next start"
+    folder.write_supervisor(sign(1))
     client.cancel()
     desired = folder.read_desired()
     assert desired is not None and not desired.running
-    folder.write_deaths(Deaths(9, 0, Fault.WEIR, "KeyError: 'x'", 0, 0))
-    assert not client.being_replaced(), "an epoch was made since"
+
+
+@pytest.mark.promise("F1")
+def test_a_job_that_only_starts_says_what_it_does_and_is_not_started_twice(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write_launch(launch)
+    folder.write_supervisor(sign(1, Stage.PREPARING))
+    client = JobClient(launch.store, "numbers")
+    with pytest.raises(NotRunning, match="its supervisor showed: writing the job's DataFrames for 9 s"):
+        client.status()
+    numbers = itertools.count(2)
+    monkeypatch.setattr(time, "sleep", lambda _: folder.write_supervisor(sign(next(numbers), Stage.PREPARING)))
+    options = LaunchOptions(path=launch.path, name="numbers")
+    with pytest.raises(WeirError, match=r"being started already \(writing the job's DataFrames for 9 s\): weir cancel"):
+        plan_launch(options, launch.store)
+    monkeypatch.undo()
+    monkeypatch.setattr(run_folder, "SIGN_PATIENCE_S", 0.05)
+    assert plan_launch(options, launch.store).name == "numbers", "its supervisor is dead"
+
+
+def test_two_starts_at_the_same_time_have_one_supervisor_that_goes_on(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As found with two submits within 100 ms: both supervisors read the second one's file, and took it for theirs."""
+    started: list[list[str]] = []
+    monkeypatch.setattr(submit.subprocess, "Popen", lambda command, **_: started.append(command))
+    for _ in range(2):
+        start_detached(launch, "cli")
+    (_, _, _, path, first), (*_, last) = started
+    assert first != last
+    seen: list[str] = []
+    monkeypatch.setattr(supervisor, "Supervisor", lambda launch, _: seen.append(launch.id) or Ended())
+    monkeypatch.setattr(supervisor.signal, "signal", lambda *_: None)
+    for identity in (first, last):
+        monkeypatch.setattr(sys, "argv", ["supervisor", path, identity])
+        supervisor.main()
+    assert seen == [last]
+
+
+class Ended:
+    def poll(self) -> MasterExit:
+        return MasterExit(Outcome.FENCED, "for the test")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"at_ms": 1', b"[]", b"\xff"])
+@pytest.mark.parametrize("name", ["heartbeat", "deaths", "master", "exit", "supervisor", "launch", "../desired"])
+def test_a_file_that_a_power_cut_left_damaged_counts_as_absent(
+    folder: RunFolder, launch: MasterLaunch, name: str, content: bytes
+) -> None:
+    folder.write_launch(launch)
+    folder.want_running(launch, "test")
+    (folder.folder / f"{name}.json").write_bytes(content)
+    assert folder.read_heartbeat() is folder.read_deaths() is folder.read_address() is folder.read_exit() is None
+    assert folder.read_supervisor() is None
+    assert folder.belongs_to(launch)
+    if name == "../desired":
+        assert folder.read_desired() is None
+    folder.want_running(launch, "test")
+    assert folder.read_desired() is not None
+
+
+def test_what_decides_about_a_job_survives_a_power_cut(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their content is on the disk before their names are."""
+    synced: list[str] = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append("content"), sync(descriptor)))
+    monkeypatch.setattr(Path, "replace", lambda self, to: (synced.append(Path(to).name), replace(self, to)))
+    folder.write_launch(launch)
+    folder.want_running(launch, "test")
+    folder.write_exit(MasterExit(Outcome.FINISHED, "all is read"), launch)
+    assert synced == ["content", "launch.json", "content", "desired.json", "content", "exit.json"]

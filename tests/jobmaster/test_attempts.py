@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.jobmaster.attempts import Restarts
-from engine.protocol.failures import Raised
+from engine.protocol.failures import Fault, Raised
 from engine.protocol.restart import FixedDelay, NoRestart
 
 STRATEGY = FixedDelay(attempts=99, delay_ms=10)
@@ -18,8 +18,8 @@ def error(line: str = "job.py:7", record: str = "", kind: str = "ValueError", te
 @pytest.mark.promise("D10")
 def test_the_restart_strategy_decides_when_and_whether() -> None:
     restarts = Restarts(FixedDelay(attempts=2, delay_ms=10), same_error_limit=3)
-    assert [restarts.on_failure(0.0, 0.5) for _ in range(3)] == [10, 10, None]
-    assert Restarts(NoRestart(), 3).on_failure(0.0, 0.5) is None
+    assert [restarts.on_failure(0.0, 0.5, Fault.JOB) for _ in range(3)] == [10, 10, None]
+    assert Restarts(NoRestart(), 3).on_failure(0.0, 0.5, Fault.JOB) is None
 
 
 @pytest.mark.promise("H8")
@@ -55,3 +55,13 @@ def test_an_epoch_in_between_begins_the_count_again() -> None:
     restarts.on_published()
     assert restarts.on_job_error("clean", error(record="{}")) is None
     assert restarts.on_job_error("clean", error()) == 2
+
+
+@pytest.mark.promise("H8")
+def test_errors_of_committers_are_counted_until_an_epoch_is_committed_since_each_follows_a_published_one() -> None:
+    restarts = Restarts(STRATEGY, same_error_limit=2)
+    assert restarts.on_commit_error("out", error()) is None
+    restarts.on_committed()
+    assert restarts.on_commit_error("out", error()) is None
+    restarts.on_published()
+    assert restarts.on_commit_error("out", error()) == 2

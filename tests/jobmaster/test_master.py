@@ -15,15 +15,17 @@ import pytest
 
 from engine.connectors.table import TableCommitter
 from engine.core.errors import StoreError
+from engine.core.sinks import Committer, NothingToCommit
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
-from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
 from engine.jobmaster.events import Aborted
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
+from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.failures import Fault, Raised
-from engine.protocol.manifest import SubtaskState, Timings
-from engine.protocol.messages import Acknowledge, Deployed, Left, NotBuilt, Register, Rollback, TaskFailed
+from engine.protocol.manifest import Committable, SubtaskState, Timings
+from engine.protocol.messages import Acknowledge, Deployed, Left, NotBuilt, OverBudget, Register, Rollback, TaskFailed
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.memory import MemoryStore
 from tests.observe.answering import AnsweringRun
@@ -36,10 +38,10 @@ class Desk:
 
     answers = True
 
-    def __init__(self, folder: Path, config: MasterConfig | None = None) -> None:
+    def __init__(self, folder: Path, config: MasterConfig | None = None, interval_ms: int | None = None) -> None:
         run = AnsweringRun(folder)
         graph = run.execution.graph
-        checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1)
+        checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1, interval_ms=interval_ms)
         execution = ExecutionGraph(replace(graph, checkpoints=checkpoints))
         self.plan = graph.fingerprint
         self.slots = run.execution.slots
@@ -73,8 +75,13 @@ class Desk:
 
     def register(self, now_ms: float) -> None:
         for slot in range(self.slots):
-            message = Register(f"s{slot}", "here", slot, slot, "nonce", self.plan)
-            self.do(self.master.on_message(f"s{slot}", message, now_ms), now_ms)
+            self.register_one(slot, now_ms)
+
+    def register_one(self, slot: int, now_ms: float, nonce: str = "nonce", plan: str = "", task: int = 0) -> str:
+        session = f"s{slot}" + (f".{task}" if task else "")
+        message = Register(session, "here", slot, slot + task, nonce, plan or self.plan, slot)
+        self.do(self.master.on_message(session, message, now_ms), now_ms)
+        return session
 
     def deployed(self, now_ms: float) -> None:
         for slot in range(self.slots):
@@ -197,13 +204,22 @@ def test_a_publication_whose_outcome_is_unknown_wakes_the_jobmaster_when_it_has_
     assert len(asked) == 2 and desk.master.wakeup_ms() == 110
 
 
+def test_the_next_checkpoint_wakes_the_jobmaster_while_the_job_runs_and_only_then(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, interval_ms=200)
+    desk.tick(0)
+    desk.register(0)
+    assert desk.master.wakeup_ms() == 500, "the heartbeat"
+    desk.deployed(0)
+    assert desk.master.wakeup_ms() == 200, "the checkpoint"
+
+
 def test_totals_of_an_attempt_that_is_over_are_not_shown_for_the_next_one(tmp_path: Path) -> None:
     run = AnsweringRun(tmp_path)
     run.run(until=lambda: run.master.stats.checkpoints_completed == 1)
     run.beat()
     assert run.master.totals
     run.run(until=lambda: run.master.stats.restarts == 1 and run.master.phase is Phase.DEPLOYING)
-    assert run.master.totals == {}
+    assert run.master.totals == {} and run.master.rates._readings == {}
 
 
 @pytest.mark.promise("D4")
@@ -274,17 +290,126 @@ def test_a_function_that_always_raises_ends_the_job_with_the_author_s_line(desk:
     assert [e.raised.line for e in noted if isinstance(e, events.AttemptFailed) and e.raised] == ["job.py:7"] * 2
 
 
-@pytest.mark.promise("H8")
-def test_a_job_that_does_not_build_in_a_slot_ends_and_a_slot_that_can_not_read_it_now_is_tried_again(
-    desk: Desk,
-) -> None:
+class RaisingCommitter(NothingToCommit):
+    """Raises `error` in each commit."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def committing(desk: Desk, monkeypatch: pytest.MonkeyPatch, committer: Committer) -> None:
+    """Runs the job until its first epoch is published, and gives it a minute."""
+    monkeypatch.setattr(desk.master._publisher, "_committers", {"out": committer})
     desk.tick(0)
-    desk.do(desk.master.on_message("s0", NotBuilt(7, "OSError: away", None), 0), 0)
+    desk.register(0)
+    desk.deployed(0)
+    desk.do(desk.master.trigger_checkpoint(0)[1], 0)
+    desk.acknowledge(1, 0)
+    for now_ms in range(100, 60_000, 100):
+        desk.tick(now_ms)
+
+
+@pytest.mark.promise("H8")
+def test_a_committer_that_always_raises_ends_the_job_with_its_sink_and_line(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committing(desk, monkeypatch, RaisingCommitter(ValueError("bad batch")))
+    (stop,) = desk.stops
+    assert stop.outcome is Outcome.FAILED and stop.raised is not None and stop.raised.type == "ValueError"
+    assert stop.reason.startswith("operator 'out', commit(): ValueError: bad batch (the same error 3 times")
+    failed = [a.event for a in desk.other if isinstance(a, Note) and isinstance(a.event, events.AttemptFailed)]
+    assert [(event.cause, event.uid) for event in failed] == [("commit_failed", "out")] * 2
+
+
+@pytest.mark.promise("H8")
+@pytest.mark.parametrize("error", [ConnectionRefusedError("away"), TimeoutError("slow"), StoreError("full")])
+def test_a_committer_whose_target_is_away_is_tried_for_ever(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    committer = RaisingCommitter(error)
+    committing(desk, monkeypatch, committer)
+    assert desk.stops == [] and desk.master.stats.restarts > 10
+    committer.error = None
+    desk.tick(70_000)
+    desk.tick(80_000)
+    assert desk.master.phase is Phase.DEPLOYING
+
+
+@pytest.mark.promise("H8")
+def test_a_slot_that_does_not_see_the_store_is_refused_and_killed_and_the_job_waits_for_another(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register_one(0, 0)
+    bad = desk.register_one(1, 0, nonce="")
     assert desk.master.phase is Phase.WAITING and desk.stops == []
-    desk.do(desk.master.on_message("s1", NotBuilt(8, "JobError: it needs the module 'x'", BOOM), 0), 0)
+    assert "process 1 at here does not see this job's store" in desk.master.refusal
+    for now_ms in range(500, 61_000, 500):
+        desk.tick(now_ms)
+    assert [action.slot.session for action in desk.other if isinstance(action, KillSlot)] == [bad]
+    missing = [a.event for a in desk.other if isinstance(a, Note) and isinstance(a.event, events.SlotsMissing)]
+    assert [event.why for event in missing] == [desk.master.refusal]
+    desk.register_one(1, 61_000, task=5)
+    assert desk.master.phase is Phase.DEPLOYING and desk.master.refusal == ""
+
+
+@pytest.mark.promise("H8")
+def test_a_job_whose_slots_all_do_not_see_the_store_waits_and_starts_them_ever_later(desk: Desk) -> None:
+    desk.tick(0)
+    session, killed = desk.register_one(0, 0, nonce="other"), 0
+    for now_ms in range(500, 600_000, 500):
+        desk.tick(now_ms)
+        if any(isinstance(action, KillSlot) and action.slot.session == session for action in desk.other):
+            killed += 1
+            session = desk.register_one(0, now_ms, nonce="other", task=killed)
+    assert desk.master.phase is Phase.WAITING and desk.stops == []
+    assert 50 < killed < 75, "every ten seconds in the end"
+
+
+@pytest.mark.promise("H8")
+def test_one_slot_with_other_code_is_refused_and_other_code_in_every_slot_is_the_job_s_fault(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register_one(0, 0)
+    for task in range(1, 6):
+        desk.register_one(1, 0, plan="other", task=task)
+    assert desk.master.phase is Phase.WAITING and desk.stops == []
+    assert "runs other code" in desk.master.refusal
+    desk.do(desk.master.on_slot_gone("s0", "killed", 0), 0)
+    desk.register_one(0, 0, plan="other", task=6)
+    (stop,) = desk.stops
+    assert stop.outcome is Outcome.FAILED and "ship the same version of the job everywhere" in stop.reason
+
+
+def not_built(pid: int, partition: int, error: str, fault: Fault) -> NotBuilt:
+    return NotBuilt(pid, pid, partition, error, fault, BOOM)
+
+
+@pytest.mark.promise("H8")
+def test_a_job_that_builds_in_no_slot_ends_and_one_that_can_not_be_read_now_is_tried_again(desk: Desk) -> None:
+    desk.tick(0)
+    for slot in range(2):
+        away = not_built(7, slot, "LoadFailed: away", Fault.OUTSIDE)
+        desk.do(desk.master.on_message(f"s{slot}", away, 0), 0)
+    assert desk.master.phase is Phase.WAITING and desk.stops == [] and "away" in desk.master.refusal
+    broken = not_built(8, 1, "JobError: it needs the module 'x'", Fault.JOB)
+    desk.do(desk.master.on_message("s1", broken, 0), 0)
+    assert desk.stops == [], "the other slot may build it: then only one host lacks the module"
+    desk.do(desk.master.on_message("s0", msgspec.structs.replace(broken, partition=0), 0), 0)
     (stop,) = desk.stops
     assert stop.outcome is Outcome.FAILED and stop.raised == BOOM
     assert "can't be built in the slot of process 8: JobError: it needs the module 'x'" in stop.reason
+
+
+@pytest.mark.promise("H8")
+def test_slots_that_do_not_answer_a_deployment_are_killed(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    desk.do(desk.master.on_message("s0", Deployed(desk.master.attempt), 0), 0)
+    desk.tick(300_001)
+    assert [action.slot.session for action in desk.other if isinstance(action, KillSlot)] == ["s1"]
+    assert [slot.session for slot in desk.master.slots.all] == ["s0"] and desk.master.phase is Phase.RESTARTING
 
 
 def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(
@@ -292,8 +417,85 @@ def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(
 ) -> None:
     """Trying again would change nothing."""
     theirs = TableCommitter(MemoryStore(), "job/tables/t")
-    theirs.claim("2d")
+    theirs.claim("2d", 1)
     monkeypatch.setattr(desk.master._publisher, "_committers", {"out": theirs})
     assert desk.tick(0) is Phase.STOPPED
     (stop,) = desk.stops
     assert stop.outcome is Outcome.FAILED and "belongs to job" in stop.reason
+
+
+def noted(desk: Desk, kind: str) -> list[Any]:
+    return [action.event for action in desk.other if isinstance(action, Note) and action.event.kind == kind]
+
+
+def test_no_checkpoint_is_triggered_by_hand_before_the_job_runs(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    assert desk.master.phase is Phase.DEPLOYING
+    assert desk.master.trigger_checkpoint(0) == (None, [])
+
+
+@pytest.mark.promise("F3")
+def test_each_checkpoint_is_noted_when_it_is_triggered(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+    for _ in range(2):
+        desk.do(desk.master.trigger_checkpoint(0)[1], 0)
+    assert [event.checkpoint for event in noted(desk, "triggered")] == [1, 2]
+
+
+@pytest.mark.promise("C4")
+def test_each_commit_is_followed_by_a_sweep_of_what_is_kept_no_longer(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+    checkpoint, actions = desk.master.trigger_checkpoint(0)
+    desk.do(actions, 0)
+    swept: list[str] = []
+    carry_out = desk.do
+
+    def watched(actions: Sequence[Action], now_ms: float) -> None:
+        swept.extend(action.name for action in actions if isinstance(action, RunOffLoop))
+        carry_out(actions, now_ms)
+
+    desk.do = watched  # type: ignore[method-assign]
+    assert checkpoint is not None
+    desk.acknowledge(checkpoint, 0)
+    assert swept == ["manifest", "publish", "commit", "sweep"]
+
+
+@pytest.mark.promise("D11")
+def test_a_commit_that_fails_ends_the_attempt_and_one_of_an_attempt_that_is_over_ends_no_other(desk: Desk) -> None:
+    for running in (True, False):
+        desk.held = None
+        now_ms = 0.0 if running else 100.0
+        desk.tick(now_ms)
+        desk.register(now_ms)
+        desk.deployed(now_ms)
+        assert desk.master.phase is Phase.RUNNING
+        restarts = desk.master.stats.restarts
+        checkpoint, actions = desk.master.trigger_checkpoint(now_ms)
+        assert checkpoint is not None
+        desk.do(actions, now_ms)
+        desk.held = []
+        desk.acknowledge(checkpoint, now_ms)
+        for step in ("manifest", "publish"):
+            (action,) = [held for held in desk.held if held.name == step]
+            desk.held.remove(action)
+            desk.do(action.done(action.work(), None, now_ms), now_ms)
+        if not running:
+            desk.do(desk.master.on_slot_gone("s1", "gone", now_ms), now_ms)
+        (commit,) = [held for held in desk.held if held.name == "commit"]
+        desk.do(commit.done(None, StoreError("disk full"), now_ms), now_ms)
+        assert desk.master.stats.restarts == restarts + 1
+    assert [event.cause for event in noted(desk, "attempt_failed")] == ["commit_failed", "slot_lost"]
+
+
+def test_a_slot_over_its_memory_is_told_in_megabytes(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+    desk.do(desk.master.on_message("s0", OverBudget(600_000_000, 512_000_000), 0), 0)
+    failure = desk.master.stats.last_failure
+    assert failure is not None and "held 600 MB and may hold 512: " in failure.detail

@@ -49,7 +49,7 @@ class Recording(Committer):
         self.error: Exception | None = None
         self.refusal: Exception | None = None
 
-    def claim(self, job_id: str) -> None:
+    def claim(self, job_id: str, next_epoch: int) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.claimed.append(job_id)
@@ -267,6 +267,19 @@ def test_an_epoch_that_a_sink_could_not_commit_is_committed_by_restoring(desk: D
     assert restored[0] is not None and restored[0].epoch == 1
 
 
+@pytest.mark.promise("D8")
+def test_the_table_of_a_gone_sink_is_claimed_committed_and_cleaned_like_all_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Recording()
+    monkeypatch.setattr(desk.publisher, "_gone", lambda manifest: {"gone": gone})
+    desk.publish(completed(1, 7))
+    desk.run()
+    desk.do([desk.publisher.recommit(AttemptId(1, 2), lambda manifest, error, now_ms: [])])
+    desk.run()
+    assert gone.claimed == [desk.publisher.job_id] and gone.committed == [(1, [])] and gone.aborted == [1]
+
+
 def test_nothing_is_restored_while_the_outcome_of_a_publication_is_open(desk: Desk) -> None:
     desk.publish(completed(1))
     with pytest.raises(AssertionError, match="publication is open"):
@@ -433,3 +446,14 @@ def _raising(error: Exception) -> Callable[..., Any]:
         raise error
 
     return work
+
+
+@pytest.mark.promise("D4")
+def test_an_aborted_checkpoint_leaves_no_state_files(desk: Desk) -> None:
+    paths = desk.log.paths
+    for checkpoint in (1, 2):
+        desk.log.store.write(paths.state_file(ATTEMPT, checkpoint, "sum", SubtaskId("a", 0), "state"), b"state")
+    desk.do([desk.publisher.discard(ATTEMPT, 1)])
+    desk.run()
+    assert desk.log.store.list(paths.attempt(ATTEMPT, 1)) == []
+    assert len(desk.log.store.list(paths.attempt(ATTEMPT, 2))) == 1

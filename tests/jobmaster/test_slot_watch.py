@@ -40,7 +40,7 @@ class Hanging(Desk):
 
     def ticks(self, until_ms: int) -> None:
         """Ticks twice a second, as often as heartbeats are due."""
-        for now_ms in range(int(self.master._heartbeat_at_ms or 0), until_ms + 1, 500):
+        for now_ms in range(int(self.master._keeper.beat_at_ms or 0), until_ms + 1, 500):
             self.tick(now_ms)
 
     def noted(self, kind: type[events.Event]) -> list[events.Event]:
@@ -71,6 +71,13 @@ def test_a_long_step_is_reported_once_with_its_operator_and_its_stack(tmp_path: 
     assert not desk.killed and desk.master.phase is Phase.RUNNING, "thirty seconds per record are legal"
 
 
+def test_a_step_that_follows_a_long_one_is_reported_too_and_one_that_was_reported_is_not(tmp_path: Path) -> None:
+    desk = Hanging(tmp_path).running()
+    for now_ms, for_ms in ((20_000, 15_000), (20_500, 15_000), (40_000, 11_000), (41_000, 12_000)):
+        desk.hears("s1", in_step(for_ms), now_ms)
+    assert [event.for_ms for event in desk.noted(events.SlowStep)] == [15_000, 11_000]  # type: ignore[attr-defined]
+
+
 def test_a_slot_that_hangs_in_a_step_is_killed_and_the_failure_names_operator_and_line(tmp_path: Path) -> None:
     desk = Hanging(tmp_path).running()
     desk.hears("s1", in_step(299_000), 299_000)
@@ -82,7 +89,9 @@ def test_a_slot_that_hangs_in_a_step_is_killed_and_the_failure_names_operator_an
     (failed,) = desk.noted(events.AttemptFailed)
     assert isinstance(failed, events.AttemptFailed)
     assert (failed.cause, failed.uid, failed.slot) == ("slot_hung", "slow", 1)
-    assert "in operator 'slow' (slow[1])" in failed.detail and "lock.acquire()" in failed.detail
+    assert "in operator 'slow' (slow[1])" in failed.detail and failed.detail.endswith(
+        ': File "job.py", line 7, in wait_for_ever: lock.acquire()'
+    )
 
 
 def test_a_slot_that_does_not_leave_its_attempt_is_killed_and_not_deployed_to(tmp_path: Path) -> None:
@@ -95,7 +104,9 @@ def test_a_slot_that_does_not_leave_its_attempt_is_killed_and_not_deployed_to(tm
     desk.ticks(12_000)
     assert desk.killed == ["s1"] and desk.master.slots.get("s1") is None
     (killed,) = desk.noted(events.SlotKilled)
-    assert isinstance(killed, events.SlotKilled) and "did not leave attempt 1.1" in killed.why
+    assert isinstance(killed, events.SlotKilled) and (
+        "did not leave attempt 1.1, which is over, within 10 s" in killed.why
+    )
 
 
 def test_an_old_answer_does_not_free_a_slot_that_has_to_leave_again(tmp_path: Path) -> None:
@@ -153,3 +164,37 @@ def test_a_slot_that_has_not_left_its_attempt_does_not_count_as_registered(tmp_p
     assert desk.master.phase is Phase.WAITING and desk.master.waited_ms(200_000) is not None
     waits = desk.noted(events.SlotsMissing)
     assert len(waits) == 3 and isinstance(waits[0], events.SlotsMissing) and waits[0].registered == 1
+
+
+def test_a_slot_whose_io_hangs_while_it_beats_and_steps_is_killed(tmp_path: Path) -> None:
+    """Four hung reads fill its I/O threads, so no checkpoint of it is ever written."""
+    desk = Hanging(tmp_path).running()
+    for for_ms in (599_000, 600_500):
+        assert not desk.killed
+        desk.hears("s1", Heartbeat({}, io=LongStep(for_ms, "", "source[1]", STACK)), for_ms)
+        desk.tick(for_ms + 100)
+    assert desk.killed == ["s1"]
+    (failed,) = desk.noted(events.AttemptFailed)
+    assert isinstance(failed, events.AttemptFailed) and (failed.cause, failed.slot) == ("io_hung", 1)
+    assert "600 s" in failed.detail and "lock.acquire()" in failed.detail
+
+
+def test_the_last_silent_slot_of_an_executor_is_killed_with_no_other_slot_heard_of(tmp_path: Path) -> None:
+    desk = Hanging(tmp_path, heartbeat_timeout_ms=10_000).running()
+    desk.hears("s1", Heartbeat({}), 5_000)
+    desk.ticks(20_000)
+    kills = [action for action in desk.other if isinstance(action, KillSlot)]
+    assert [(kill.slot.session, kill.silent, kill.heard) for kill in kills] == [("s0", True, (1,)), ("s1", True, ())]
+
+
+def test_a_jobmaster_that_slept_hears_no_slot_in_the_future(tmp_path: Path) -> None:
+    """Heartbeats that waited for it to wake up count from now. Otherwise the next silence would be noticed late."""
+    desk = Hanging(tmp_path, heartbeat_timeout_ms=10_000).running()
+    desk.ticks(1_000)
+    woken_ms = 3_600_000
+    for session in ("s0", "s1"):
+        desk.hears(session, Heartbeat({}), woken_ms)
+    desk.tick(woken_ms)
+    assert [slot.heard_ms for slot in desk.master.slots.all] == [woken_ms, woken_ms]
+    desk.ticks(woken_ms + 10_500)
+    assert sorted(desk.killed) == ["s0", "s1"]

@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 from engine.api import StreamEnvironment
+from engine.cli.liveview import lost_line
 from engine.connectors.table import TableSink
 from engine.jobmaster.status import VertexStatus, describe_vertex, guarantee
+from engine.observe.metrics import exposition
 from engine.protocol import ledger
 from engine.protocol.config import CheckpointingMode
 from engine.protocol.messages import SubtaskTotals
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
-from tests.observe.answering import AnsweringRun
+from engine.testing import ListSource, run
+from tests.observe.answering import AnsweringRun, view
 
 WALL_MS = 10_000
 
@@ -83,6 +86,30 @@ def test_a_job_guarantees_what_the_weakest_of_engine_and_sinks_does(
     assert guarantee(env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")) == says
 
 
+def test_rows_that_windows_dropped_are_shown_by_operator(tmp_path: Path) -> None:
+    answering = AnsweringRun(tmp_path)
+    assert answering.status().late_rows == {}
+    answering.master._publisher.ledger = {ledger.late_rows("pv"): 3, ledger.untimed_rows("pv"): 4}
+    status = answering.status()
+    assert (status.late_rows, status.untimed_rows) == ({"pv": 3}, {"pv": 4})
+    assert lost_line(status) == "rows late, dropped by pv: 3; rows without an event time, dropped by pv: 4"
+    text = exposition(status).decode()
+    assert 'weir_late_rows_total{job="test",operator="pv"} 3.0' in text
+    assert 'weir_untimed_rows_total{job="test",operator="pv"} 4.0' in text
+
+
+def test_a_finished_job_that_is_started_again_says_that_there_is_nothing_new() -> None:
+    def job(env: StreamEnvironment) -> None:
+        env.from_source(ListSource([view("a", 1), view("b", 2)]), "app string, ts long", uid="views").print(uid="out")
+
+    first = run(job)
+    assert first.ended is not None and "all records are processed" in first.ended.reason
+    again = run(job, after=first)
+    assert again.ended is not None and again.ended.reason.startswith(
+        "nothing new: its sources were read to their ends in epoch 1"
+    )
+
+
 def test_rows_read_malformed_and_committed_are_those_of_the_newest_epoch(tmp_path: Path) -> None:
     run = AnsweringRun(tmp_path)
     totals = {ledger.source_rows("views"): 9, ledger.malformed_rows("views"): 2, ledger.sink_rows("out"): 5}
@@ -90,3 +117,18 @@ def test_rows_read_malformed_and_committed_are_those_of_the_newest_epoch(tmp_pat
     status = run.status()
     assert (status.read_rows, status.malformed_rows) == ({"views": 9}, {"views": 2})
     assert status.committed_rows == {"out": 5} and status.sinks["out"].rows == 5
+
+
+def test_the_epoch_of_a_job_is_its_newest_and_0_before_the_first(tmp_path: Path) -> None:
+    run = AnsweringRun(tmp_path)
+    assert run.status().epoch == 0
+    run.run(until=lambda: run.master.stats.checkpoints_completed == 1)
+    assert run.status().epoch == run.epochs == 1
+
+
+def test_the_uptime_of_a_job_begins_when_it_runs(tmp_path: Path) -> None:
+    run = AnsweringRun(tmp_path)
+    assert run.status().uptime_ms is None and not run.status().running
+    run.run(until=lambda: run.master.stats.checkpoints_completed == 1)
+    assert run.status().running and run.master.stats.running_since_ms is not None
+    assert run.status().uptime_ms == run.wall_ms() - run.master.stats.running_since_ms

@@ -1,6 +1,6 @@
 """The mutations: cosmic-ray's operators where they mean something in this code, and one of our own that deletes calls.
 
-Changes of annotations are left out: they change nothing that runs.
+Changes that are equivalent by construction are left out: annotations, and the options of classes in `NO_BEHAVIOUR`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +20,9 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.operator import Operator
 from parso.python.tree import Keyword
+
+NO_BEHAVIOUR = ("frozen", "kw_only", "slots", "array_like", "maxsize")
+"""Options of dataclasses, structs and caches: mypy refuses code that would see a difference, or there is none."""
 
 ROOMS = ("protocol", "runtime", "snapshot", "jobmaster")
 
@@ -92,6 +96,15 @@ class Mutant:
     def id(self) -> str:
         return hashlib.sha256(f"{self.mutation.module}\n{self.text}".encode()).hexdigest()[:16]
 
+    @cached_property
+    def function(self) -> str | None:
+        """Returns the qualified name of the changed function; None if the change is outside of functions."""
+        outside, functions = _split(_plain(self.original))
+        changed_outside, changed = _split(_plain(self.text))
+        if outside != changed_outside:
+            return None
+        return next(was[0] for was, becomes in zip(functions, changed, strict=True) if was != becomes)
+
     @property
     def changed(self) -> str:
         """Returns the changed lines, as a diff without context."""
@@ -131,16 +144,49 @@ def sample(root: Path, count: int, seed: int) -> Iterator[Mutant]:
 
 
 def _behaviour(text: str) -> str | None:
-    """Returns the syntax tree without annotations; None if the text is no Python."""
+    """Returns the syntax tree without what changes nothing that runs; None if the text is no Python."""
     try:
-        tree = ast.parse(text)
+        return ast.dump(_plain(text))
     except SyntaxError:
         return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            node.returns = None
-        elif isinstance(node, ast.arg):
-            node.annotation = None
-        elif isinstance(node, ast.AnnAssign):
-            node.annotation = ast.Constant(None)
-    return ast.dump(tree)
+
+
+class _Plain(ast.NodeTransformer):
+    """Leaves out annotations and `NO_BEHAVIOUR`."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.annotation = ast.Constant(None)
+        return self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST | None:
+        return None if node.arg in NO_BEHAVIOUR else self.generic_visit(node)
+
+
+def _plain(text: str) -> ast.Module:
+    tree: ast.Module = _Plain().visit(ast.parse(text))
+    return tree
+
+
+def _split(tree: ast.AST, prefix: str = "") -> tuple[str, list[tuple[str, str]]]:
+    """Returns what runs at import, and each function of module and classes by its qualified name."""
+    outside: list[str] = []
+    functions: list[tuple[str, str]] = []
+    for node in tree.body:  # type: ignore[attr-defined]
+        if isinstance(node, ast.FunctionDef):
+            functions.append((prefix + node.name, ast.dump(ast.Module(node.body, []))))
+            node.body = []
+        elif isinstance(node, ast.ClassDef):
+            inner, methods = _split(node, f"{prefix}{node.name}.")
+            functions += methods
+            node.body = []
+            outside.append(inner)
+        outside.append(ast.dump(node))
+    return "\n".join(outside), functions

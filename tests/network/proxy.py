@@ -8,12 +8,15 @@ import threading
 
 
 class Proxy:
-    """Forwards connections to `port`. `stall` stops those that are open now; later ones are forwarded again."""
+    """Forwards connections to `port`. `stall` stops those that are open now; later ones are forwarded again.
+
+    Its two directions are `there`, to the port, and `back`.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._server = socket.create_server(("127.0.0.1", 0))
-        self._open: list[threading.Event] = []
+        self._open: list[tuple[threading.Event, threading.Event]] = []
         self._sockets: list[socket.socket] = [self._server]
         self.address = f"grpc://127.0.0.1:{self._server.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -22,9 +25,11 @@ class Proxy:
     def connections(self) -> int:
         return len(self._open)
 
-    def stall(self) -> None:
+    def stall(self, there: bool = True, back: bool = True) -> None:
         for stalled in self._open:
-            stalled.set()
+            for event, wanted in zip(stalled, (there, back), strict=True):
+                if wanted:
+                    event.set()
 
     def close(self) -> None:
         for each in self._sockets:
@@ -37,10 +42,10 @@ class Proxy:
             while True:
                 near, _ = self._server.accept()
                 far = socket.create_connection(("127.0.0.1", self._target))
-                stalled = threading.Event()
+                there, back = threading.Event(), threading.Event()
                 self._sockets += [near, far]
-                self._open.append(stalled)
-                for source, target in ((near, far), (far, near)):
+                self._open.append((there, back))
+                for source, target, stalled in ((near, far, there), (far, near, back)):
                     threading.Thread(target=_pump, args=(source, target, stalled), daemon=True).start()
 
 

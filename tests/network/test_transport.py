@@ -8,6 +8,7 @@ hear of it in time, the task thread never waits, a new attempt has connections o
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -163,3 +164,11 @@ def test_a_second_control_stream_of_a_session_is_refused_and_the_first_goes_on()
     assert "has a control stream already" in lost["second"] and "first" not in lost and not gone
     first.close()
     server.close(1.0)
+
+
+def test_a_channel_that_is_left_prints_nothing(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    """Arrow prints an error if a stream that was cancelled is freed before it is closed."""
+    pair.connect(FIRST)
+    pair.leave(FIRST)
+    eventually(lambda: not any(thread.name.startswith(("send", "credit")) for thread in threading.enumerate()))
+    assert "Close() failed" not in capfd.readouterr().err

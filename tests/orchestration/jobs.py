@@ -10,7 +10,8 @@ import dagster as dg
 import msgspec
 
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import LastHeartbeat, RunFolder
+from engine.host.run_folder import LastHeartbeat, RunFolder, SupervisorSign
+from engine.protocol.remedy import Stage
 from orchestration.factory import build_stream_definitions
 from orchestration.resources import WeirStore, batch_spark
 from orchestration.spec import StreamSpec
@@ -60,6 +61,9 @@ class FakeJob:
 
     def beats(self, age_s: float = 0.0, phase: str = "running") -> None:
         self.folder.write_heartbeat(LastHeartbeat(now_ms() - int(age_s * 1000), 1, phase))
+
+    def supervised(self, stage: Stage | None, number: int, age_s: float = 0.0, launch_id: str = "") -> None:
+        self.folder.write_supervisor(SupervisorSign(launch_id, number, now_ms() - int(age_s * 1000), stage, 80))
 
     def completes(self, checkpoint: int, read: int, committed: int, **over: Any) -> None:
         ledger = {"source:a": read, "sink:out": committed, "sent:x": 1, "digest:out": 99}

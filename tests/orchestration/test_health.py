@@ -1,15 +1,20 @@
-"""Goal: a job's health follows from its desired state and the age of its last heartbeat, never from a pid."""
+"""Goal: a job's health follows from its desired state and the signs of life of its processes, never from a pid."""
 
 from __future__ import annotations
 
-import msgspec
+import time
+from pathlib import Path
+
 import pytest
 
+from engine.host import run_folder
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import Deaths, Desired, LastHeartbeat, MasterExit
+from engine.host.run_folder import Deaths, Desired, LastHeartbeat, MasterExit, SupervisorSign
 from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault
-from orchestration.health import State, judge
+from engine.protocol.remedy import Stage
+from orchestration.health import Signs, State, judge, look
+from tests.orchestration.jobs import FakeJob
 
 LAUNCH = MasterLaunch(path="a:b", name="numbers", store="/store", max_slots=4)
 NOW_MS = 1_000_000
@@ -24,6 +29,10 @@ def beat(age_s: float, phase: str = "running") -> LastHeartbeat:
     return LastHeartbeat(NOW_MS - int(age_s * 1000), 4, phase)
 
 
+def shows(stage: Stage | None, for_s: int = 80) -> SupervisorSign:
+    return SupervisorSign("", 7, NOW_MS, stage, for_s)
+
+
 @pytest.mark.parametrize(
     ("desired", "ended", "heartbeat", "state", "healthy", "start_again"),
     [
@@ -35,13 +44,13 @@ def beat(age_s: float, phase: str = "running") -> LastHeartbeat:
         (wanted(500), None, beat(1, "restarting"), State.RECOVERING, False, False),
         (wanted(500), None, beat(31), State.SILENT, False, False),
         (wanted(500), None, beat(61), State.SILENT, False, True),
-        (wanted(61), None, None, State.SILENT, False, True),  # the JobMaster never came up
+        (wanted(61), None, None, State.SILENT, False, True),  # nothing ever came up
         (wanted(500), MasterExit(Outcome.FINISHED, "all done"), beat(100), State.FINISHED, True, False),
         (wanted(500), MasterExit(Outcome.FAILED, "your function"), beat(100), State.FAILED, False, False),
         (wanted(500), MasterExit(Outcome.CANCELLED, "its supervisor died"), beat(100), State.GONE, False, True),
     ],
 )
-def test_a_job_is_judged_by_what_should_be_and_when_it_was_last_heard(
+def test_a_job_without_a_supervisor_is_judged_by_what_should_be_and_when_it_was_last_heard(
     desired: Desired | None,
     ended: MasterExit | None,
     heartbeat: LastHeartbeat | None,
@@ -49,28 +58,94 @@ def test_a_job_is_judged_by_what_should_be_and_when_it_was_last_heard(
     healthy: bool,
     start_again: bool,
 ) -> None:
-    health = judge(desired, ended, heartbeat, NOW_MS, SILENT_AFTER_S)
+    health = judge(desired, ended, Signs(heartbeat), NOW_MS, SILENT_AFTER_S)
     assert (health.state, health.healthy, health.start_again) == (state, healthy, start_again)
 
 
+@pytest.mark.promise("F1", "H8")
+@pytest.mark.parametrize("stage", [Stage.LOADING, Stage.STARTING, Stage.PREPARING, Stage.DECIDING])
+@pytest.mark.parametrize("heartbeat", [None, beat(9_000)], ids=["the first start", "an earlier start's heartbeat"])
+def test_a_live_supervisor_is_a_job_that_starts_however_long_it_takes(
+    stage: Stage, heartbeat: LastHeartbeat | None
+) -> None:
+    """As found with a DataFrame that Spark wrote for longer than a minute: the sensor started the job again."""
+    signs = Signs(heartbeat, supervisor=shows(stage), supervisor_ms=NOW_MS)
+    health = judge(wanted(7_200), None, signs, NOW_MS, SILENT_AFTER_S)
+    assert health.state is State.STARTING and health.healthy and not health.start_again
+    assert stage.value in health.detail and "80 s" in health.detail
+
+
+@pytest.mark.promise("H8")
+def test_a_live_supervisor_is_never_doubled_even_if_its_jobmaster_s_heartbeat_stopped() -> None:
+    signs = Signs(beat(400), supervisor=shows(Stage.DECIDING), supervisor_ms=NOW_MS)
+    health = judge(wanted(7_200), None, signs, NOW_MS, SILENT_AFTER_S)
+    assert health.state is State.SILENT and not health.healthy and not health.start_again
+
+
+def test_a_dead_supervisor_whose_last_sign_is_fresh_is_not_green() -> None:
+    health = judge(wanted(500), None, Signs(None, supervisor_ms=NOW_MS - 6_000), NOW_MS, SILENT_AFTER_S)
+    assert health.state is State.SILENT and not health.healthy and not health.start_again
+    later = judge(wanted(500), None, Signs(None, supervisor_ms=NOW_MS - 61_000), NOW_MS, SILENT_AFTER_S)
+    assert later.start_again
+
+
 def test_the_reason_of_a_failure_is_what_the_user_reads() -> None:
-    health = judge(wanted(500), MasterExit(Outcome.FAILED, "operator 'clean': ZeroDivisionError"), None, NOW_MS, 30)
-    assert health.detail == "operator 'clean': ZeroDivisionError"
+    failed = MasterExit(Outcome.FAILED, "operator 'clean': ZeroDivisionError")
+    assert judge(wanted(500), failed, Signs(), NOW_MS, 30).detail == "operator 'clean': ZeroDivisionError"
 
 
-def test_a_clock_that_was_set_back_makes_no_negative_age() -> None:
-    assert judge(wanted(10), None, beat(-5), NOW_MS, 30).heartbeat_age_s == 0
+def test_a_clock_that_was_set_back_keeps_no_dead_job_green() -> None:
+    assert judge(wanted(10), None, Signs(beat(-2)), NOW_MS, 30).heartbeat_age_s == 0
+    ahead = judge(wanted(-3_600), None, Signs(beat(-3_600), supervisor_ms=NOW_MS + 3_600_000), NOW_MS, 30)
+    assert not ahead.healthy and ahead.start_again, "neither gave a sign while somebody looked"
 
 
 @pytest.mark.promise("H8")
 def test_a_job_whose_supervisor_replaces_its_jobmaster_is_recovering_and_says_why() -> None:
     deaths = Deaths(7, 5, Fault.OUTSIDE, "signal SIGKILL", NOW_MS - 10_000, NOW_MS + 30_000)
-    health = judge(wanted(500), None, beat(100), NOW_MS, 30, deaths)
+    health = judge(wanted(500), None, Signs(beat(100), deaths, shows(None), NOW_MS), NOW_MS, 30)
     assert health.state is State.RECOVERING and not health.healthy and not health.start_again
-    assert (
-        "died 5 times without an epoch in between, last by: signal SIGKILL; the next one starts in 30 s"
-        in health.detail
-    )
-    gone = msgspec.structs.replace(deaths, at_ms=NOW_MS - 90_000, again_at_ms=NOW_MS - 80_000)
-    assert judge(wanted(500), None, beat(100), NOW_MS, 30, gone).start_again, "the supervisor died, too"
-    assert judge(wanted(500), None, beat(1), NOW_MS, 30, deaths).state is State.RUNNING, "the next one runs"
+    says = "died 5 times without an epoch in between, last by: signal SIGKILL; the next one starts in 30 s"
+    assert says in health.detail and "waiting before the next start" in health.detail
+    dead = Signs(beat(100), deaths, None, NOW_MS - 61_000)
+    assert judge(wanted(500), None, dead, NOW_MS, 30).start_again, "the supervisor died, too"
+    assert judge(wanted(500), None, Signs(beat(1), deaths), NOW_MS, 30).state is State.RUNNING, "the next one runs"
+    killed = judge(wanted(500), None, Signs(beat(12), deaths, shows(Stage.LOADING), NOW_MS), NOW_MS, 30)
+    assert killed.state is State.RECOVERING, "a heartbeat from before the death says nothing"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> FakeJob:
+    made = FakeJob(tmp_path)
+    made.wanted()
+    made.folder._write_desired(Desired(True, made.launch, "cli", 1_000))  # the clock has jumped, or the machine slept
+    return made
+
+
+@pytest.mark.promise("H8")
+def test_a_supervisor_that_gives_a_sign_while_somebody_looks_lives_whatever_the_clocks_say(
+    job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.beats(7_200)
+    job.supervised(Stage.PREPARING, number=1, age_s=7_200)
+    monkeypatch.setattr(time, "sleep", lambda _: job.supervised(Stage.PREPARING, number=2, age_s=7_199))
+    health = look(job.folder, SILENT_AFTER_S)
+    assert not health.start_again and "writing the job's DataFrames" in health.detail
+
+
+@pytest.mark.promise("H8")
+@pytest.mark.parametrize("age_s", [7_200, -7_200], ids=["long ago", "in the future"])
+def test_two_dead_processes_are_started_again_whatever_the_clocks_say(
+    job: FakeJob, monkeypatch: pytest.MonkeyPatch, age_s: float
+) -> None:
+    monkeypatch.setattr(run_folder, "SIGN_PATIENCE_S", 0.05)
+    job.beats(age_s)
+    job.supervised(Stage.DECIDING, number=1, age_s=age_s)
+    health = look(job.folder, SILENT_AFTER_S)
+    assert health.state is State.SILENT and not health.healthy and health.start_again
+
+
+def test_the_sign_of_an_earlier_start_s_supervisor_says_nothing(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: job.supervised(Stage.STARTING, number=2, launch_id="earlier"))
+    job.supervised(Stage.STARTING, number=1, launch_id="earlier")
+    assert look(job.folder, SILENT_AFTER_S).start_again

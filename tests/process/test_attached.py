@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from engine.api import StreamEnvironment
+from engine.connectors.table import TableSink
 from engine.core.errors import JobFailed, RaisedInSlot, SparkLost
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
@@ -49,6 +51,7 @@ def attached(store: Path, end: MasterExit | Exception) -> AttachedJob:
 def test_a_function_that_raised_is_the_cause_of_the_failure_with_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="job 'numbers' failed: operator 'clean'") as caught:
         attached(tmp_path, MasterExit(Outcome.FAILED, "operator 'clean': ValueError: bad", RAISED)).wait()
+    assert str(caught.value).endswith("ValueError: bad (job.py, line 7)")
     cause = caught.value.__cause__
     assert isinstance(cause, RaisedInSlot) and cause.raised == RAISED
     assert str(cause) == "record 3 {'n': 1}\n" + RAISED.traceback
@@ -72,3 +75,16 @@ def test_each_failed_attempt_is_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     job._show_failure(AttemptFailed("1.1", "user_code", "operator 'clean': ValueError: bad"))
     assert capsys.readouterr().err == "weir: attempt 1.1 of numbers failed: operator 'clean': ValueError: bad\n"
     assert job.wait().outcome is Outcome.FINISHED
+
+
+def test_the_result_names_outcome_epoch_and_tables(tmp_path: Path) -> None:
+    env = StreamEnvironment(parallelism=1)
+    rows = env.from_elements([{"n": 1}], "n long")
+    rows.sink_to(TableSink("own"), uid="one")
+    rows.sink_to(TableSink("/lake/other"), uid="two")
+    rows.print(uid="shown")
+    job: Any = attached(tmp_path, MasterExit(Outcome.FINISHED, "all records are processed"))
+    job._graph = env.build("numbers")
+    result = job.result()
+    assert (result.outcome, result.reason, result.epoch) == (Outcome.FINISHED, "all records are processed", 0)
+    assert result.tables == {"one": f"{tmp_path}/numbers/tables/own", "two": "/lake/other"}

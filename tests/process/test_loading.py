@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.core.errors import JobError
@@ -43,6 +44,13 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
         ("    rows.filter(bool)", "(broken_job.py, line 6): end the stream"),
         ("    1 / 0", "ZeroDivisionError: division by zero (broken_job.py, line 6)"),
         ("    import sys; sys.exit(3)", "SystemExit: 3 (broken_job.py, line 6)"),
+        ("    rows.sink_to('t', uid='out')", "not 't' (broken_job.py, line 6)"),
+        ("    rows.print(uid=1)", "uid=1: a uid is a text, as in uid='1' (broken_job.py, line 6)"),
+        (
+            "    rows.window()",
+            "window needs key_by first, as in stream.key_by(COLUMN).window(...) (broken_job.py, line 6)",
+        ),
+        ("    eval('1 / 0')", "ZeroDivisionError: division by zero (broken_job.py, line 6)"),
     ],
 )
 def test_an_error_while_a_job_is_built_names_the_author_s_line(
@@ -60,3 +68,67 @@ def test_a_module_that_raises_exits_or_does_not_parse_is_the_job_s_fault(
 ) -> None:
     with pytest.raises(JobError, match="broken_job can't be imported"):
         load(written(line + "\n"))
+
+
+@pytest.mark.promise("H8")
+@pytest.mark.parametrize("text", ["open('/nowhere/at/all')\n", HEAD + "    raise OSError(5, 'Input/output error')\n"])
+def test_an_error_of_the_operating_system_while_a_job_is_loaded_comes_from_outside(
+    written: Callable[[str], LaunchOptions], text: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        load(written(text))
+    assert caught.value.fault is Fault.OUTSIDE and "broken_job.py, line" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("def job(): pass", "broken_job:job: a job takes the environment: def job(env) (broken_job.py, line 1)"),
+        (
+            "def job(env, bound): pass",
+            'def job(env); declare parameters in its body, as in bound = env.params.get("bound", 5',
+        ),
+        (
+            "import nothing_of_that_name",
+            f"'nothing_of_that_name', which is not installed for {sys.executable} (broken_job.py, line 1)",
+        ),
+        ("x = 1\ndef job(:", "SyntaxError: invalid syntax (broken_job.py, line 2)"),
+        ("None.missing", "AttributeError: 'NoneType' object has no attribute 'missing' (broken_job.py, line 1)"),
+    ],
+)
+def test_a_job_that_can_t_be_called_or_imported_says_why_and_where(
+    written: Callable[[str], LaunchOptions], text: str, says: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        load(written(text + "\n"))
+    assert says in str(caught.value)
+    assert "<frozen" not in str(caught.value) and "<string>" not in str(caught.value)
+
+
+def test_an_error_in_a_module_shows_the_author_s_frames_only(
+    written: Callable[[str], LaunchOptions],
+) -> None:
+    with pytest.raises(JobError) as caught:
+        load(written("None.missing\n"))
+    assert caught.value.raised is not None and "importlib" not in caught.value.raised.traceback
+
+
+def test_an_argument_with_a_default_is_no_parameter(written: Callable[[str], LaunchOptions]) -> None:
+    job = "def job(env, bound=5):\n    env.from_elements([], 'a long').print()\n"
+    load(written(job))
+    with pytest.raises(JobError, match=r'as in bound = env.params.get\("bound", 5, "what it means"\)'):
+        load(msgspec.structs.replace(written(job), params={"bound": "7"}))
+
+
+@pytest.mark.parametrize(
+    "path", ["shop/windows.py:job", "./shop/windows.py:job", "shop/windows:job", "shop/windows.py"]
+)
+def test_a_file_is_told_its_module(path: str) -> None:
+    with pytest.raises(JobError, match=f"{path!r} is a file: write its module, shop.windows:job"):
+        load(LaunchOptions(path=path))
+
+
+def test_a_job_without_checkpoints_says_what_that_means(written: Callable[[str], LaunchOptions]) -> None:
+    graph = load(written(HEAD + "    rows.print()\n"))
+    assert graph.no_checkpoints.startswith("no checkpoints: without env.enable_checkpointing(...) output is committed")
+    assert not load(written(HEAD + "    rows.print()\n    env.enable_checkpointing('1 s')\n")).no_checkpoints

@@ -15,12 +15,13 @@ import msgspec
 import pytest
 
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import MasterAddress, MasterExit, RunFolder
+from engine.host.run_folder import MasterAddress, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.actions import Outcome
 from engine.process import supervisor
 from engine.process.supervisor import Supervisor
 from engine.protocol import supervision
 from engine.protocol.failures import Fault
+from engine.protocol.remedy import Stage
 from engine.protocol.restart import ExponentialDelay
 
 BEGIN = """
@@ -32,6 +33,8 @@ lifeline = Lifeline.inherited()
 """
 DECIDES = BEGIN + "\nwhile True: lifeline.show(Stage.DECIDING, 5); time.sleep(0.05)"
 CRASHES = BEGIN + "\nlifeline.show(Stage.DECIDING, 5); lifeline.last_words(Fault.OUTSIDE, 'no Spark'); os._exit(70)"
+
+FENCED = BEGIN + "\nlifeline.show(Stage.DECIDING, 5); os._exit(71)"
 
 
 class Watched:
@@ -154,6 +157,59 @@ def test_a_supervisor_that_slept_through_a_later_start_starts_nothing(watched: C
     assert len(job.started) == 1 and (job.folder.folder / "nonce-1").exists(), "the folder is not its own"
     assert job.folder.read_address() is not None and job.folder.read_deaths() is None
     assert job.started[0][-1] == "first", "its JobMaster knows by which start it was started"
+
+
+@pytest.mark.promise("F2", "H8")
+def test_a_fenced_jobmaster_is_replaced_as_long_as_the_folder_is_its_supervisor_s(
+    watched: Callable[..., Watched],
+) -> None:
+    """As found with a tool that appended a fence: the supervisor left, and a job that should run ran nowhere."""
+    job = watched(FENCED, FENCED, DECIDES)
+    assert job.until(lambda: len(job.started) == 3) is None
+    assert "another process took the job over" in job.said[0]
+
+
+@pytest.mark.promise("F2")
+def test_of_two_supervisors_whose_jobmasters_fence_each_other_only_the_later_start_s_goes_on(
+    watched: Callable[..., Watched],
+) -> None:
+    """A replacement does not take the folder over, so the earlier supervisor leaves and never comes back."""
+    job = watched(FENCED)
+    job.until(lambda: len(job.started) == 2)
+    later = Supervisor(msgspec.structs.replace(job.launch, id="later"), job.said.append, lambda: 0.5)
+    later.start()
+    started = len(job.started)
+    ended = job.until(lambda: False)
+    assert ended is not None and ended.outcome is Outcome.FENCED and "started anew" in ended.reason
+    for _ in range(100):
+        assert later.poll() is None
+        time.sleep(0.02)
+    assert {command[-1] for command in job.started[started:]} == {"later"}
+    later.stop()
+
+
+@pytest.mark.promise("F3", "H8")
+def test_a_supervisor_shows_every_second_what_its_jobmaster_does_and_that_it_waits(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.05)
+    job = watched(BEGIN + "\nlifeline.show(Stage.PREPARING); time.sleep(600)", CRASHES)
+
+    def shown() -> SupervisorSign:
+        found = job.folder.read_supervisor()
+        assert found is not None
+        return found
+
+    job.until(lambda: job.folder.read_supervisor() and shown().stage is Stage.PREPARING)
+    first = shown().number
+    job.until(lambda: shown().number > first + 3)
+    assert job.supervisor.master_pid is not None
+    os.kill(job.supervisor.master_pid, signal.SIGKILL)
+    job.until(lambda: shown().stage is None)
+    job.folder.write_launch(msgspec.structs.replace(job.launch, id="later"))
+    job.folder.write_supervisor(SupervisorSign("later", 1, 0, None, 0))
+    assert job.until(lambda: False) is not None
+    assert shown() == SupervisorSign("later", 1, 0, None, 0), "the folder is not its own any more"
 
 
 @pytest.mark.promise("F1")

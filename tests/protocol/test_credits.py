@@ -48,6 +48,16 @@ def test_the_floating_share_goes_where_the_backlog_is() -> None:
     assert gate.outstanding(0) + gate.outstanding(1) == gate.capacity
 
 
+def test_what_a_channel_wants_is_the_backlog_of_its_newest_frame() -> None:
+    gate = GateCredit(2)
+    gate.grants(1)
+    for backlog in (80 << 20, 60 << 20, 30 << 20):
+        gate.on_frame(0, backlog)
+    gate.on_frame(1, backlog=10 << 20)
+    grants = dict(gate.grants(1))
+    assert grants[0] - CHANNEL_BYTES == 3 * (grants[1] - CHANNEL_BYTES) == 6 << 20
+
+
 def test_a_channel_gets_no_more_of_the_floating_share_than_its_backlog() -> None:
     gate = GateCredit(2)
     gate.grants(1)
@@ -62,6 +72,44 @@ def test_small_grants_are_held_back_until_they_are_worth_a_message() -> None:
     assert gate.grants(HOLD) == []
     gate.on_consumed(0, 1)
     assert gate.grants(HOLD) == [(0, CHANNEL_BYTES + HOLD)]
+
+
+def bounded() -> GateCredit:
+    """A gate of two channels that has granted all it may, and is then found to consume slowly."""
+    gate = GateCredit(2)
+    for channel in range(2):
+        gate.on_frame(channel, backlog=CHANNEL_BYTES)
+    gate.grants(1)
+    gate.bound(4 * HOLD)
+    return gate
+
+
+def test_a_gate_that_is_found_slow_grants_nothing_until_its_channels_hold_less_than_their_new_shares() -> None:
+    """The bytes beyond a channel's new share are lent, whoever was granted them: they count against the rest."""
+    gate = bounded()
+    assert gate.grants(1) == []
+    gate.on_consumed(0, gate.outstanding(0))
+    (grant,) = gate.grants(1)
+    assert grant[0] == 0 and gate.outstanding(0) == HOLD, "its own share; the floating one is lent to channel 1"
+
+
+def test_a_gate_that_is_found_fast_again_grants_its_whole_shares_at_once() -> None:
+    gate = bounded()
+    for channel in range(2):
+        gate.on_frame(channel, backlog=0)
+        gate.on_consumed(channel, gate.outstanding(channel))
+    gate.grants(1)
+    gate.bound(1 << 40)
+    gate.grants(1)
+    assert [gate.outstanding(channel) for channel in range(2)] == [CHANNEL_BYTES] * 2
+
+
+def test_the_last_step_up_to_the_whole_share_is_taken_however_small_it_is() -> None:
+    gate = GateCredit(1)
+    for quarters in (1, 3, 4):
+        gate.bound(2 * CHANNEL_BYTES * quarters // 4)
+    gate.grants(1)
+    assert gate.outstanding(0) == CHANNEL_BYTES
 
 
 class Channel:

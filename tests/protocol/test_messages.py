@@ -31,8 +31,10 @@ SLOT_MESSAGES = [
     m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", Fault.JOB),
     m.TaskFailed(ATTEMPT, None, "", "corrupt", "", Fault.OUTSIDE, True),
     m.OverBudget(2, 1),
-    m.NotBuilt(4711, "JobError: no module 'x'", Raised("JobError", "no module 'x'", "job.py:1", "", "", "")),
-    m.NotBuilt(4711, "OSError: away", None),
+    m.NotBuilt(4711, 9, 1, "JobError: no module 'x'", Fault.JOB, Raised("JobError", "no module 'x'", "job.py:1")),
+    m.NotBuilt(4711, 9, 1, "OSError: away", Fault.OUTSIDE),
+    m.Register("session", "grpc://127.0.0.1:1", 42, 0, "", "plan", unseen="FileNotFoundError: …"),
+    m.Heartbeat({}, io=m.LongStep(12_000.0, "", "source[0]", "File …")),
 ]
 MASTER_MESSAGES = [
     m.Welcome(3),

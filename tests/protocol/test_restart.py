@@ -4,15 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.protocol.failures import Fault
 from engine.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
 
 pytestmark = pytest.mark.promise("D10")
 
 
-def delays(strategy: RestartStrategy, *failures_ms: float, jitter: float = 0.5) -> list[float | None]:
+def delays(
+    strategy: RestartStrategy, *failures_ms: float, jitter: float = 0.5, fault: Fault = Fault.JOB
+) -> list[float | None]:
     result = []
     for now in failures_ms:
-        delay, strategy = strategy.on_failure(now, jitter)
+        delay, strategy = strategy.on_failure(now, jitter, fault)
         result.append(delay)
     return result
 
@@ -68,11 +71,33 @@ def test_a_delay_is_always_between_the_initial_and_the_largest_one_within_the_ji
     now = 0.0
     for gap in gaps:
         now += gap
-        delay, strategy = strategy.on_failure(now, jitter)
+        delay, strategy = strategy.on_failure(now, jitter, Fault.JOB)
         assert delay is not None and 900 <= delay <= 66_000
 
 
 def test_a_strategy_is_a_value_and_on_failure_leaves_it_as_it_was() -> None:
     strategy = FixedDelay(attempts=1)
-    strategy.on_failure(0, 0)
-    assert strategy.on_failure(0, 0)[0] == 1000
+    strategy.on_failure(0, 0, Fault.JOB)
+    assert strategy.on_failure(0, 0, Fault.JOB)[0] == 1000
+
+
+@pytest.mark.promise("H8")
+@pytest.mark.parametrize("fault", [Fault.OUTSIDE, Fault.WEIR])
+@pytest.mark.parametrize("strategy", [NoRestart(), FixedDelay(attempts=1), FailureRate(max_failures=1)])
+def test_no_strategy_gives_up_because_of_a_failure_that_is_not_the_job_s_own(
+    strategy: RestartStrategy, fault: Fault
+) -> None:
+    assert all(delay is not None and delay > 0 for delay in delays(strategy, *range(100), fault=fault))
+
+
+@pytest.mark.promise("H8")
+@pytest.mark.parametrize("strategy", [FixedDelay(attempts=1, delay_ms=10), FailureRate(max_failures=1, delay_ms=10)])
+def test_failures_from_outside_do_not_use_up_the_attempts_of_the_job_s_own(strategy: RestartStrategy) -> None:
+    for now in range(5):
+        _, strategy = strategy.on_failure(now, 0.5, Fault.OUTSIDE)
+    assert delays(strategy, 6, 7) == [10, None]
+
+
+def test_none_waits_longer_after_each_failure_from_outside() -> None:
+    strategy = NoRestart(ExponentialDelay(initial_ms=1000, multiplier=2, jitter_factor=0))
+    assert delays(strategy, 0, 1, 2, fault=Fault.OUTSIDE) == [1000, 2000, 4000]

@@ -82,3 +82,20 @@ def test_a_supervisor_that_slept_itself_blames_nobody() -> None:
     assert silence.look(3_600_000.0) == 1000, "an hour between two looks counts as a second"
     silence.heard()
     assert silence.look(3_600_200.0) == 200
+
+
+def test_a_silence_is_told_in_seconds() -> None:
+    supervision = Supervision(silent_ms=30_000)
+    supervision.on_start()
+    supervision.on_sign(Stage.DECIDING, 1)
+    assert hung_after(supervision, 31) == pytest.approx(30.2)
+
+
+@pytest.mark.promise("F2")
+def test_the_silence_of_a_jobmaster_is_not_held_against_the_next_one() -> None:
+    supervision = Supervision(silent_ms=30_000)
+    supervision.on_start()
+    supervision.on_sign(Stage.DECIDING, 1)
+    assert all(supervision.hung_for_s(second * 1000.0) is None for second in range(30))
+    supervision.on_start()  # its loading may take five minutes
+    assert all(supervision.hung_for_s(second * 1000.0) is None for second in range(30, 320))

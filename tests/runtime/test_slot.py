@@ -9,7 +9,7 @@ import pytest
 
 from engine.api import MapFunction, RuntimeContext, StreamEnvironment
 from engine.connectors.table import TableSink
-from engine.core.errors import StoreError, SyncFailed
+from engine.core.errors import StoreError, SyncFailed, UserFunctionError
 from engine.core.paths import JobPaths
 from engine.core.ports import Frame
 from engine.graph.execution_graph import ExecutionGraph
@@ -20,9 +20,11 @@ from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.manifest import Manifest
 from engine.protocol.messages import (
     Acknowledge,
+    Decline,
     Deploy,
     Deployed,
     Left,
+    NotifyAbort,
     NotifyComplete,
     Rollback,
     Shutdown,
@@ -33,9 +35,11 @@ from engine.protocol.messages import (
     Trigger,
 )
 from engine.protocol.signals import Watermark
+from engine.runtime.running import RUNNING
 from engine.runtime.slot import SlotRuntime
+from engine.runtime.subtask import Activity
 from engine.snapshot.epoch_log import EpochLog
-from tests.fakes import ATTEMPT, JOB_ID, FakeClock, FakeOffload, FakeTransport, MemoryStore
+from tests.fakes import ATTEMPT, JOB_ID, FakeClock, FakeOffload, FakeTransport, MemoryStore, context
 
 
 class Probe(MapFunction):
@@ -86,7 +90,10 @@ class Slot:
         stream = env.from_elements([{"k": "ab"[n % 2], "x": n} for n in range(rows)], "k string, x long", uid="rows")
         for name in ("first", "second"):
             stream = stream.map(Probe(name, self.calls, (fails or {}).get(name, "")))
-        stream.key_by("k").sum("x", uid="sum").sink_to(TableSink("t"), uid="out")
+        sums = stream.key_by("k").sum("x", uid="sum")
+        if fails and "last" in fails:
+            sums = sums.map(Probe("last", self.calls, fails["last"]))
+        sums.sink_to(TableSink("t"), uid="out")
         graph = env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")
         self.transport = transport = LoopBack()
         self.runtime = SlotRuntime(
@@ -268,6 +275,35 @@ def test_what_was_opened_before_another_s_open_failed_is_closed() -> None:
     assert slot.calls == ["open first", "open second", "close first"]
 
 
+@pytest.mark.promise("A5")
+def test_subtasks_that_were_built_before_another_one_failed_are_closed() -> None:
+    slot = Slot(fails={"last": "open"})
+    slot.deploy()
+    assert len(slot.of_type(TaskFailed)) == 1
+    assert slot.calls == ["open first", "open second", "open last", "close first", "close second"]
+
+
+def test_a_failure_outside_of_functions_names_the_operator_that_was_running() -> None:
+    slot = Slot()
+    slot.deploy()
+
+    def fails_in_the_sum() -> None:
+        RUNNING.set(context("sum"))
+        raise StoreError("can't read it")
+
+    slot.runtime._guarded(None, fails_in_the_sum)
+    (failed,) = slot.of_type(TaskFailed)
+    assert failed.uid == "sum" and str(failed.subtask) == "sum[0]" and RUNNING.get() is None
+
+
+def test_a_failure_that_is_no_operator_s_names_none_although_operators_were_opened_before() -> None:
+    slot = Slot()
+    slot.deploy()
+    slot.runtime.on_channel_broken(ATTEMPT, ChannelId("rows->sum", 0, 0), "connection reset")
+    (failed,) = slot.of_type(TaskFailed)
+    assert failed.uid == "" and failed.subtask is None
+
+
 def test_a_frame_of_another_attempt_does_not_reach_the_gate() -> None:
     """It would be frame 1 of its own attempt; frame 1 of this one has still to come."""
     slot = Slot()
@@ -344,6 +380,46 @@ def test_whose_fault_a_failure_is_goes_with_it() -> None:
     ]
 
 
+def batches_taken_in_one_turn(began_ms: float, each_takes_ms: float) -> int:
+    """Lets the source make all its batches of four rows, and gives the sum one turn."""
+    slot = Slot()
+    slot.clock.now = began_ms
+    slot.deploy()
+    slot.start()
+    assert slot.runtime._deployment is not None
+    source, sums = slot.runtime._deployment.subtasks
+    for _ in range(8):
+        slot.runtime._visit(source)
+    for frame in slot.frames:
+        slot.runtime.on_frame(*frame)
+    before, real = sums.meter.rows_in, sums.step
+
+    def step() -> Activity:
+        slot.clock.pass_ms(each_takes_ms)
+        return real()
+
+    sums.step = step  # type: ignore[method-assign]
+    slot.runtime._visit(sums)
+    return (sums.meter.rows_in - before) // 4
+
+
+def test_a_turn_takes_all_that_has_arrived_and_ends_after_ten_milliseconds() -> None:
+    assert batches_taken_in_one_turn(began_ms=1_000_000, each_takes_ms=0) == 5
+    assert batches_taken_in_one_turn(began_ms=1_000_000, each_takes_ms=4) == 3
+
+
+@pytest.mark.promise("F3")
+def test_a_barrier_has_no_start_delay_in_a_slot_whose_clock_is_behind_the_jobmaster_s() -> None:
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    for checkpoint, ahead_ms, delay_ms in ((1, 500, 0.0), (2, -500, 500.0)):
+        slot.runtime.on_control(Trigger(ATTEMPT, checkpoint, slot.clock.wall + ahead_ms))
+        slot.steps(10)
+        acks = [ack for ack in slot.of_type(Acknowledge) if ack.checkpoint == checkpoint]
+        assert [ack.timings.start_delay_ms for ack in acks] == [delay_ms] * 2
+
+
 @pytest.mark.promise("E2")
 def test_the_time_between_two_attempts_is_not_counted_for_either() -> None:
     slot = Slot()
@@ -392,3 +468,55 @@ def test_a_failed_sync_ends_the_process_also_when_its_attempt_is_over(abandoned:
         slot.runtime.on_control(Rollback(ATTEMPT))
     with pytest.raises(SyncFailed):
         slot.offload.run()
+
+
+def snapshotting(slot: Slot) -> None:
+    """Deploys, starts, and lets both subtasks take checkpoint 1; nothing is uploaded yet."""
+    slot.deploy()
+    slot.start()
+    slot.steps(2)
+    slot.runtime.on_control(Trigger(ATTEMPT, 1, 0))
+    for _ in range(10):
+        slot.runtime.step()
+        frames, slot.frames = slot.frames, []
+        for frame in frames:
+            slot.runtime.on_frame(*frame)
+
+
+@pytest.mark.promise("D4")
+def test_a_snapshot_that_can_not_be_written_is_declined_and_the_attempt_goes_on() -> None:
+    slot = Slot()
+    snapshotting(slot)
+    slot.store.fail_writes = 100
+    slot.offload.run()
+    assert [str(declined.subtask) for declined in slot.of_type(Decline)] == ["sum[0]"]
+    assert slot.of_type(Decline)[0].write_failed and slot.of_type(TaskFailed) == []
+
+
+@pytest.mark.promise("H8")
+def test_a_snapshot_that_the_job_s_own_code_can_not_write_ends_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next checkpoint would meet the same."""
+    slot = Slot()
+    snapshotting(slot)
+
+    def fails(*_: object) -> None:
+        raise UserFunctionError("sum", 0, "pre_commit()", ValueError("told to"))
+
+    monkeypatch.setattr("engine.runtime.slot.upload", fails)
+    slot.offload.run()
+    (failed,) = slot.of_type(TaskFailed)
+    assert failed.fault is Fault.JOB and slot.of_type(Decline) == []
+
+
+@pytest.mark.promise("D4")
+def test_the_barrier_of_an_aborted_checkpoint_takes_no_snapshot() -> None:
+    """The abort comes while the barrier is under way from the source to the sum."""
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    slot.runtime.on_control(Trigger(ATTEMPT, 1, 0))
+    slot.runtime.step()
+    slot.runtime.on_control(NotifyAbort(ATTEMPT, 1))
+    slot.steps(20)
+    assert [str(ack.subtask) for ack in slot.of_type(Acknowledge)] == ["rows[0]"]
+    assert len([ack for ack in slot.checkpoint(2) if ack.checkpoint == 2]) == 2

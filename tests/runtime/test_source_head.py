@@ -227,14 +227,14 @@ def test_an_idle_source_says_when_its_earliest_split_is_worth_a_look() -> None:
 def test_event_times_of_any_unit_become_milliseconds_rounded_down(kind, ticks, milliseconds) -> None:
     column = pa.array([0, *ticks, 0], pa.int64()).cast(kind)
     batch = pa.record_batch({"t": column}).slice(1, 2)
-    assert event_times(batch, "t").to_pylist() == milliseconds
+    assert event_times(batch, "t", "here").to_pylist() == milliseconds
 
 
 @pytest.mark.promise("B1")
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ms"), pa.timestamp("s"), pa.int64(), pa.int32()])
 def test_a_null_timestamp_is_no_event_time_and_moves_no_watermark(kind: pa.DataType) -> None:
     batch = pa.record_batch({"t": pa.array([None, 7_000, None, 2_000], pa.int64()).cast(kind)})
-    times = event_times(batch, "t")
+    times = event_times(batch, "t", "here")
     assert times.is_null().to_pylist() == [True, False, True, False]
     assert latest(times) == times[1].as_py()
     assert latest(times.slice(0, 1)) is None and latest(times.slice(0, 0)) is None
@@ -248,7 +248,7 @@ def test_a_source_with_null_timestamps_goes_on_with_the_others() -> None:
 
 def test_event_times_replace_those_that_a_batch_has() -> None:
     batch = with_event_times(
-        pa.record_batch({"_event_time": [1], "t": [2]}), event_times(pa.record_batch({"t": [2]}), "t")
+        pa.record_batch({"_event_time": [1], "t": [2]}), event_times(pa.record_batch({"t": [2]}), "t", "here")
     )
     assert batch.to_pydict() == {"t": [2], "_event_time": [2]}
 
@@ -340,6 +340,21 @@ def test_a_split_that_turned_up_later_holds_nothing_back_before_it_is_begun() ->
     made = head(Growing(looks, {"0": [[1], [5], [9], [20]], "1": [[30]], "2": [[40]], "3": [[50]]}))
     assert [event for event in run_until_idle(made) if isinstance(event, int)][-1] == 49
     assert made.idle
+
+
+@pytest.mark.promise("B1", "G1")
+def test_a_split_that_turned_up_later_holds_the_watermark_back_while_it_is_read() -> None:
+    """Two splits are read at a time, so split 1 is begun before split 0 is at its end; its rows are not late."""
+    made = head(Growing([["0"], ["1"], []], {"0": [[10], [50], [60]], "1": [[5], [20], [70]]}))
+    seen = run_until_idle(made)
+    late = [
+        row
+        for place, rows in enumerate(seen)
+        if isinstance(rows, list)
+        for row in rows
+        if row <= max((mark for mark in seen[:place] if isinstance(mark, int)), default=-1)
+    ]
+    assert late == [] and seen[-1] == 69
 
 
 @pytest.mark.promise("B2", "G1")

@@ -25,9 +25,11 @@ from engine.connectors.table import TableCommitter
 from engine.jobmaster.actions import Outcome, RunOffLoop
 from engine.jobmaster.master import JobMaster
 from engine.jobmaster.publisher import Publisher
+from engine.jobmaster.slot_keeper import SlotKeeper, Unfit
 from engine.protocol import ledger
 from engine.protocol.alignment.aligned import AlignedBarriers
 from engine.protocol.alignment.tracked import TrackedBarriers
+from engine.protocol.channel_watch import PeerWatch
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.coordinator import CheckpointCoordinator, DiscardLateAck
 from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
@@ -118,6 +120,10 @@ def _stale_frames_accepted() -> Patches:
                 self._guarded(self._deployment.receivers[channel], lambda: gate.receive(channel, frame))
 
     return [(SlotRuntime, "on_frame", on_frame)]
+
+
+def _silent_links_unnoticed() -> Patches:
+    return [(PeerWatch, "look", lambda self, now_ms: None)]
 
 
 # --- persistence ---
@@ -295,14 +301,14 @@ def _builds_on_names_that_are_not_durable() -> Patches:
 def _trusts_the_list_of_a_table() -> Patches:
     """A compacted record repeats the records that a list shows, instead of those that must be there."""
 
-    def all_lines(self: TableCommitter, before: int) -> list[str]:
+    def below(self: TableCommitter, before: int) -> table_module._Entries:
         shown = set(self._store.list(f"{self._table}/_spark_metadata"))
         every = table_module.COMPACT_EVERY
         names = [self._record(n) for n in range(max(0, before // every * every - 1), before)]
         texts = [self._store.read(name).decode() for name in names if name in shown]
-        return [line for text in texts for line in text.split("\n")[1:]]
+        return table_module._Entries([line for text in texts for line in text.split("\n")[1:]], sealed=True)
 
-    return [(TableCommitter, "_all_lines", all_lines)]
+    return [(TableCommitter, "_below", below)]
 
 
 def _decides_by_the_wall_clock() -> Patches:
@@ -327,6 +333,20 @@ def _gives_up_on_a_full_disk() -> Patches:
         return restored(self, manifest, error, now_ms)
 
     return [(JobMaster, "_restored", impatient)]
+
+
+def _a_bad_host_ends_the_job() -> Patches:
+    """A slot that does not see the store counts as the job's fault."""
+    return [(SlotKeeper, "hopeless", property(lambda self: Unfit(self.refusal) if self._refused else None))]
+
+
+def _hung_io_is_not_noticed() -> Patches:
+    def deaf(self: SlotKeeper, slot: Any, message: Any) -> Any:
+        return on_heartbeat(self, slot, msgspec.structs.replace(message, io=None))
+
+    on_heartbeat = SlotKeeper.on_heartbeat
+    late = [(SlotKeeper, "give_up", lambda self, slots, why, now_ms: [])]
+    return [(SlotKeeper, "on_heartbeat", deaf), *late]
 
 
 # --- sinks ---
@@ -543,15 +563,16 @@ def _rebalance_drops_the_remainder() -> Patches:
 
 
 BUGS = (
-    PlantedBug("no alignment", _no_alignment, ("ledger",), 2),
-    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 2),
+    PlantedBug("no alignment", _no_alignment, ("ledger",), 7),
+    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 8),
     PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 17),
-    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 44),
+    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 34),
+    PlantedBug("nobody notices a silent link", _silent_links_unnoticed, ("finishes",), 88),
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
     PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),
     PlantedBug("panes are not copied at the barrier", _snapshot_not_copied, ("no_duplicate", "no_loss"), 31),
-    PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 4),
+    PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 38),
     PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
     PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),
     PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 7),
@@ -562,30 +583,32 @@ BUGS = (
     PlantedBug("carried committables are committed twice", _carried_committed_twice, ("no_duplicate",), 27),
     PlantedBug("committables are not carried on", _committables_forgotten_at_the_next_barrier, ("ledger",), 11),
     PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 8),
-    PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 4),
+    PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 20),
     PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 567),
-    PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 4),
-    PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 4),
+    PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 8),
+    PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 8),
     PlantedBug("files that were read are forgotten", _read_files_forgotten, ("ledger",), 2),
-    PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 4),
-    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 49),
-    PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 516),
+    PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 38),
+    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 691),
+    PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 229),
     PlantedBug("a stopped JobMaster goes on", _stopped_goes_on, ("stopped",), 314),
     PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 6),
     PlantedBug("a split list goes to everyone", _split_list_goes_to_everyone, ("no_duplicate",), 79),
     PlantedBug("a united list is split", _united_list_is_split, ("operator_state",), 79),
-    PlantedBug("broadcast state is not restored", _broadcast_state_not_restored, ("broadcast_state",), 261),
+    PlantedBug("broadcast state is not restored", _broadcast_state_not_restored, ("broadcast_state",), 198),
     PlantedBug(
         "operator state is not copied at the barrier",
         _operator_state_not_copied,
         ("broadcast_state", "operator_state", "no_duplicate"),
-        4,
+        198,
     ),
     PlantedBug("an unreadable record is a failure", _unreadable_record_is_a_failure, ("durable", "log"), 733),
     PlantedBug("a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log",), 640),
     PlantedBug("a compacted record repeats what a list shows", _trusts_the_list_of_a_table, ("commit",), 345),
     PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 429),
     PlantedBug("a full disk ends the job", _gives_up_on_a_full_disk, ("finishes",), 259),
+    PlantedBug("a slot that does not see the store ends the job", _a_bad_host_ends_the_job, ("finishes",), 18),
+    PlantedBug("hung I/O is not noticed", _hung_io_is_not_noticed, ("finishes",), 16),
     PlantedBug("an epoch whose commit failed is not kept", _epoch_not_kept_if_its_commit_fails, ("retained",), 524),
     PlantedBug("rebalance drops the remainder", _rebalance_drops_the_remainder, ("no_loss",), 170),
 )

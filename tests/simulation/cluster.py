@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, Fenced, StoreError
+from engine.core.errors import CorruptSnapshot, Fenced, IncompatibleJob, StoreError, UserFunctionError
 from engine.core.paths import JobPaths
+from engine.core.sinks import Committer
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
@@ -38,7 +39,16 @@ from engine.runtime.slot import SlotRuntime
 from engine.snapshot.epoch_log import EpochLog
 from tests.simulation.invariants import Checker
 from tests.simulation.jobs import JobSpec, graph_of
-from tests.simulation.ports import FRAME_LOST, FRAME_TWICE, Link, Network, SimOffload, SimTransport, attempt_work
+from tests.simulation.ports import (
+    FRAME_LOST,
+    FRAME_TWICE,
+    SILENCE_MS,
+    Link,
+    Network,
+    SimOffload,
+    SimTransport,
+    attempt_work,
+)
 from tests.simulation.store import SimStore, StoreView
 from tests.simulation.world import Process, Violation, World
 
@@ -48,7 +58,7 @@ MASTER_CONFIG = MasterConfig(
     slots_timeout_ms=3_000,
     deploy_timeout_ms=50,
     heartbeat_ms=HEARTBEAT_MS,
-    heartbeat_timeout_ms=70,
+    heartbeat_timeout_ms=SILENCE_MS,
     retry_ms=6,
     slow_step_ms=35,
     step_timeout_ms=120,
@@ -82,6 +92,7 @@ class SlotProcess(Process):
         self._stepping = False
         self._hung_since_ms: float | None = None
         self._hung_until_ms = 0.0
+        self._io = SimOffload(self, cluster.pace.offload)
         self._inbox: list[Callable[[], None]] = []
         self._heard_ms = cluster.world.now_ms
         self._link = Link(cluster.world, self, incarnation.master, cluster.network.faults, cluster.pace.network)
@@ -93,7 +104,7 @@ class SlotProcess(Process):
             cluster.paths,
             self,
             SimTransport(cluster.network, self),
-            SimOffload(self, cluster.pace.offload),
+            self._io,
             StoreView(cluster.store, self),
             self,
             batch_rows=cluster.spec.batch_rows,
@@ -108,7 +119,9 @@ class SlotProcess(Process):
         return self._link
 
     def _begin(self) -> None:
-        self.send(Register(self.session, self.name, 1, 0, NONCE, self._plan))
+        blind = self._incarnation.blind_slots > 0
+        self._incarnation.blind_slots -= blind
+        self.send(Register(self.session, self.name, 1, 0, "" if blind else NONCE, self._plan))
         self._beat()
 
     def _beat(self) -> None:
@@ -118,8 +131,17 @@ class SlotProcess(Process):
             return
         since_ms = self._hung_since_ms
         step = LongStep(self.world.now_ms - since_ms, "pv", "pv[0]", "") if since_ms is not None else None
-        self.send(Heartbeat(self.runtime.totals(), step))
+        self.send(Heartbeat(self.runtime.totals(), step, self._long_io()))
         self.world.after(HEARTBEAT_MS, self, "heartbeat", self._beat)
+
+    def _long_io(self) -> LongStep | None:
+        since_ms = self._io.hung_since_ms
+        return LongStep(self.world.now_ms - since_ms, "", "pv[0]", "") if since_ms is not None else None
+
+    def hang_io(self) -> None:
+        """Hangs all I/O threads: work that was handed over is never done."""
+        if self._io.hung_since_ms is None:
+            self._io.hung_since_ms = self.world.now_ms
 
     # --- the task thread ---
 
@@ -217,6 +239,25 @@ class SlotProcess(Process):
         self._incarnation.slot_died(self)
 
 
+class Faulty:
+    """A committer of the author's (not of the engine's) that raises if the run says so."""
+
+    def __init__(self, world: World, cluster: Cluster, committer: Committer) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._committer = committer
+
+    def commit(self, *rest: Any) -> None:
+        if self._cluster.commits_raise > 0:
+            self._cluster.commits_raise -= 1
+            self._world.hits.add("commit: the committer raises")
+            raise ValueError("simulated bug of a committer")
+        self._committer.commit(*rest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._committer, name)
+
+
 class MasterProcess(Process):
     def __init__(self, incarnation: Incarnation) -> None:
         cluster = incarnation.cluster
@@ -226,7 +267,9 @@ class MasterProcess(Process):
         execution = cluster.execution(incarnation.number)
         view = StoreView(cluster.store, self)
         log = EpochLog(view, cluster.paths)
-        committers = {uid: sink.committer(view, cluster.paths) for uid, sink in execution.graph.sinks}
+        committers = {
+            uid: Faulty(self.world, cluster, sink.committer(view, cluster.paths)) for uid, sink in execution.graph.sinks
+        }
         self.outcome: Outcome | None = None
         self.reason = ""
         self.job = JobMaster(
@@ -318,7 +361,7 @@ class MasterProcess(Process):
                 lambda: self._do(lambda: done(result, error, world.now_ms)),
             )
 
-        expected = (StoreError, Fenced, CorruptSnapshot)
+        expected = (StoreError, Fenced, CorruptSnapshot, IncompatibleJob, UserFunctionError)
         world.off_loop(self, name, lambda: attempt_work(self, name, work, expected), ended)
 
     def _cover(self, event: events.AnyEvent) -> None:
@@ -351,6 +394,7 @@ class Incarnation:
         self.name = f"m{number}"
         self.links: dict[str, Link] = {}
         self.slots: list[SlotProcess] = []
+        self.blind_slots = 0  # so many of the next slots do not see the store
         self._count = 0
         self.master = MasterProcess(self)
         for _ in range(cluster.execution(number).slots):
@@ -371,9 +415,10 @@ class Incarnation:
         self.slots.remove(slot)
         if not self.master.alive or self.master.outcome is not None:
             return
-        # Mostly the connection ends with the process; the JobMaster notices a vanished machine only by its silence.
+        # Mostly the connections end with the process; a machine that vanished is noticed only by its silence.
         if world.random.random() < 0.7:
             world.after(world.delay(1.0), None, f"link of {slot.name} ends", slot.link.breaks)
+            self.cluster.network.process_ended(slot)
         self._start_slot(world.delay(self.cluster.pace.start))
 
     def kill_slot(self, session: str) -> None:
@@ -410,6 +455,7 @@ class Cluster:
         self.paths = JobPaths("job")
         self.incarnations: list[Incarnation] = []
         self.finished = False
+        self.commits_raise = 0.0  # so many of the next commits raise
         self._checker = checker
         self._checkpoints = checkpoints
         self._graphs = 0

@@ -14,7 +14,7 @@ from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailu
 from tests.simulation.cluster import CREDIT
 from tests.simulation.faults import BLOWS, RARE_BLOWS
 from tests.simulation.jobs import EXCHANGES, OPERATOR_STATE
-from tests.simulation.ports import FRAME_LOST, FRAME_TWICE
+from tests.simulation.ports import FRAME_LOST, FRAME_TWICE, SILENT_PEER, SWALLOWED
 from tests.simulation.store import EXISTS_OURS, NAME_FORGOTTEN, PARTIAL_LIST
 
 
@@ -102,10 +102,14 @@ EXPECTED = (
     "master: kills a hung slot",
     "note: slow_step",
     "note: slot_killed",
+    "note: slot_refused",
+    "commit: the committer raises",
     CREDIT,
     "channel: broken",
     FRAME_LOST,
     FRAME_TWICE,
+    SWALLOWED,
+    SILENT_PEER,
     "control: a message is lost, the stream breaks",
     "control: a message is repeated",
     "crash: in the middle of a step",

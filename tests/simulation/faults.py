@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
+import msgspec
+
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.messages import OverBudget
 from engine.runtime.operators.sink import ROLL_BYTES
-from tests.simulation.cluster import Cluster, Pace
+from tests.simulation.cluster import Cluster, Pace, SlotProcess
 from tests.simulation.folder import FILES
-from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, JobSpec
-from tests.simulation.ports import NetworkFaults
+from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, WINDOWED, JobSpec
+from tests.simulation.ports import NetworkFaults, SilentLink
 from tests.simulation.store import StoreFaults
 from tests.simulation.world import Process, World
 
@@ -55,8 +57,22 @@ BLOWS = (
 )
 OVER_BUDGET = "slot is over budget"
 HOST_DIES, DISK_FULL, CLOCK_JUMPS = "host dies", "disk is full", "wall clock jumps"
-HANGS = "task thread hangs"
-RARE_BLOWS = ((OVER_BUDGET, 0.03), (HOST_DIES, 0.06), (DISK_FULL, 0.03), (CLOCK_JUMPS, 0.05), (HANGS, 0.06))
+HANGS, IO_HANGS = "task thread hangs", "I/O hangs"
+HALF_OPEN = "a link between slots falls silent"
+BLIND, BUGGY_COMMITTER = "slots do not see the store", "a committer raises twice"
+SKIPPED = "a slot misses a trigger and gets the next one"
+RARE_BLOWS = (
+    (OVER_BUDGET, 0.03),
+    (HOST_DIES, 0.06),
+    (DISK_FULL, 0.03),
+    (CLOCK_JUMPS, 0.05),
+    (HANGS, 0.06),
+    (HALF_OPEN, 0.08),
+    (IO_HANGS, 0.04),
+    (BLIND, 0.04),
+    (BUGGY_COMMITTER, 0.04),
+    (SKIPPED, 0.05),
+)
 """Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
 
@@ -81,6 +97,8 @@ def draw_plan(seed: int) -> Plan:
         spec = replace(spec, kind=operators.choice(OPERATOR_STATE), splits=2)
     if spec.kind in FOLDER_KINDS and Random(f"folder {seed}").random() < 0.15:
         spec = replace(spec, folder=True, splits=FILES)
+    if spec.kind in WINDOWED and Random(f"beside {seed}").random() < 0.25:
+        spec = replace(spec, beside=True)
     checkpoints = CheckpointConfig(
         interval_ms=random.choice((2, 4, 4, 6, 6, 10, 16, None)),
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,
@@ -113,6 +131,12 @@ def draw_plan(seed: int) -> Plan:
     count = random.choice((0, 1, 1, 1, 2, 2, 3, 4))
     blows = sorted((random.random() * STORM_MS, random.choices(BLOWS, _WEIGHTS)[0]) for _ in range(count))
     blows = sorted([*blows, *_rare_blows(seed)])
+    if any(blow == HALF_OPEN for _, blow in blows):
+        # No checkpoint expires, so only those who watch the channels can notice. Hung I/O is noticed by that time-out.
+        checkpoints = msgspec.structs.replace(checkpoints, timeout_ms=60_000)
+        blows = [one for one in blows if one[1] != IO_HANGS]
+    if any(blow == SKIPPED for _, blow in blows):
+        spec, checkpoints, pace = _overtaking(spec, checkpoints, pace)
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
@@ -126,6 +150,15 @@ def _rare_blows(seed: int) -> Iterator[tuple[float, str]]:
         apart = Random({OVER_BUDGET: f"budget {seed}", HANGS: f"hangs {seed}"}.get(blow, f"{blow} {seed}"))
         if apart.random() < share:
             yield apart.random() * STORM_MS, blow
+
+
+def _overtaking(spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace) -> tuple[JobSpec, CheckpointConfig, Pace]:
+    """Returns a job in which a checkpoint can complete before an older one: no barriers between subtasks tell them."""
+    return (
+        replace(spec, kind="copy", exchange="", folder=False, splits=2),
+        msgspec.structs.replace(checkpoints, interval_ms=2, timeout_ms=300, min_pause_ms=0, max_concurrent=3),
+        replace(pace, step=2.0, offload=0.5),
+    )
 
 
 def _odd_answers(store: StoreFaults, random: Random) -> StoreFaults:
@@ -172,11 +205,23 @@ class Storm:
                 world.after(world.delay(1.0), slot, "ends itself", slot.ends)
             case "task thread hangs" if slot is not None:
                 slot.hang(random.choice((20, 60, 200, math.inf, math.inf)))
+            case "a link between slots falls silent" if slot is not None:
+                self._silence(slot, [other for other in incarnation.slots if other is not slot])
+            case "I/O hangs" if slot is not None:
+                slot.hang_io()
+            case "slots do not see the store":
+                incarnation.blind_slots = random.choice((1, 3))
+                if slot is not None:
+                    world.kill(slot, "crash")
+            case "a committer raises twice":
+                self._cluster.commits_raise = 2  # one less than ends the job
+            case "a committer raises always":
+                self._cluster.commits_raise = math.inf
             case "slot sleeps" if slot is not None:
                 slot.sleep(random.choice((20, 100, 200)))
             case "slot is cut off" if slot is not None:
                 slot.link.held_until_ms = world.now_ms + random.choice((20, 100, 200))
-            case "a trigger is lost" if slot is not None:
+            case "a trigger is lost" | "a slot misses a trigger and gets the next one" if slot is not None:
                 slot.link.lose_next = "Trigger"
             case "master dies":
                 world.kill(master, "crash")
@@ -200,6 +245,17 @@ class Storm:
                 process.wall_skew_ms += random.choice((-3_600_000, -2_000, 2_000, 3_600_000))
             case "cancel":
                 world.after(0.0, master, "cancel", master.cancel)
+
+    def _silence(self, one: SlotProcess, others: list[SlotProcess]) -> None:
+        """Silences the link between a slot and another one, in one direction or in both."""
+        random = self._world.random
+        if not others:
+            return
+        other = random.choice(others)
+        until_ms = self._world.now_ms + random.choice((0, 30, 100, 250))
+        late = random.random() < 0.3
+        for source, target in random.choice((((one, other),), ((one, other), (other, one)))):
+            self._cluster.network.silence(SilentLink(source, target, until_ms, late))
 
     def _light(self, process: Process) -> None:
         random = self._world.random

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +25,7 @@ import msgspec
 from engine.connectors import table as table_module
 from engine.core.errors import Fenced, NothingIntact, StoreError
 from engine.core.paths import JobPaths
+from engine.graph.description import table_committer
 from engine.protocol.config import CheckpointingMode
 from engine.protocol.epoch_records import LogRecord, RecordKind
 from engine.protocol.manifest import Manifest, ManifestRef
@@ -286,7 +288,8 @@ class Person:
                 return None if EpochLog(view, JobPaths(FORK)).last() else fork(log, FORK, owner, lambda: None)
             sinks = run.cluster.execution().graph.sinks
             committers = {uid: of.committer(view, run.cluster.paths) for uid, of in sinks}
-            return go_back(log, committers, owner, lambda: None, hide=way == "rewind")
+            gone = partial(table_committer, store=view, paths=run.cluster.paths)
+            return go_back(log, committers, gone, owner, lambda: None, hide=way == "rewind")
 
         def again() -> None:
             run.world.after(run.world.delay(5.0), None, f"{way} is tried again", lambda: self._try(way))

@@ -62,7 +62,7 @@ class Checker:
     def _created(self, path: str, data: bytes) -> None:
         if path.startswith(f"{self._job}/log/"):
             self._logged(path, msgspec.json.decode(data, type=LogRecord))
-        elif "/_spark_metadata/" in path and not path.endswith(".json"):
+        elif "/_spark_metadata/" in path and not path.endswith((".json", ".checksum")):
             self._committed_epoch(path, data)
 
     def _deleted(self, path: str) -> None:

@@ -70,6 +70,7 @@ class JobSpec:
     buffered (operator list state, split and union), rules (two inputs, broadcast and keyed state).
     `exchange`: the exchange behind the source; empty: none. `own_slots`: the operators behind the exchange are in a
     slot sharing group of their own. `folder`: the source finds its splits while it runs, and is idle in between.
+    `beside`: windows only; a table of the source's records is written before event time is assigned to the source.
     `rescaled`: the parallelism of every JobMaster after the first, if it differs.
     """
 
@@ -82,10 +83,13 @@ class JobSpec:
     exchange: str = ""
     own_slots: bool = False
     folder: bool = False
+    beside: bool = False
     rescaled: int | None = None
 
     @property
     def tables(self) -> tuple[str, ...]:
+        if self.beside:
+            return ("out", "beside")
         return ("raw", "counts") if self.kind == "process" else ("out",)
 
     @property
@@ -281,6 +285,8 @@ def _define(spec: JobSpec, env: StreamEnvironment) -> None:
         return
     bound_ms = JITTER_MS + STEP_MS if spec.kind == "windows" else JITTER_MS
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound_ms).with_timestamps("ts")
+    if spec.beside:
+        stream.filter(lambda row: True).sink_to(TableSink("beside"), uid="beside")
     stamped = stream.assign_timestamps_and_watermarks(strategy)
     if spec.exchange or spec.own_slots:
         stamped = _placed(spec, _exchanged(spec, stamped).map_batches(lambda batch: batch))
@@ -334,6 +340,9 @@ class Oracle:
         if self.spec.kind in WINDOWED:
             self._windows_unique(seen.tables["out"])
             self._accounted(len(due), seen)
+            if self.spec.beside:
+                read = numbers(self.spec.splits, seen.positions)
+                self._each_once("beside", read, [row[0] for row in seen.tables["beside"]])
             return
         if self.spec.kind == "rules":
             self._rules(seen)

@@ -39,8 +39,7 @@ def _nothing(*_: Any, **__: Any) -> None: ...
 
 
 def _shows_all(self: TableCommitter, permit: Any, to_epoch: int) -> None:
-    lines = self._all_lines(max(to_epoch, *(n for n in range(permit.epoch) if _has(self, n))))
-    self._create(self._record(permit.epoch - 1), "\n".join(["v1", *lines]).encode())
+    self._create(permit.epoch - 1, self._below(max(to_epoch, *(n for n in range(permit.epoch) if _has(self, n)))))
 
 
 def _has(committer: TableCommitter, epoch: int) -> bool:

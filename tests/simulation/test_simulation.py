@@ -15,7 +15,10 @@ import sys
 
 import pytest
 
+from engine.protocol.config import CheckpointConfig
 from tests.simulation import coverage
+from tests.simulation.faults import Plan
+from tests.simulation.jobs import JobSpec
 from tests.simulation.run import describe
 from tests.simulation.simulation import run
 
@@ -73,3 +76,13 @@ def test_a_trace_depends_neither_on_the_process_nor_on_its_hash_seed() -> None:
         for hash_seed in ("1", "2")
     }
     assert digests == {f"{run(5).digest} {run(8).digest}\n"}
+
+
+@pytest.mark.promise("H8")
+def test_a_committer_that_always_raises_ends_the_job() -> None:
+    """The last commit fails at the publication, or at each restore: both count, and no epoch comes in between."""
+    spec = JobSpec("copy", parallelism=2, splits=2, rows=24, batch_rows=3)
+    blows = ((5.0, "a committer raises always"),)
+    result = run(0, Plan(spec, CheckpointConfig(interval_ms=8), blows=blows, storm_ms=10.0))
+    assert result.violation is not None
+    assert "simulated bug of a committer (the same error 3 times" in result.violation.message

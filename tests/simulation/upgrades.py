@@ -1,7 +1,9 @@
 """Simulated runs in which the job changes between incarnations: its parallelism, a stateless operator, its tables.
 
 After some epochs all processes of the job die, and a supervisor starts the next version of the job, which may drop the
-sinks that are gone. All other faults of the seed happen as well. `run_upgrades(seed)` raises a Violation.
+sinks that are gone. Sinks return, under their uid or another, with the columns of their table or with others: then the
+job must be refused, and the version after it has the right columns. Before a version starts, a person may go back to an
+older epoch. All other faults of the seed happen as well. `run_upgrades(seed)` raises a Violation.
 """
 
 from __future__ import annotations
@@ -22,18 +24,23 @@ from engine.api import CheckpointConfig, CheckpointingMode, StreamEnvironment
 from engine.connectors import table
 from engine.connectors.generator import GeneratorSource
 from engine.connectors.table import TableSink
+from engine.graph.description import table_committer
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
-from engine.protocol.epoch_records import LogRecord
+from engine.jobmaster.actions import Outcome
+from engine.protocol.epoch_records import LogRecord, RecordKind
 from engine.protocol.manifest import Manifest
+from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.rewind import go_back
 from tests.simulation import cluster as clusters
 from tests.simulation import jobs
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import Cluster, MasterProcess
 from tests.simulation.faults import Plan, Storm, draw_plan
+from tests.simulation.going_back import Command
 from tests.simulation.jobs import CountPerKey, JobSpec, Rows, Tag, numbers
 from tests.simulation.ports import Network
 from tests.simulation.simulation import LIMIT_EVENTS, LIMIT_MS
-from tests.simulation.store import SimStore
+from tests.simulation.store import SimStore, StoreView
 from tests.simulation.world import Violation, World
 
 ROWS, SPLITS = 150, 2
@@ -47,10 +54,13 @@ class Version:
     parallelism: int
     stateless: bool = False
     raw: bool = True
-    more: bool = False
+    more: str = ""
+    """The uid of the sink of the table "more"; empty: there is none."""
+    strings: bool = False
+    """True if the table "more" has a column of another type."""
 
     def changed(self, random: Random) -> Version:
-        match random.choice(("parallelism", "stateless", "raw", "raw", "more", "more")):
+        match random.choice(("parallelism", "stateless", "raw", "raw", "more", "more", "more")):
             case "parallelism":
                 return replace(self, parallelism=random.choice([p for p in (1, 2, 3) if p != self.parallelism]))
             case "stateless":
@@ -58,7 +68,8 @@ class Version:
             case "raw":
                 return replace(self, raw=not self.raw)
             case _:
-                return replace(self, more=not self.more)
+                other = random.choice([uid for uid in ("", "more", "more2") if uid != self.more])
+                return replace(self, more=other, strings=random.random() < 0.5)
 
     def graph(self, spec: JobSpec, checkpoints: CheckpointConfig) -> JobGraph:
         env = StreamEnvironment(parallelism=self.parallelism)
@@ -67,9 +78,12 @@ class Version:
         if self.stateless:
             stream = stream.map_batches(lambda batch: batch)
         tagged = stream.map(Tag(), schema="n long, key string, v long")
-        for wanted, name in ((self.raw, "raw"), (self.more, "more")):
-            if wanted:
-                tagged.sink_to(TableSink(name), uid=name)
+        if self.raw:
+            tagged.sink_to(TableSink("raw"), uid="raw")
+        if self.more:
+            kind, cast = ("string", str) if self.strings else ("long", int)
+            more = tagged.map(lambda row: {**row, "v": cast(row["v"])}, schema=f"n long, key string, v {kind}")
+            more.sink_to(TableSink("more"), uid=self.more)
         counted = tagged.key_by("key").process(CountPerKey(), uid="count", schema="n long, key string, seq long")
         counted.sink_to(TableSink("counts"), uid="counts")
         return env.graph.translate("job", checkpoints, jobs.RESTART, 16, str(self))
@@ -82,6 +96,9 @@ class Published:
         self.records: list[LogRecord] = []
         self.manifests: list[Manifest] = []
         self.on_epoch: Callable[[int], None] = lambda epoch: None
+        self.replayed = False
+        self.refused = 0
+        self._visible: dict[str, int] = {}  # the epoch of each published file that no rewind has hidden
         self._store = store
         store.on_created = self._created
         store.on_deleted = self._deleted
@@ -93,12 +110,23 @@ class Published:
         self.records.append(record)
         known = self.manifests[-1].epoch if self.manifests else 0
         if record.newest is not None and record.newest.epoch != known:
-            self.manifests.append(msgspec.json.decode(self._store.durable[record.newest.path], type=Manifest))
+            manifest = msgspec.json.decode(self._store.durable[record.newest.path], type=Manifest)
+            self.manifests.append(manifest)
+            self.replayed |= record.kind is RecordKind.REWIND and manifest.rewound_to is None
+            last = manifest.epoch if manifest.rewound_to is None else manifest.rewound_to
+            self._visible = {path: epoch for path, epoch in self._visible.items() if epoch <= last}
+            self._visible |= {c.payload["path"]: manifest.epoch for c in manifest.commits}
             self.on_epoch(record.newest.epoch)
 
     def _deleted(self, path: str) -> None:
-        if any(c.payload["path"] == path for m in self.manifests for c in m.commits):
+        if path in self._visible:
             raise Violation("durable", f"{path} was published and is deleted")
+
+    def kinds(self, name: str) -> set[str]:
+        """Returns the columns of all visible files of a table; readers can read it if they are all the same."""
+        files = [path for path in self._visible if path.startswith(f"job/tables/{name}/")]
+        contents = [self._store.content(path) for path in files]
+        return {str(pq.read_schema(pa.BufferReader(data)).remove_metadata()) for data in contents if data is not None}
 
     @property
     def all_read(self) -> bool:
@@ -108,22 +136,34 @@ class Published:
         """Checks that each table has each record of the epochs in which it had a sink once, as Spark reads it."""
         read = [numbers(SPLITS, _positions(manifest)) for manifest in self.manifests]
         for name in TABLES:
-            begun = [any(sink.uid == name for sink in m.description.sinks) for m in self.manifests]
+            begun = [any(sink.table == name for sink in m.description.sinks) for m in self.manifests]
             if not any(begun):
                 continue
+            if len(self.kinds(name)) > 1:
+                raise Violation("readable", f"{name} has files of {self.kinds(name)}")
             rows = list(self._rows(name))
-            due = [n for e, is_in in enumerate(begun) if is_in for n in set(read[e]) - set(read[e - 1] if e else [])]
+            due = self._due(read, begun)
             got = [row[0] for row in rows]
             if sorted(got) != sorted(due):
                 odd = sorted(set(got) ^ set(due))
                 raise Violation("exact", f"{name} has {len(got)} rows, {len(due)} are due; {odd[:10]}")
-            if name == "counts":
+            if name == "counts" and not self.replayed:
                 _check_counts(rows)
         for before, after in pairwise(self.manifests):
             known = {sink.uid: sink.first_epoch for sink in before.description.sinks}
             for sink in after.description.sinks:
                 if sink.first_epoch != known.get(sink.uid, after.epoch):
                     raise Violation("first_epoch", f"epoch {after.epoch}: {sink.uid} begins with {sink.first_epoch}")
+
+    def _due(self, read: list[list[int]], begun: list[bool]) -> list[int]:
+        """Returns the records of the epochs in which a table had a sink. A rewind takes back those of later epochs."""
+        due: list[tuple[int, int]] = []
+        for e, (manifest, is_in) in enumerate(zip(self.manifests, begun, strict=True)):
+            if manifest.rewound_to is not None:
+                due = [(epoch, n) for epoch, n in due if epoch <= manifest.rewound_to]
+            elif is_in:
+                due += [(manifest.epoch, n) for n in set(read[e]) - set(read[e - 1] if e else [])]
+        return [n for _, n in due]
 
     def _rows(self, name: str) -> Iterator[tuple[object, ...]]:
         folder = f"job/tables/{name}/_spark_metadata/"
@@ -163,6 +203,10 @@ class ChangingCluster(Cluster):
     """A cluster whose job is replaced by its next version."""
 
     version: Version
+    published: Published
+    held = False
+    """True while a person is at work: the supervisor starts nothing."""
+    tries = 0
 
     def execution(self, incarnation: int = 1) -> ExecutionGraph:
         return ExecutionGraph(self.version.graph(self.spec, self._checkpoints))
@@ -171,9 +215,13 @@ class ChangingCluster(Cluster):
         self.version = version
         self.slots = self.execution().slots
 
-    def upgrade(self, version: Version) -> None:
-        """Kills all processes of the job; the supervisor starts the next version."""
-        if self.finished:
+    def start(self) -> None:
+        if not self.held:
+            super().start()
+
+    def upgrade(self, version: Version, way: str) -> None:
+        """Kills all processes of the job; the supervisor starts the next version, maybe after a person went back."""
+        if self.finished or self.held:
             return
         self.world.hits.add(f"upgrade: {self.version} → {version}")
         self.become(version)
@@ -181,6 +229,52 @@ class ChangingCluster(Cluster):
             for slot in list(incarnation.slots):
                 self.world.kill(slot, "upgrade")
             self.world.kill(incarnation.master, "upgrade")
+        self.held = bool(way) and bool(self.published.manifests)
+        if self.held:
+            if self.world.random.random() < 0.7:
+                self._damage()
+            self._go_back(way)
+        else:
+            self.master_died()
+
+    def _damage(self) -> None:
+        """Damages the state of the newest epoch, if the one before it can be restored."""
+        files = [[f.path for s in m.subtasks for f in s.files] for m in self.published.manifests[-2:]]
+        if len(files) == 2 and files[1] and all(path in self.store.durable for path in files[0]):
+            self.world.log(f"  damages {files[1][0]}")
+            self.store.durable[files[1][0]] = b"damaged"
+
+    def _go_back(self, way: str) -> None:
+        self.tries += 1
+        owner = f"cli{self.tries}"
+
+        def work(command: Command) -> object:
+            view = StoreView(self.store, command)
+            own = {uid: of.committer(view, self.paths) for uid, of in self.execution().graph.sinks}
+            gone = partial(table_committer, store=view, paths=self.paths)
+            return go_back(EpochLog(view, self.paths), own, gone, owner, lambda: None, hide=way == "rewind")
+
+        def done(result: object) -> None:
+            self.world.hits.add(f"went back: {way}")
+            self.held = False
+            self.master_died()
+
+        def again() -> None:
+            self.world.after(self.world.delay(5.0), None, f"{way} is tried again", lambda: self._go_back(way))
+
+        Command(self.world, owner, work, self.store).begin(done, again)
+
+    def stopped(self, master: MasterProcess) -> None:
+        """Mends the version if it was refused for its columns, and it must have been."""
+        if master.outcome is not Outcome.FAILED or "the table 'more' was" not in master.reason:
+            super().stopped(master)
+            return
+        sinks = [sink for sink in self.published.manifests[-1].description.sinks if sink.table == "more"]
+        kinds = {*self.published.kinds("more"), *(f"{c.name}: {c.type}" for sink in sinks for c in sink.columns)}
+        if not any(f"v: {'int64' if self.version.strings else 'string'}" in kind for kind in kinds):
+            raise Violation("refused", f"{self.version} was refused, and 'more' has {kinds}")
+        self.published.refused += 1
+        self.become(replace(self.version, strings=not self.version.strings))
         self.master_died()
 
 
@@ -191,7 +285,7 @@ def plan_of(seed: int) -> Plan:
         drawn,
         spec=JobSpec("process", 2, SPLITS, ROWS, batch_rows=3),
         checkpoints=msgspec.structs.replace(
-            drawn.checkpoints, mode=CheckpointingMode.EXACTLY_ONCE, interval_ms=2, min_pause_ms=0
+            drawn.checkpoints, mode=CheckpointingMode.EXACTLY_ONCE, interval_ms=2, min_pause_ms=0, retained=3
         ),
         pace=replace(drawn.pace, step=1.0, offload=0.5),
         user_fault=None,
@@ -208,19 +302,18 @@ def run_upgrades(seed: int) -> Published:
     published = Published(store)
     network = Network(world, plan.network, plan.pace.network)
     cluster = ChangingCluster(world, plan.spec, plan.checkpoints, store, network, plan.pace, published)  # type: ignore[arg-type]
-    version = Version(random.choice((1, 2, 3)), raw=True, more=random.random() < 0.3)
-    cluster.become(version)
+    cluster.published = published
+    cluster.become(Version(random.choice((1, 2, 3)), raw=True, more="more" if random.random() < 0.5 else ""))
     Storm(world, cluster, plan)
     due = sorted(random.sample(range(1, 6), random.choice((1, 2, 3, 4))))
 
     def on_epoch(epoch: int) -> None:
         """Upgrades right after some epochs: before, during or after their commits."""
-        nonlocal version
         if due and epoch >= due[0]:
             due.pop(0)
-            version = version.changed(random)
             delay_ms = random.choice((0.2, 1.0, 4.0, 10.0)) * random.random()
-            world.after(delay_ms, None, f"upgrade to {version}", partial(cluster.upgrade, version))
+            way = random.choice(("", "", "", "replay", "rewind"))
+            world.after(delay_ms, None, "upgrade", lambda: cluster.upgrade(cluster.version.changed(random), way))
 
     published.on_epoch = on_epoch
     config = replace(clusters.MASTER_CONFIG, allow_non_restored_state=True)

@@ -10,8 +10,10 @@ from engine.core.paths import JobPaths
 from engine.protocol.epoch_records import Created, RecordKind
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
-from engine.snapshot.epoch_log import EpochLog, read_checked
+from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.rewind import newest_intact
 from engine.snapshot.statefile import checksum
+from engine.store.directory import DirectoryStore
 from tests.fakes import MemoryStore, directory_store
 
 
@@ -128,6 +130,7 @@ def test_a_manifest_is_synced_before_anyone_can_refer_to_it() -> None:
 
 
 def test_a_manifest_that_was_changed_or_lost_is_corrupt(log: EpochLog) -> None:
+    log.claim("me")
     written = log.write_manifest(manifest())
     data = log.store.read(written.path)
     log.store.write(written.path, data.replace(b'"sent:e":3', b'"sent:e":4'))
@@ -140,7 +143,91 @@ def test_a_manifest_that_was_changed_or_lost_is_corrupt(log: EpochLog) -> None:
 
 def test_read_checked_gives_the_bytes_that_were_written(log: EpochLog) -> None:
     log.store.write("x", b"abc")
-    assert read_checked(log.store, "x", checksum(b"abc")) == b"abc"
+    assert log.read_checked("x", checksum(b"abc")) == b"abc"
+
+
+@pytest.mark.promise("H8")
+def test_a_file_that_is_missing_because_the_store_is_away_is_not_corrupt(tmp_path: Path) -> None:
+    log = EpochLog(DirectoryStore(tmp_path), JobPaths("job"))
+    log.claim("me")
+    written = log.write_manifest(manifest())
+    (tmp_path / "job").rename(tmp_path / "unmounted")
+    with pytest.raises(StoreError, match="is missing, and so is the first record of the job's log: is the store"):
+        log.read_manifest(written)
+    (tmp_path / "unmounted").rename(tmp_path / "job")
+    assert log.read_manifest(written) == manifest()
+
+
+@pytest.mark.promise("H8")
+def test_a_file_that_is_missing_only_while_the_store_is_away_for_a_moment_is_read(
+    log: EpochLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.claim("me")
+    written = log.write_manifest(manifest())
+    reads, read = [0], log.store.read
+
+    def away_first(path: str) -> bytes:
+        reads[0] += 1
+        if reads[0] == 1:
+            raise FileNotFoundError(path)
+        return read(path)
+
+    monkeypatch.setattr(log.store, "read", away_first)
+    assert log.read_manifest(written) == manifest()
+
+
+# --- what others put into the log's folder ---
+
+
+def published(log: EpochLog, epochs: int) -> None:
+    claimed = log.claim("me")
+    assert claimed is not None
+    record = claimed.record
+    for epoch in range(1, epochs + 1):
+        written = log.write_manifest(Manifest("job", epoch, epoch, AttemptId(1, 1), 0, 128, [], [], [], {}))
+        appended = log.publish(record, written)
+        assert appended is not None
+        record = appended
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "0000000003.json.bak", "9999999999.json~", "x.json", "below/1.json"])
+def test_other_files_beside_the_records_are_ignored(log: EpochLog, name: str) -> None:
+    published(log, 2)
+    log.store.write(f"job/log/{name}", b"x")
+    last = log.last()
+    assert last is not None and last.number == 3
+    assert newest_intact(log).epoch == 2
+    claimed = log.claim("next")
+    assert claimed is not None and claimed.record.number == 4
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff"])
+def test_a_record_that_can_t_be_read_is_corrupt_and_named_with_what_to_do(log: EpochLog, content: bytes) -> None:
+    published(log, 2)
+    log.store.write("job/log/0000000003.json", content)
+    for read in (log.last, lambda: log.claim("next")):
+        with pytest.raises(CorruptSnapshot, match=r"job/log/0000000003.json \(\d+ bytes\) is no record .*--fork"):
+            read()
+    assert newest_intact(log).epoch == 1, "a fork goes on from what can be read"
+
+
+@pytest.mark.parametrize("damage", ["emptied", "deleted"])
+def test_epochs_before_a_record_that_can_t_be_read_are_found(log: EpochLog, damage: str) -> None:
+    published(log, 3)
+    log.store.write("job/log/0000000003.json", b"") if damage == "emptied" else log.store.delete(
+        "job/log/0000000003.json"
+    )
+    assert [ref.epoch for ref in log.epochs()] == [3, 1]
+    claimed = log.claim("next")
+    assert claimed is not None and claimed.record.newest is not None and claimed.record.newest.epoch == 3
+
+
+def test_a_folder_in_the_place_of_the_next_record_is_told(tmp_path: Path) -> None:
+    log = EpochLog(DirectoryStore(tmp_path), JobPaths("job"))
+    published(log, 1)
+    (tmp_path / "job/log/0000000003.json").mkdir()
+    with pytest.raises(StoreError, match=r"0000000003\.json: a folder is in its place: move it away"):
+        log.claim("next")
 
 
 @pytest.mark.promise("D11")

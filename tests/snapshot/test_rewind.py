@@ -10,18 +10,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.connectors.table import TableCommitter
 from engine.core.errors import Fenced, NothingIntact, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.protocol.checkpoint import CommitPermit
-from engine.protocol.epoch_records import Claimed, Created
+from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind
 from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.job_description import JobDescription, SinkDescription
 from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskState
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.rewind import TRIES, fork, go_back, newest_intact
+from engine.snapshot.rewind import TRIES, as_forked, fork, go_back, newest_intact
 from engine.snapshot.statefile import checksum
 from engine.store.directory import DirectoryStore
 from tests.spark_log import spark_reads
@@ -34,8 +36,12 @@ def committers(log: EpochLog) -> dict[str, TableCommitter]:
     return {"out": TableCommitter(log.store, f"{log.paths.job}/tables/t")}
 
 
+def gone(sink: SinkDescription) -> None:
+    raise AssertionError(f"the job has {sink.uid}")
+
+
 def back(log: EpochLog, owner: str = "cli", *, hide: bool) -> tuple[int, int]:
-    return go_back(log, committers(log), owner, lambda: None, hide=hide)
+    return go_back(log, committers(log), gone, owner, lambda: None, hide=hide)
 
 
 def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
@@ -45,7 +51,7 @@ def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
     assert claimed is not None
     last = claimed.record
     for committer in committers(log).values():
-        committer.claim(last.job_id)
+        committer.claim(last.job_id, 1)
     if last.newest is not None:
         commit_epoch(committers(log), CommitPermit.issue(last.newest), log.read_manifest(last.newest))
     epoch, checkpoint = (last.newest.epoch if last.newest else 0) + 1, last.next_checkpoint
@@ -57,7 +63,10 @@ def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
     payload = {"path": f"{TABLE}/{epoch}.parquet", "size": 1, "rows": 1}
     commits = [Committable("out", 0, attempt, checkpoint, 1, payload)]
     state = SubtaskState(SUBTASK, [file], {})
-    manifest = Manifest("job", epoch, checkpoint, attempt, 0, 128, [state], commits, commits, {"sink:out": epoch})
+    described = JobDescription(sinks=[SinkDescription("out", "TableSink", "the table 't'", "t", [], 1)])
+    manifest = Manifest(
+        "job", epoch, checkpoint, attempt, 0, 128, [state], commits, commits, {"sink:out": epoch}, described
+    )
     ref = log.write_manifest(manifest)
     record = log.publish(last, ref)
     assert record is not None
@@ -141,6 +150,41 @@ def test_a_rewind_hides_what_later_epochs_published(log: EpochLog) -> None:
     assert visible(log) == [1, 2, 11]
 
 
+@pytest.mark.parametrize("hide", [False, True])
+def test_a_job_that_goes_back_goes_on_although_it_had_ended(log: EpochLog, hide: bool) -> None:
+    back(log, hide=hide)
+    last = log.last()
+    assert last is not None and last.newest is not None
+    manifest = log.read_manifest(last.newest)
+    assert not manifest.final and manifest.commits == manifest.carried == []
+
+
+@pytest.mark.promise("D11")
+def test_the_files_of_the_new_epoch_are_durable_before_its_record_exists(
+    log: EpochLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable: set[str] = set()
+    missing: list[set[str]] = []
+    sync, append = DirectoryStore.sync, EpochLog.append
+
+    def synced(store: DirectoryStore, paths: list[str]) -> None:
+        sync(store, paths)
+        durable.update(paths)
+
+    def appended(log: EpochLog, record: LogRecord) -> Created:
+        if record.kind is RecordKind.REWIND:
+            assert record.newest is not None
+            manifest = log.read_manifest(record.newest)
+            named = {file.path for state in manifest.subtasks for file in state.files}
+            missing.append({record.newest.path, *named} - durable)
+        return append(log, record)
+
+    monkeypatch.setattr(DirectoryStore, "sync", synced)
+    monkeypatch.setattr(EpochLog, "append", appended)
+    back(log, hide=False)
+    assert missing == [set()]
+
+
 def test_a_running_jobmaster_is_fenced_by_going_back(log: EpochLog) -> None:
     before = log.last()
     assert before is not None and before.newest is not None
@@ -201,6 +245,50 @@ def test_going_back_can_be_repeated(log: EpochLog, ways: tuple[bool, ...], betwe
     for _ in range(12):
         expected.append(publish(log))
     assert visible(log) == expected
+
+
+def test_going_back_behind_a_change_of_sinks_leaves_no_gap(tmp_path: Path) -> None:
+    """The table "old" had a sink until epoch 2, the table "new" has one from epoch 3 on; epoch 4 is damaged."""
+    for hide in (False, True):
+        log = EpochLog(DirectoryStore(tmp_path / str(hide)), JobPaths("job"))
+        for epoch, name in enumerate(("old", "old", "new", "new"), 1):
+            _publish_to(log, name, epoch)
+        damage(log, 4)
+        damage(log, 3)
+        own = {"new": TableCommitter(log.store, "job/tables/new")}
+        made = lambda sink: TableCommitter(log.store, f"job/tables/{sink.table}")  # noqa: B023, E731
+        assert go_back(log, own, made, "cli", lambda: None, hide=hide) == (2, 10 if hide else 5)
+        last = log.last()
+        assert last is not None and last.newest is not None
+        assert [sink.uid for sink in log.read_manifest(last.newest).description.sinks] == ["new"]
+        assert _shown(log, "old") == [1, 2]
+        assert _shown(log, "new") == ([] if hide else [3, 4])
+
+
+def _publish_to(log: EpochLog, name: str, epoch: int) -> None:
+    claimed = log.claim(f"m{epoch}")
+    assert claimed is not None
+    table, attempt = TableCommitter(log.store, f"job/tables/{name}"), AttemptId(epoch, 1)
+    table.claim(claimed.record.job_id, epoch)
+    table.begin(epoch)
+    path = log.paths.state_file(attempt, epoch, "sum", SUBTASK, "state")
+    data = f"state {epoch}".encode()
+    log.store.write(path, data)
+    state = SubtaskState(SUBTASK, [StateFile("sum", "state", path, len(data), checksum(data), 1, 0, 128)], {})
+    payload = {"path": f"job/tables/{name}/{epoch}.parquet", "size": 1, "rows": 1}
+    commits = [Committable(name, 0, attempt, epoch, 1, payload)]
+    described = JobDescription(sinks=[SinkDescription(name, "TableSink", f"the table {name!r}", name, [], epoch)])
+    manifest = Manifest("job", epoch, epoch, attempt, 0, 128, [state], commits, commits, {}, described)
+    ref = log.write_manifest(manifest)
+    assert log.publish(claimed.record, ref) is not None
+    commit_epoch({name: table}, CommitPermit.issue(ref), manifest)
+
+
+def _shown(log: EpochLog, name: str) -> list[int]:
+    folder = f"job/tables/{name}/_spark_metadata"
+    names = [path.removeprefix(f"{folder}/") for path in log.store.list(folder)]
+    files = spark_reads(names, lambda record: log.store.read(f"{folder}/{record}"))
+    return [int(file.removesuffix(".parquet")) for file in files or []]
 
 
 class Crash(BaseException):
@@ -308,11 +396,11 @@ def test_an_unknown_outcome_is_asked_again_after_a_pause_and_not_for_ever(
         return answers.pop() if answers and "/log/" in path else create(self, path, data)
 
     monkeypatch.setattr(DirectoryStore, "create", unsure)
-    go_back(log, committers(log), "cli", pause, hide=False)
+    go_back(log, committers(log), gone, "cli", pause, hide=False)
     assert len(pauses) == 3
     answers[:] = [Created.UNKNOWN] * 1000
     with pytest.raises(StoreError, match="run the same command again"):
-        go_back(log, committers(log), "other", pause, hide=False)
+        go_back(log, committers(log), gone, "other", pause, hide=False)
     with pytest.raises(StoreError, match="run the same command again"):
         fork(log, "copy", "other", pause)
     assert len(pauses) == 3 + 2 * (TRIES - 1)
@@ -351,3 +439,31 @@ def test_a_fork_takes_no_name_whose_folder_holds_inputs_of_another_job(log: Epoc
     with pytest.raises(StoreError, match=r"part-1.parquet is an input of another job 'copy': choose another name"):
         fork(log, "copy", "cli", lambda: None)
     assert log.store.list("copy") == ["copy/sources/orders/part-1.parquet"]
+
+
+def test_a_fork_copies_the_record_of_an_input_after_the_files_that_it_speaks_of(
+    log: EpochLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a fork that ended in between would count as one that has all of them."""
+    for name in ("orders.json", "orders/part-0.parquet", "zebras/part-0.parquet"):
+        log.store.write(f"job/sources/{name}", name.encode())
+    written: list[str] = []
+    write = DirectoryStore.write
+
+    def noted(store: DirectoryStore, path: str, data: bytes) -> None:
+        written.append(path)
+        write(store, path, data)
+
+    monkeypatch.setattr(DirectoryStore, "write", noted)
+    fork(log, "copy", "cli", lambda: None)
+    inputs = [path.removeprefix("copy/sources/") for path in written if path.startswith("copy/sources/")]
+    assert inputs == ["orders/part-0.parquet", "zebras/part-0.parquet", "orders.json"]
+
+
+@pytest.mark.promise("D11")
+def test_a_fork_has_no_sinks_yet_so_that_each_begins_its_table_with_the_first_epoch(log: EpochLog) -> None:
+    target = newest_intact(log)
+    sink = SinkDescription("out", "TableSink", "the table 't'", "t", [], 1)
+    described = msgspec.structs.replace(target.description, sinks=[sink])
+    forked = as_forked(msgspec.structs.replace(target, description=described), "copy")
+    assert forked.description.sinks == [] and forked.job == "copy" and forked.epoch == 0

@@ -12,7 +12,7 @@ from engine.core.errors import CorruptSnapshot
 from engine.core.paths import JobPaths
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
-from engine.snapshot.epoch_log import EpochLog, read_checked
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.restore import Wanted, restore
 from engine.snapshot.statefile import checksum, decode, encode
 from engine.state.key_groups import KeyGroupRange, key_groups, range_of, subtask_of
@@ -117,13 +117,14 @@ def test_a_truncated_file_or_one_flipped_bit_is_noticed(data) -> None:
         changed[bit // 8] ^= 1 << bit % 8
         store.write("f", bytes(changed))
     with pytest.raises(CorruptSnapshot):
-        read_checked(store, "f", expected)
+        EpochLog(store, JobPaths("job")).read_checked("f", expected)
 
 
 @pytest.mark.promise("D7")
 def test_restore_reads_only_the_files_whose_key_groups_are_wanted() -> None:
     store = MemoryStore()
     log = EpochLog(store, JobPaths("job"))
+    log.claim("me")
     states = []
     for index in range(2):
         groups = range_of(index, 2, MAX)

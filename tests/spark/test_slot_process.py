@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.api import StreamEnvironment
+from engine.graph.job_graph import JobGraph
 from engine.network.control import ControlServer
+from engine.observe.logs import LogWriter
 from engine.protocol.ids import AttemptId
 from engine.protocol.messages import (
     Deploy,
@@ -23,6 +26,7 @@ from engine.protocol.messages import (
     SlotMessage,
     Start,
 )
+from engine.spark.slot_process import SlotLaunch, _Slot
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,3 +125,23 @@ def test_a_hung_function_is_named_in_heartbeats_and_its_process_ends_when_it_is_
     finally:
         slot.kill()
         slot.wait()
+
+
+def test_the_lease_of_a_slot_begins_with_its_registration(tmp_path: Path) -> None:
+    """Building a job may take longer than the lease, and its JobMaster says nothing meanwhile."""
+    server = ControlServer("job", "127.0.0.1", "token", lambda *_: None, lambda *_: None)
+    built: list[float] = []
+
+    def build() -> JobGraph:
+        env = StreamEnvironment()
+        env.from_elements([{"n": 1}], "n long").print()
+        graph = env.build("job")
+        built.append(time.monotonic())
+        return graph
+
+    launch = SlotLaunch("job", build, str(tmp_path), "job/run/nonce", server.address, "token", 0.0, 10.0, ())
+    slot = _Slot(launch, 1, 0, LogWriter(tmp_path))
+    slot._ended.set()
+    slot._control.close()
+    server.close(5.0)
+    assert slot._heard_s >= built[0]

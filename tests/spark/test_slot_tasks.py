@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
 from engine.api import StreamEnvironment
+from engine.core.errors import JobError, SparkLost
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.slot_pool import SlotInfo, SlotPool
 from engine.protocol.ids import AttemptId
-from engine.spark.slot_tasks import in_slots
+from engine.spark.slot_tasks import SlotJob, _cause, in_slots
 from tests.graph.test_graph import source, translate
 
 
@@ -44,3 +51,66 @@ def test_any_task_fills_any_slot_where_two_have_the_same_partition() -> None:
     pool.add(task(1, 1))
     pool.add(task(1, 2))
     assert [(slot.task_attempt, slot.index) for slot in pool.assign()] == [(1, 0), (2, 1)]
+
+
+def test_only_weir_s_own_error_means_that_the_job_can_not_be_built() -> None:
+    def judged(said: str) -> type[Exception]:
+        ends: list[Exception] = []
+        job = SlotJob.__new__(SlotJob)
+        job._stopped = threading.Event()
+        job._on_end = ends.append
+        job._say = lambda text: None
+        job._run_once = lambda: _cause(Exception(f"Traceback\n{said}"))  # type: ignore[method-assign]
+        job._spark_stopped = lambda: True  # type: ignore[method-assign]
+        job._run()
+        return type(ends[0])
+
+    assert judged("engine.core.errors.JobError: there is no module 'x'") is JobError
+    assert judged("shop.errors.MyJobError: refused") is SparkLost
+    assert judged("ValueError: a JobError: not ours") is SparkLost
+
+
+class Scheduler:
+    """Spark's scheduler and its context in one, with the executors of running tasks. Notes what it is asked to do."""
+
+    def __init__(self, executors: dict[int, str]) -> None:
+        self._executors = executors
+        self.done: list[tuple[str, str]] = []
+        self.backend = self.taskScheduler = self.taskIdToExecutorId = self.sc = lambda: self
+        self.sparkContext = self._jsc = self
+        self._jvm = MagicMock()
+
+    def get(self, task: int) -> MagicMock:
+        executor = self._executors.get(task)
+        return MagicMock(isDefined=lambda: executor is not None, get=lambda: executor)
+
+    def killAndReplaceExecutor(self, executor: str) -> None:
+        self.done.append(("replace", executor))
+
+    def removeExecutor(self, executor: str, lost: object) -> None:
+        self.done.append(("remove", executor))
+
+
+REMOVED = [("replace", "7"), ("remove", "7")]
+
+
+@pytest.mark.parametrize(
+    ("executors", "heard", "done"),
+    [
+        ({1: "7"}, (), REMOVED),
+        ({1: "7", 2: "8"}, (2,), REMOVED),
+        ({1: "7", 2: "7"}, (2,), []),
+        ({2: "7"}, (), []),
+        ({1: "driver"}, (), []),
+    ],
+    ids=["it is alone", "others are elsewhere", "another slot is heard there", "it has ended its task", "local mode"],
+)
+def test_the_executor_of_a_silent_slot_is_removed_if(
+    executors: dict[int, str], heard: tuple[int, ...], done: list[tuple[str, str]]
+) -> None:
+    env = StreamEnvironment()
+    source(env).print(uid="shown")
+    session: Any = Scheduler(executors)
+    job = SlotJob(session, MagicMock(), ExecutionGraph(translate(env)), lambda error: None, lambda text: None)
+    job._remove_executor(1, "silent", heard)
+    assert session.done == done

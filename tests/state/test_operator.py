@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from engine.core.errors import SchemaMismatch
 from engine.core.state_types import ListStateDescriptor, MapStateDescriptor
 from engine.protocol.redistribution import Distribution
 from engine.snapshot.statefile import decode_plain, encode_plain
@@ -93,7 +94,7 @@ def test_values_of_another_type_than_declared_are_named() -> None:
     backend = OperatorBackend()
     backend.list_state(ListStateDescriptor("ids", pa.int64()), Distribution.SPLIT).add(1.5)
     ((_, _, table),) = backend.snapshot()
-    with pytest.raises(TypeError, match=r"state 'ids' is declared as int64, but holds: 1\.5"):
+    with pytest.raises(SchemaMismatch, match=r"state 'ids' is declared as int64, but holds: 1\.5"):
         table()
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from engine.api.functions import checked_process_function
 from engine.api.schema import out_schema
 from engine.api.streams.broadcast import BroadcastStream
 from engine.api.streams.keyed_input import KeyedInput
@@ -33,11 +34,12 @@ class BroadcastConnectedStream:
         Both of its methods return any number of records of `schema`, which is that of the stream that is not
         broadcast if not given.
         """
+        checked_process_function("process", function, BroadcastProcessFunction)
         out, descriptors = out_schema(schema, self._stream.schema), self._broadcast.descriptors
         spec = OperatorSpec(
             uid,
             "process",
-            lambda: BroadcastProcess(own(function), descriptors, out),
+            lambda: BroadcastProcess(own(function), descriptors, out).exactly(schema is None),
             row_lane=True,
             state=self._broadcast.described(),
         )
@@ -59,12 +61,13 @@ class KeyedBroadcastConnectedStream:
         Records of the keyed stream may also read and change the state of their key. Both of the function's methods
         return any number of records of `schema`, which is that of the keyed stream if not given.
         """
+        checked_process_function("process", function, KeyedBroadcastProcessFunction)
         keys, before = self._keyed.keys, self._keyed.schema
         out, descriptors = out_schema(schema, before), self._broadcast.descriptors
         spec = OperatorSpec(
             uid,
             "process",
-            lambda: KeyedBroadcastProcess(own(function), descriptors, keys, before, out),
+            lambda: KeyedBroadcastProcess(own(function), descriptors, keys, before, out).exactly(schema is None),
             row_lane=True,
             state=self._broadcast.described(),
         )

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 import polars as pl
 import pyarrow as pa
 
 from engine.api.expressions import filtering, selection
+from engine.api.functions import checked_function, checked_is, no_method
 from engine.api.schema import EVENT_TIME_FIELD, out_schema
 from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
 from engine.api.streams.connected import BroadcastConnectedStream
@@ -92,11 +94,12 @@ class DataStream(Partitioned):
 
             views.map(lambda view: {"app": view["app_id"].lower()}, schema="app string")
         """
+        checked_function("map", function, MapFunction, "lambda row: {**row, ...}")
         out = out_schema(schema, self.schema)
 
         def build() -> Operator:
             mine = own(function)
-            return RowMap(mine, mine.map if isinstance(mine, MapFunction) else mine, out)
+            return RowMap(mine, mine.map if isinstance(mine, MapFunction) else mine, out).exactly(schema is None)
 
         return self._add("map", build, out, uid, row_lane=True)
 
@@ -110,11 +113,13 @@ class DataStream(Partitioned):
 
         A function that keeps operator state needs a `uid`, by which the state is found again after a restart.
         """
+        checked_function("flat_map", function, FlatMapFunction, "lambda row: [row, row]")
         out = out_schema(schema, self.schema)
 
         def build() -> Operator:
             mine = own(function)
-            return RowFlatMap(mine, mine.flat_map if isinstance(mine, FlatMapFunction) else mine, out)
+            call = mine.flat_map if isinstance(mine, FlatMapFunction) else mine
+            return RowFlatMap(mine, call, out).exactly(schema is None)
 
         return self._add("flat_map", build, out, uid, row_lane=True)
 
@@ -123,6 +128,7 @@ class DataStream(Partitioned):
 
         A function that keeps operator state needs a `uid`, by which the state is found again after a restart.
         """
+        checked_function("filter", function, FilterFunction, "lambda row: row['n'] > 0")
         schema = self.schema
 
         def build() -> Operator:
@@ -136,30 +142,41 @@ class DataStream(Partitioned):
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
         """Takes event time from a column, and makes watermarks from it. Windows need this.
 
-        Called right behind a source, it makes one watermark per split of the source; elsewhere, one per subtask.
+        Called on the stream of a source, it makes one watermark per split, whatever else follows the source. A source
+        has one strategy: another one is refused. Called elsewhere, it makes one watermark per subtask, over all splits
+        that reach the subtask: records of a split that lags behind are late then.
 
             views.assign_timestamps_and_watermarks(
                 WatermarkStrategy.for_bounded_out_of_orderness("2 s").with_timestamps("ts")
             )
         """
+        example = 'WatermarkStrategy.for_bounded_out_of_orderness("2 s").with_timestamps("ts")'
+        checked_is("assign_timestamps_and_watermarks", strategy, WatermarkStrategy, f"a strategy such as {example}")
         compiled = strategy.compiled()
         self._require([compiled.column], "assign_timestamps_and_watermarks")
         kind = self.schema.field(compiled.column).type
         if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
             raise JobError(
-                f"the event time column {compiled.column!r} is a {kind}; it must be a timestamp or integer milliseconds"
+                f"the event time column {compiled.column!r} is a {kind}; it must be a timestamp, or integers that "
+                "are milliseconds since 1970"
             )
         kept = [field for field in self.schema if field.name != EVENT_TIME]
         schema = pa.schema([*kept, EVENT_TIME_FIELD])
         node = self._env.graph.nodes[self._node]
-        untouched = self._exchange is None and not self._env.graph.consumers(node.id)
-        if node.source is not None and node.source.strategy is None and untouched:
+        if node.source is not None and self._exchange is None:
+            if node.source.strategy not in (None, compiled):
+                raise JobError(
+                    f"source {node.uid!r} has event time already, {node.source.strategy}, so it can't also have "
+                    f"{compiled}: use the stream that the first call returned, or read the source a second time, with "
+                    "another uid"
+                )
             node.source = replace(node.source, strategy=compiled)
             node.schema = schema
             return DataStream(self._env, self._node, schema)
         # It keeps the watermark that it has reached, so its uid must not depend on the order of other streams.
         uid = self._env.graph.uid_behind(self._node, "timestamps")
-        spec = OperatorSpec(uid, "assign_timestamps", lambda: AssignTimestamps(compiled), named=False)
+        state = {"event time": f"column {compiled.column}"}
+        spec = OperatorSpec(uid, "assign_timestamps", lambda: AssignTimestamps(compiled), named=False, state=state)
         return self._add_operator(spec, schema)
 
     def key_by(self, *columns: str) -> KeyedStream:
@@ -208,7 +225,9 @@ class DataStream(Partitioned):
     # --- ends ---
 
     def sink_to(self, sink: Sink, uid: str) -> DataStreamSink:
-        """Ends the stream in a sink. By its `uid` a restarted job finds the sink's open transactions again."""
+        """Ends the stream in a sink. By its `uid` a restarted job finds the output that it has yet to commit."""
+        example = f"write to_spark_table({sink!r}, uid=...)" if isinstance(sink, str) else 'such as TableSink("counts")'
+        checked_is("sink_to", sink, Sink, f"a sink ({example})")
         schema = self.schema
         spec = OperatorSpec(uid, "sink", lambda: SinkOperator(sink, schema), sink=sink, input_schema=schema)
         node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._input)
@@ -230,6 +249,11 @@ class DataStream(Partitioned):
 
     # --- building ---
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_method(self, name, _INSTEAD)
+
     def _add(
         self,
         kind: str,
@@ -244,6 +268,15 @@ class DataStream(Partitioned):
     def _add_operator(self, spec: OperatorSpec, schema: pa.Schema, *more: StreamInput) -> DataStream:
         """Adds an operator that takes this stream first and then `more`, and returns the stream of its results."""
         return self._env._add_operator(spec, schema, self._parallelism(), self._input, *more)
+
+
+_INSTEAD = {
+    **{
+        name: f"{name} needs key_by first, as in stream.key_by(COLUMN).{name}(...)"
+        for name in ("window", "process", "reduce", "sum", "min", "max")
+    },
+    "aggregate": "aggregate needs a window, as in stream.key_by(COLUMN).window(...).aggregate(...)",
+}
 
 
 def _same(batch: pa.RecordBatch) -> pa.RecordBatch:

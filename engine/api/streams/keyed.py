@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from engine.api.columns import check_number, check_ordered
+from engine.api.functions import checked_function, checked_is, checked_process_function, no_method
 from engine.api.schema import out_schema
 from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
 from engine.api.streams.connected import KeyedBroadcastConnectedStream
@@ -42,6 +44,8 @@ class KeyedStream:
 
             views.key_by("app_id").window(TumblingEventTimeWindows.of("10 s")).aggregate(pv=count(), uid="pv")
         """
+        example = 'TumblingEventTimeWindows.of("10 s")'
+        checked_is("window", assigner, TumblingEventTimeWindows, f"windows such as {example}")
         if EVENT_TIME not in self._keyed.schema.names:
             raise JobError("window needs event time: call assign_timestamps_and_watermarks(...) before key_by(...)")
         return WindowedStream(self._keyed, assigner)
@@ -54,6 +58,7 @@ class KeyedStream:
 
             payments.key_by("user").reduce(lambda left, right: {**right, "n": left["n"] + right["n"]}, uid="paid")
         """
+        checked_function("reduce", function, ReduceFunction, "lambda left, right: {**right, 'n': left['n'] + 1}")
         keys, schema = self._keyed.keys, self._keyed.schema
 
         def build() -> Operator:
@@ -64,14 +69,17 @@ class KeyedStream:
 
     def sum(self, column: str, uid: str) -> DataStream:
         """Emits every record with `column` replaced by the sum of its key's values so far; nulls are skipped."""
+        check_number("sum", column, self._keyed.schema)
         return self._running(column, uid, lambda left, right: left + right)
 
     def min(self, column: str, uid: str) -> DataStream:
         """Emits every record with `column` replaced by the least of its key's values so far; nulls are skipped."""
+        check_ordered("min", column, self._keyed.schema)
         return self._running(column, uid, min)
 
     def max(self, column: str, uid: str) -> DataStream:
         """Emits every record with `column` replaced by the greatest of its key's values so far; nulls are skipped."""
+        check_ordered("max", column, self._keyed.schema)
         return self._running(column, uid, max)
 
     def process(self, function: KeyedProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
@@ -79,19 +87,20 @@ class KeyedStream:
 
         The function returns any number of records of `schema`, which is the stream's own if not given.
         """
+        checked_process_function("process", function, KeyedProcessFunction)
         keys, before = self._keyed.keys, self._keyed.schema
         out = out_schema(schema, before)
-        return self._add("process", uid, lambda: KeyedProcess(own(function), keys, before, out), out, {})
+
+        def build() -> Operator:
+            return KeyedProcess(own(function), keys, before, out).exactly(schema is None)
+
+        return self._add("process", uid, build, out, {})
 
     def connect(self, broadcast: BroadcastStream) -> KeyedBroadcastConnectedStream:
         """Connects a broadcast stream, such as rules or prices; every subtask receives all of its records."""
         return KeyedBroadcastConnectedStream(self._keyed, checked_broadcast(broadcast, self._keyed.env))
 
     def _running(self, column: str, uid: str, combine: Callable[[Any, Any], Any]) -> DataStream:
-        schema = self._keyed.schema
-        if column not in schema.names:
-            raise JobError(f"there is no column {column!r}; the stream has ({described(schema)})")
-
         def running(left: Row, right: Row) -> Row:
             """Skips nulls, as SQL does: the value stays null until a key's first one that is not."""
             before, value = left[column], right[column]
@@ -101,7 +110,26 @@ class KeyedStream:
 
         return self.reduce(running, uid)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_method(self, name, _INSTEAD)
+
     def _add(
         self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema, state: Mapping[str, str]
     ) -> DataStream:
         return self._keyed.add_operator(OperatorSpec(uid, kind, build, row_lane=True, state=state), schema)
+
+
+_BEFORE = (
+    *("map", "flat_map", "filter", "select", "where", "map_batches", "join_static", "key_by", "side_output"),
+    *("assign_timestamps_and_watermarks", "sink_to", "to_spark_table", "print"),
+)
+_INSTEAD = {
+    **{
+        name: f"call {name} before key_by, or on the result of sum, reduce, process or window(...).aggregate(...)"
+        for name in _BEFORE
+    },
+    "aggregate": "aggregate needs a window, as in keyed.window(...).aggregate(...)",
+    "count": "count the records of windows with window(...).aggregate(n=count(), uid=...), or all with process",
+}

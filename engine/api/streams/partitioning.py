@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyarrow as pa
 
+from engine.api.functions import shown
 from engine.api.streams.broadcast import BroadcastStream
 from engine.api.streams.placement import Placed
 from engine.core.errors import JobError
@@ -95,12 +96,18 @@ class Partitioned(Placed):
     def _check_key(self, what: str, columns: tuple[str, ...]) -> None:
         if not columns:
             raise JobError(f"{what} needs at least one column")
+        for column in columns:
+            if not isinstance(column, str):
+                raise JobError(
+                    f"{what} takes the names of columns, not {shown(column)}: compute the key as a column first, as in "
+                    f"select(..., key=pl.col('a') % 10).{what}('key')"
+                )
         self._require(columns, what)
         if len(set(columns)) < len(columns):
             raise JobError(f"{what}{columns!r}: a column is named twice")
         for column in columns:
             try:
-                hash_columns([pa.array([], self.schema.field(column).type)])
+                hash_columns([pa.nulls(0, self.schema.field(column).type)])
             except TypeError as error:
                 raise JobError(f"{what}({column!r}): {error}") from error
 

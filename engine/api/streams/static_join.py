@@ -56,6 +56,6 @@ def _check_key(key: str, stream: pa.Schema, static: pa.Schema, what: str) -> Non
     if ours != theirs and not (pa.types.is_integer(ours) and pa.types.is_integer(theirs)):
         raise JobError(f"{what}: {key!r} is {ours} in the stream and {theirs} in the table: cast one of them")
     try:
-        hash_columns([pa.array([], ours)])
+        hash_columns([pa.nulls(0, ours)])
     except TypeError as error:
         raise JobError(f"{what}, on {key!r}: {error}") from error

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
+from engine.api.columns import check_column, check_number, check_ordered
+from engine.api.functions import no_method
 from engine.api.schema import EVENT_TIME_FIELD
 from engine.api.streams.keyed_input import KeyedInput
 from engine.api.windows import TumblingEventTimeWindows
@@ -23,6 +25,17 @@ if TYPE_CHECKING:  # for annotations only: see engine/api/streams/__init__.py
     from engine.api.streams.data import DataStream
 
 _BOUNDS = ("window_start", "window_end")
+_CHECKS = {"total": check_number, "mean": check_number, "minimum": check_ordered, "maximum": check_ordered}
+_INSTEAD = {
+    **{
+        name: f"end the window with aggregate(...), as in window(...).aggregate(n=count(), uid=...).{name}(...)"
+        for name in ["sink_to", "to_spark_table", "print", "map", "flat_map", "filter", "select", "where", "key_by"]
+    },
+    **{
+        name: 'windows have aggregates only, as in window(...).aggregate(n=count(), sum=total("bytes"), uid=...)'
+        for name in ["sum", "min", "max", "count", "reduce", "process", "apply"]
+    },
+}
 
 
 class WindowedStream:
@@ -61,12 +74,16 @@ class WindowedStream:
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise JobError(f"{name}={aggregate!r} is not an aggregate: write one such as count() or total('bytes')")
-            if aggregate.column is not None and aggregate.column not in schema.names:
-                raise JobError(
-                    f"{name}={aggregate}: there is no column {aggregate.column!r}; the stream has ({described(schema)})"
-                )
+            if aggregate.column is not None:
+                what = f"{name}={aggregate}"
+                _CHECKS.get(aggregate.kind, check_column)(what, aggregate.column, schema)
             if name in taken:
                 raise JobError(f"the aggregate {name!r} has the name of another result column: choose another name")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_method(self, name, _INSTEAD)
 
     def _plan(self, uid: str, aggregates: Mapping[str, Aggregate]) -> AggregatePlan:
         schema = self._keyed.schema

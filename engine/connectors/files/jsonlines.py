@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from pathlib import Path
 
@@ -22,21 +24,29 @@ from engine.connectors.files.text import (
 )
 from engine.core.durations import Duration
 
+logger = logging.getLogger("weir.files")
+
+_LOOK_LINES = 1000
+
 
 class JsonSource(TextSource):
     def __init__(self, path: str, *, watch: Duration | None = None, malformed: Policy = "fail") -> None:
         super().__init__(path, watch, malformed)
+        self._told: set[str] = set()  # declared fields of which a warning says that records do not have them
 
     def check(self, schema: pa.Schema) -> None:
         for field in schema:
             _parsed_as(field.type)
 
     def format(self, path: Path, head: bytes, schema: pa.Schema) -> LineFormat:
-        return _Json(head, schema)
+        return _Json(head, schema, str(path), self._told)
 
 
 class _Json:
-    def __init__(self, head: bytes, schema: pa.Schema) -> None:
+    def __init__(self, head: bytes, schema: pa.Schema, path: str, told: set[str]) -> None:
+        self._path = path
+        self._told = told
+        self._looked = False
         self.skip_bytes = len(BOM) if head.startswith(BOM) else 0
         self._schema = schema
         self._options = pyarrow.json.ParseOptions(
@@ -50,7 +60,32 @@ class _Json:
         rows = conform(pyarrow.json.read_json(pa.BufferReader(lines), whole, self._options), self._schema)
         for column in overflowed(rows):  # JSON has no infinity
             raise out_of_range(column, self._schema)
+        if not self._looked and rows.num_rows:
+            self._looked = True
+            self._look_for_missing_fields(lines, rows)
         return rows
+
+    def _look_for_missing_fields(self, lines: bytes, rows: pa.RecordBatch) -> None:
+        """Warns of declared fields that no record at the beginning of the file has: a misspelled name reads as null."""
+        empty = [name for name in rows.schema.names if rows.column(name).null_count == rows.num_rows]
+        if self._told.issuperset(empty):
+            return
+        found: dict[str, None] = {}
+        try:
+            for line in lines.splitlines()[:_LOOK_LINES]:
+                if line.strip():
+                    found |= dict.fromkeys(json.loads(line))
+        except (RecursionError, ValueError):  # Arrow reads deeper values and longer numbers than Python does
+            return
+        missing = [name for name in empty if name not in found and name not in self._told]
+        if missing:
+            self._told.update(missing)
+            logger.warning(
+                "%s: no record at its beginning has the declared field %s, which is null then; the records have %s",
+                self._path,
+                ", ".join(map(repr, missing)),
+                ", ".join(map(repr, found)),
+            )
 
     def ends(self, data: bytes, quoted: bool = False) -> tuple[np.ndarray, bool]:
         return newlines(data), False

@@ -141,5 +141,10 @@ class Operator:
         """True while the operator can take no rows, such as a sink whose writes are behind."""
         return False
 
+    @property
+    def wakeup_ms(self) -> float | None:
+        """The monotonic time at which a blocked operator has to be asked again; None: after offloaded work."""
+        return None
+
     def close(self) -> None:
         """Called once per subtask when it ends, also after a failure."""

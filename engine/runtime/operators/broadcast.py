@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.core.authors import defined_at
 from engine.core.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from engine.core.errors import SchemaMismatch
 from engine.core.functions import Row
@@ -23,6 +24,7 @@ class BroadcastProcess(RowOperator):
     ) -> None:
         super().__init__(function, schema)
         self._function = function
+        self._line = defined_at(function.process_element)
         self._descriptors = descriptors
 
     def _open_states(self) -> None:
@@ -76,6 +78,7 @@ class KeyedBroadcastProcess(BroadcastProcess, KeyedRowOperator):
     ) -> None:
         KeyedRowOperator.__init__(self, function, keys, input_schema, schema)
         self._function = function
+        self._line = defined_at(function.process_element)
         self._descriptors = descriptors
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:

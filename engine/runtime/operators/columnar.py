@@ -7,7 +7,14 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch, UserFunctionError
-from engine.core.event_time import EventTimeStrategy, described, event_times, latest, with_event_times
+from engine.core.event_time import (
+    EventTimeStrategy,
+    described,
+    event_times,
+    latest,
+    with_event_times,
+    without_event_times,
+)
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 
@@ -22,6 +29,7 @@ class MapBatches(Operator):
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         self._batches += 1
+        batch = without_event_times(batch, self._schema)
         try:
             result = self._function(batch)
         except Exception as error:
@@ -64,7 +72,7 @@ class AssignTimestamps(Operator):
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         if not batch.num_rows:
             return
-        times = event_times(batch, self._strategy.column)
+        times = event_times(batch, self._strategy.column, f"operator {self.context.uid!r}")
         out.emit(with_event_times(batch, times))
         highest = latest(times)
         if highest is not None:

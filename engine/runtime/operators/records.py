@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from operator import itemgetter
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch
+from engine.core.event_time import described
 from engine.core.functions import Row
 from engine.runtime.operators.base import EVENT_TIME
 from engine.state.values import objects_of
@@ -29,9 +30,16 @@ def records_of(batch: pa.RecordBatch) -> list[Row]:
     return _maker(names)(*columns_of(batch, names))
 
 
-def batch_of(rows: Sequence[Row], schema: pa.Schema, uid: str, times: pa.Array | None) -> pa.RecordBatch:
-    """Returns a batch of these records and event times; raises if a value does not fit its field exactly."""
+def batch_of(
+    rows: Sequence[Row], schema: pa.Schema, operator: str, times: pa.Array | None, *, exact: bool = False
+) -> pa.RecordBatch:
+    """Returns a batch of these records and event times; raises if a value does not fit its field exactly.
+
+    `operator` names it in messages. `exact`: a field that the schema does not have is an error too.
+    """
     arrays = []
+    if exact:
+        _check_no_more(rows, schema, operator)
     for name, field in zip(schema.names, schema, strict=True):
         if name == EVENT_TIME:
             arrays.append(times)
@@ -39,14 +47,40 @@ def batch_of(rows: Sequence[Row], schema: pa.Schema, uid: str, times: pa.Array |
         try:
             arrays.append(_array(list(map(itemgetter(name), rows)), field))
         except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowNotImplementedError) as error:
+            _check_records(rows, schema, operator)
             raise SchemaMismatch(
-                f"operator {uid!r} declares the field {name!r} as {field.type}, but its function "
+                f"{operator} declares the field {name!r} as {field.type}, but its function "
                 f"returned records such as {short(rows[0])}: {type(error).__name__}: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def short(record: Row) -> str:
+def _check_records(rows: Sequence[Any], schema: pa.Schema, operator: str) -> None:
+    wrong = next((row for row in rows if not isinstance(row, Mapping)), rows[0])
+    if not isinstance(wrong, Mapping):
+        names = ", ".join(f"{name!r}: …" for name in schema.names if name != EVENT_TIME)
+        raise SchemaMismatch(
+            f"{operator}: its function returned {short(wrong)} as a record; return a dict: {{{names}}}"
+        )
+
+
+def _check_no_more(rows: Sequence[Any], schema: pa.Schema, operator: str) -> None:
+    """Refuses fields that the schema does not have: they would be lost."""
+    _check_records(rows[:1], schema, operator)
+    try:
+        most = max(map(len, rows))
+    except TypeError:
+        _check_records(rows, schema, operator)
+        raise
+    if most > len(schema) - (EVENT_TIME in schema.names):
+        more = next(name for row in rows for name in row if name not in schema.names)
+        raise SchemaMismatch(
+            f"{operator}: its function returned the field {more!r}, which the stream does not have "
+            f"({described(schema)}): declare the fields of its results with schema=..., or leave {more!r} out"
+        )
+
+
+def short(record: object) -> str:
     text = repr(record)
     return text if len(text) <= 200 else text[:197] + "..."
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
+from engine.core.authors import defined_at, short_line
 from engine.core.errors import SchemaMismatch, StateUnclaimed, UserFunctionError
+from engine.core.event_time import without_event_times
 from engine.core.functions import Function, KeyedProcessFunction, ProcessContext, Row
 from engine.core.state_types import ValueStateDescriptor
 from engine.runtime.functions import SubtaskContext
@@ -40,6 +43,18 @@ class RowOperator(Operator):
         self._records = 0
         self._done: list[Any] = []  # one item per record of this batch that is done
         self._operator_state = OperatorBackend()
+        self._exact = False
+        self._line = defined_at(function)
+
+    def exactly(self, exact: bool) -> Self:
+        """Refuses fields that the schema does not have: the author declared no schema, so they would be lost."""
+        self._exact = exact
+        return self
+
+    @property
+    def _named(self) -> str:
+        at = f" ({short_line(self._line)})" if self._line else ""
+        return f"operator {self.context.uid!r}{at}"
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)
@@ -73,7 +88,11 @@ class RowOperator(Operator):
 
     def snapshot(self, checkpoint: int) -> OperatorSnapshot | None:
         self._call_lifecycle("snapshot_state", checkpoint)
-        parts = [*self._keyed_parts(), *(StatePart(n, table, (), d) for n, d, table in self._operator_state.snapshot())]
+        try:
+            states = self._operator_state.snapshot()
+            parts = [*self._keyed_parts(), *(StatePart(n, table, (), d) for n, d, table in states)]
+        except SchemaMismatch as error:
+            raise SchemaMismatch(f"{self._named}: {error}") from error
         inline = self._inline()
         return OperatorSnapshot(inline, tuple(parts)) if parts or inline else None
 
@@ -106,7 +125,10 @@ class RowOperator(Operator):
             raise
         except Exception as error:
             where, record = f"record {self._records + len(done) + 1} of this attempt", short(records[len(done)])
-            raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error, record) from error
+            failed = UserFunctionError(self.context.uid, self.context.subtask.index, where, error, record)
+            if not failed.raised.line:  # it returned something wrong
+                failed.raised = msgspec.structs.replace(failed.raised, line=self._line)
+            raise failed from error
         self._records += len(records)
         self._done = []
         if result is not None and result.num_rows:
@@ -119,7 +141,7 @@ class RowOperator(Operator):
     def _one_each(self, batch: pa.RecordBatch, results: Iterable[Row], done: list[Any]) -> pa.RecordBatch:
         for result in results:
             done.append(result)
-        return batch_of(done, self._schema, self.context.uid, _times(batch))
+        return batch_of(done, self._schema, self._named, _times(batch), exact=self._exact)
 
     def _any_number(
         self, batch: pa.RecordBatch, results: Iterable[Iterable[Row]], done: list[Any]
@@ -127,6 +149,8 @@ class RowOperator(Operator):
         """Builds a batch of any number of results per record; takes a generator's results before the next call."""
         rows: list[Row] = []
         for several in results:
+            if several is None or isinstance(several, Mapping | str):
+                raise TypeError(f"it returned {short(several)}: return a list of records, [] for none, or yield them")
             rows.extend(several)
             done.append(len(rows))
         if not rows:
@@ -134,7 +158,7 @@ class RowOperator(Operator):
         times = _times(batch)
         if times is not None:
             times = times.take(pa.array(np.repeat(np.arange(len(done)), np.diff(done, prepend=0))))
-        return batch_of(rows, self._schema, self.context.uid, times)
+        return batch_of(rows, self._schema, self._named, times, exact=self._exact)
 
 
 def _times(batch: pa.RecordBatch) -> pa.Array | None:
@@ -150,6 +174,7 @@ class RowMap(RowOperator):
     def __init__(self, function: Any, call: Callable[[Row], Row], schema: pa.Schema) -> None:
         super().__init__(function, schema)
         self._call = call
+        self._line = defined_at(call)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         return self._one_each(batch, map(self._call, records), done)
@@ -159,6 +184,7 @@ class RowFlatMap(RowOperator):
     def __init__(self, function: Any, call: Callable[[Row], Iterable[Row]], schema: pa.Schema) -> None:
         super().__init__(function, schema)
         self._call = call
+        self._line = defined_at(call)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         return self._any_number(batch, map(self._call, records), done)
@@ -172,7 +198,7 @@ class RowFilter(RowOperator):
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         for kept in map(self._call, records):
             done.append(bool(kept))
-        return batch.filter(pa.array(done, pa.bool_()))
+        return without_event_times(batch, self._schema).filter(pa.array(done, pa.bool_()))
 
 
 class KeyedRowOperator(RowOperator):
@@ -230,6 +256,8 @@ class KeyedReduce(KeyedRowOperator):
     def __init__(self, function: Any, call: Callable[[Row, Row], Row], keys: Sequence[str], schema: pa.Schema) -> None:
         super().__init__(function, keys, schema, schema)
         self._call = call
+        self._line = defined_at(call)
+        self._exact = True
 
     def _open_states(self) -> None:
         fields = [field for field in self._schema if field.name != EVENT_TIME]
@@ -255,6 +283,7 @@ class KeyedProcess(KeyedRowOperator):
     ) -> None:
         super().__init__(function, keys, input_schema, schema)
         self._function = function
+        self._line = defined_at(function.process_element)
         self._process_context = ProcessContext()
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:

@@ -12,15 +12,20 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.core.connectors import calling
+from engine.core.errors import fault_of
 from engine.core.sinks import Piece, Sink, WriterContext
 from engine.protocol import ledger
+from engine.protocol.failures import Fault
 from engine.protocol.manifest import Committable
-from engine.runtime.connectors import calling
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 from engine.state.digests import digest, digested
 
 ROLL_BYTES = 32 << 20
 """A transaction of this size is written before its barrier, so that memory does not grow with the interval."""
+
+RETRY_MS = 1000.0
+"""The pause before a blocked sink writes again after a failure: encoding a transaction costs a core."""
 
 DIGEST_ROWS = 512
 """Rows that are digested together. Hashing a few rows at a time costs more than all other work of a sink on them;
@@ -35,9 +40,12 @@ class SinkOperator(Operator):
         self._queue: deque[Piece | int] = deque()  # pieces to persist; an int is the barrier of that checkpoint
         self._unborn: list[dict[str, Any]] = []  # payloads that are persisted and wait for the next barrier
         self._pending: dict[int, list[Committable]] = {}  # by the checkpoint whose barrier made them
-        self._behind = 0  # bytes of pieces that are not persisted yet
+        self._detached = 0  # bytes of all pieces so far; only the task thread adds to it
+        self._persisted = 0  # bytes of those that are persisted; only the upload lane adds to it
+        self._retry_ms: float | None = None  # when a blocked sink writes again
         self._sequence = 0
         self._closed = False
+        self._failed: BaseException | None = None  # an error of the job's own code in a write ahead
         self._undigested: list[pa.RecordBatch] = []
         self._undigested_rows = 0
 
@@ -47,13 +55,13 @@ class SinkOperator(Operator):
         writer_context = WriterContext(
             context.subtask.index, context.attempt, context.store, context.paths, self._schema, context.job_id
         )
-        with calling(context, self._sink, "open"):
+        with calling(context.uid, context.subtask.index, self._sink, "open"):
             self._writer = self._sink.writer(writer_context)
             self._writer.begin()
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         rows = batch.select(self._schema.names)
-        with calling(self.context, self._sink, f"write() of {rows.num_rows} records"):
+        with calling(self.context.uid, self.context.subtask.index, self._sink, f"write() of {rows.num_rows} records"):
             self._writer.write(rows)
         self.context.count(ledger.sink_rows(self.context.uid), rows.num_rows)
         self._undigested.append(rows)
@@ -73,25 +81,48 @@ class SinkOperator(Operator):
 
     @property
     def blocked(self) -> bool:
-        return self._behind >= 2 * ROLL_BYTES
+        """True while writes are behind. Raises the error of the job's own code that a write ahead met.
+
+        The subtask asks before each step. It asks nothing else of a blocked sink: neither rows nor barriers reach it.
+        So this is also where a write that failed is tried again, after a pause.
+        """
+        if self._failed is not None:
+            raise self._failed
+        if self._retry_ms is not None and self.context.clock.now_ms() >= self._retry_ms:
+            self._retry_ms = None
+            self._write_ahead()
+        return self._is_behind
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._detached - self._persisted >= 2 * ROLL_BYTES
+
+    @property
+    def wakeup_ms(self) -> float | None:
+        return self._retry_ms
 
     def _write_ahead(self) -> None:
         self.context.offload.submit(self.context.lane, self._persist_all, self._written)
 
     def _written(self, result: Any, error: BaseException | None) -> None:
-        """Ignores a failed write: the next one, or the barrier (where a failure counts), tries again.
+        """Keeps an error of the job's own code for `blocked`, and ignores any other: the next write, or the barrier
+        (where a failure counts), tries again.
 
-        A blocked sink gets no rows and so has no next write; it tries again here.
+        A blocked sink gets no rows and so has no next write; it waits for a moment.
         """
-        if error is not None and self.blocked and not self._closed:
-            self._write_ahead()
+        if error is None or self._closed or self._failed is not None:
+            return
+        if fault_of(error) is Fault.JOB:
+            self._failed = error
+        elif self._is_behind:
+            self._retry_ms = self.context.clock.now_ms() + RETRY_MS
 
     def _detach(self) -> None:
-        with calling(self.context, self._sink, "pre_commit()"):
+        with calling(self.context.uid, self.context.subtask.index, self._sink, "pre_commit()"):
             piece = self._writer.pre_commit()
             self._writer.begin()
         if piece is not None:
-            self._behind += piece.size
+            self._detached += piece.size
             self._queue.append(piece)
 
     def snapshot(self, checkpoint: int) -> OperatorSnapshot:
@@ -124,10 +155,10 @@ class SinkOperator(Operator):
                 if item == until:
                     return
             else:
-                with calling(self.context, self._sink, "persist()"):
+                with calling(self.context.uid, self.context.subtask.index, self._sink, "persist()"):
                     self._unborn.append(item.persist())
                 self._queue.popleft()
-                self._behind -= item.size
+                self._persisted += item.size
 
     def _committable(self, checkpoint: int, payload: dict[str, Any]) -> Committable:
         self._sequence += 1

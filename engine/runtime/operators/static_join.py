@@ -59,7 +59,8 @@ class StaticJoin(Operator):
         versions = self._static.versions(context.uid, context.store, context.paths)
         if not versions:
             raise WeirError(
-                f"the static table of {context.uid!r} was not written: run a job that joins with a DataFrame on Spark"
+                f"the static table of {context.uid!r} was not written: a job that joins with a DataFrame needs Spark, "
+                "so run it with weir run, weir submit or env.execute"
             )
         taken = max((inline["version"] for inline in restored.inline_of(context)), default=None) if restored else None
         self._version = taken if taken in versions else versions[-1]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from engine.core.state_types import ValueState, ValueStateDescriptor
 from engine.state.keyed.backend import NO_KEY, Key
-from engine.state.values import frozen, thawed
+from engine.state.values import fits, frozen, thawed
 
 VALUE = "_value"
 
@@ -25,14 +25,22 @@ _NAN = float("nan")
 
 
 class HeapValueState(ValueState[T]):
-    def __init__(self, backend: HeapBackend, values: dict[Key, T]) -> None:
+    def __init__(self, backend: HeapBackend, descriptor: ValueStateDescriptor, values: dict[Key, T]) -> None:
         self._backend = backend
+        self._descriptor = descriptor
+        self._fits = fits(descriptor.type)
         self._values = values
 
     def value(self) -> T | None:
         return self._values.get(self._backend.key)
 
     def update(self, value: T) -> None:
+        if not self._fits(value):
+            of = self._descriptor
+            raise TypeError(
+                f"state {of.name!r} is declared as {of.type}, but update() was given {value!r} for the key "
+                f"{self._backend.key!r}"
+            )
         self._values[self._backend.key] = value
 
     def clear(self) -> None:
@@ -64,7 +72,7 @@ class HeapBackend:
                 f"state {descriptor.name!r} is declared twice, as {known[0].type} and {descriptor.type}: "
                 "give each state its own name"
             )
-        return HeapValueState(self, known[1])
+        return HeapValueState(self, *known)
 
     def apply_to_all(self, descriptor: ValueStateDescriptor, function: Callable[[Key, ValueState[Any]], None]) -> None:
         state = self.value_state(descriptor)

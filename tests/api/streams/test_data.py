@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from engine.api import JobError, StreamEnvironment, WatermarkStrategy
+from engine.api import JobError, StreamEnvironment
 from engine.connectors.generator import GeneratorSource
 from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.testing import ListSource
@@ -213,14 +213,15 @@ def test_the_uid_of_assigned_timestamps_does_not_depend_on_other_streams() -> No
     assert uids("a", "b") == uids("b", "a") == {"a.timestamps", "a.timestamps-2", "b.timestamps", "b.timestamps-2"}
 
 
-def test_a_second_assignment_to_one_source_does_not_change_the_first() -> None:
+@pytest.mark.promise("B1")
+def test_a_source_with_other_consumers_still_makes_the_watermarks() -> None:
     env = StreamEnvironment()
-    source = views("a timestamp, b timestamp", env)
-    source.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps().with_timestamps("a"))
-    second = source.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps().with_timestamps("b"))
-    assert env.graph.nodes[0].source is not None and env.graph.nodes[0].source.strategy is not None
-    assert env.graph.nodes[0].source.strategy.column == "a"
-    assert second._node == 1
+    source = views(env=env)
+    source.print(uid="print")
+    first = source.assign_timestamps_and_watermarks(STRATEGY)
+    again = source.assign_timestamps_and_watermarks(STRATEGY)
+    assert [node.uid for node in env.graph.nodes] == ["views", "print"]
+    assert first._node == again._node == 0 and env.graph.nodes[0].schema == first.schema
 
 
 # --- mistakes ---
@@ -258,7 +259,12 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: views().assign_timestamps_and_watermarks(STRATEGY.with_timestamps("app_id")),
-        "the event time column 'app_id' is a string; it must be a timestamp or integer milliseconds",
+        "the event time column 'app_id' is a string; it must be a timestamp, or integers that are milliseconds",
+    ),
+    (
+        lambda: timed("a long, ts long").assign_timestamps_and_watermarks(STRATEGY.with_timestamps("a")),
+        "source 'views' has event time already, from 'ts' with a bound of 2000 ms, so it can't also have from 'a' with "
+        "a bound of 2000 ms: use the stream that the first call returned, or read the source a second time",
     ),
     (lambda: views().map_batches(lambda b: b, "y strng"), "unknown type 'strng'"),
 ]

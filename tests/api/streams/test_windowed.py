@@ -51,7 +51,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: timed().key_by("app_id").window(TEN_SECONDS).aggregate(b=total("app_id"), uid="w"),
-        "window 'w', b=total(app_id) of (app_id string",
+        "b=total(app_id) needs a number; 'app_id' is string",
     ),
     (
         lambda: timed().key_by("app_id").window(TEN_SECONDS).aggregate(app_id=count(), uid="w"),

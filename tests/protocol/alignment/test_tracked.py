@@ -37,3 +37,10 @@ def test_at_least_once_an_aborted_checkpoint_is_never_reported() -> None:
     assert aligner.on_barrier(1, 1, 0.0) == []
     aligner.on_barrier(0, 2, 0.0)
     assert Aligned(2, 0.0) in aligner.on_barrier(1, 2, 0.0)
+
+
+@pytest.mark.promise("D4")
+def test_at_least_once_a_checkpoint_that_was_aborted_before_its_barriers_came_is_never_reported() -> None:
+    aligner = TrackedBarriers(2)
+    aligner.on_abort(1)
+    assert aligner.on_barrier(0, 1, 0.0) == aligner.on_barrier(1, 1, 0.0) == []

@@ -125,3 +125,11 @@ def test_a_port_spreads_rows_and_broadcasts_signals() -> None:
         of_target = [frame.element for channel, frame in transport.sent if channel.receiver == target]
         assert of_target[-1] == Barrier(7, 0)
         assert len(of_target) == 2
+
+
+def test_a_batch_that_is_large_with_its_own_dictionaries_too_is_cut() -> None:
+    names = pa.array(["a", "b"] * 4_000).dictionary_encode()
+    batch = pa.record_batch({"name": names, "n": pa.array(range(8_000), pa.int64())})
+    pieces = sliced(batch, 16_000)
+    assert max(piece.nbytes for piece in pieces) <= 16_000
+    assert pa.Table.from_batches(pieces).to_pylist() == batch.to_pylist()

@@ -256,3 +256,16 @@ def test_with_idle_inputs_the_clock_never_goes_back_and_is_never_ahead_of_an_act
         active = [mark for mark, off in zip(marks, idle, strict=True) if not off]
         assert told_idle == (not active)
         assert clock == max(before, min(active) if active else max(marks))
+
+
+@pytest.mark.promise("E1")
+def test_a_channel_whose_sender_has_a_backlog_is_granted_more_than_one_without() -> None:
+    """Both have sent the same: the floating share goes to the one that needs it."""
+    gate = Gate(2)
+    gate.gate.start()
+    full = pa.record_batch({"n": pa.array([0] * (LEAST_BYTES // 8), pa.int64())})
+    gate.send(0, full, backlog=1 << 20)
+    gate.send(1, full)
+    gate.drain()
+    granted = dict(gate.transport.grants)  # the last running total of each channel
+    assert granted[gate.ids[0]] > granted[gate.ids[1]]

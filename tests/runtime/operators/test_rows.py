@@ -73,29 +73,27 @@ def test_records_may_change_their_schema() -> None:
     assert run(operator, [row("a", 1)]).rows == [{"name": "a", "pair": {"a": 1, "b": ["a"]}}]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"k": "a"}, {"k": "a", "x": "text"}, {"k": 5, "x": 1}, None, {"k": "a", "x": object()}]
-)
+@pytest.mark.parametrize("wrong", [{"k": "a"}, {"k": "a", "x": "text"}, {"k": 5, "x": 1}, {"k": "a", "x": object()}])
 def test_a_record_that_does_not_fit_the_declared_schema_is_told_with_operator_and_field(wrong: Any) -> None:
-    with pytest.raises(SchemaMismatch, match=r"operator 'op' declares the field '[kx]' as (string|int64), but its"):
+    with pytest.raises(SchemaMismatch, match=r"operator 'op' .* declares the field '[kx]' as (string|int64), but its"):
         run(RowMap(None, lambda r: wrong, SCHEMA), [row("a", 1)])
 
 
 @pytest.mark.parametrize("wrong", [2**70, -(2**63) - 1])
 def test_a_number_too_large_for_its_field_is_told_with_operator_and_field(wrong: int) -> None:
-    with pytest.raises(SchemaMismatch, match="operator 'op' declares the field 'x' as int64"):
+    with pytest.raises(SchemaMismatch, match=r"operator 'op' .* declares the field 'x' as int64"):
         run(RowMap(None, lambda r: {**r, "x": wrong}, SCHEMA), [row("a", 1)])
 
 
 @pytest.mark.parametrize("fraction", [1.5, np.float64(1.5)])
 def test_a_fraction_in_an_integer_field_is_not_cut_off_silently(fraction: float) -> None:
-    with pytest.raises(SchemaMismatch, match="operator 'op' declares the field 'x' as int64"):
+    with pytest.raises(SchemaMismatch, match=r"operator 'op' .* declares the field 'x' as int64"):
         run(RowMap(None, lambda r: {**r, "x": fraction}, SCHEMA), [row("a", 1)])
 
 
 def test_a_null_in_a_field_declared_not_null_is_told() -> None:
     schema = pa.schema([pa.field("k", pa.string(), nullable=False), ("x", pa.int64())])
-    with pytest.raises(SchemaMismatch, match="operator 'op' declares the field 'k'"):
+    with pytest.raises(SchemaMismatch, match=r"operator 'op' .* declares the field 'k'"):
         run(RowMap(None, lambda r: {**r, "k": None}, schema), [row("a", 1)])
 
 

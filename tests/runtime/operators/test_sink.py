@@ -17,7 +17,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
 from engine.runtime.operators import sink as sink_module
 from engine.runtime.operators.sink import SinkOperator
-from tests.fakes import Collected, FakeOffload, context
+from tests.fakes import Collected, FakeClock, FakeOffload, context
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_event_time", pa.int64())])
 
@@ -75,8 +75,9 @@ class Harness:
     def __init__(self, failures: int = 0) -> None:
         self.sink = ListSink(failures)
         self.offload = FakeOffload()
+        self.clock = FakeClock()
         self.operator = SinkOperator(self.sink, SCHEMA)
-        self.context = context("out", 1, 2, offload=self.offload, attempt=AttemptId(3, 4))
+        self.context = context("out", 1, 2, clock=self.clock, offload=self.offload, attempt=AttemptId(3, 4))
         self.operator.open(self.context, None)
 
     def write(self, *rows: int) -> None:
@@ -180,15 +181,24 @@ def test_a_sink_whose_writes_are_behind_takes_no_more_rows(monkeypatch: pytest.M
     assert rows_of(sink.barrier(1)()) == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_a_blocked_sink_whose_last_write_failed_is_not_blocked_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_sink_whose_last_write_failed_tries_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocked, it takes no rows, so no further write ahead is started; without checkpoints no barrier comes either."""
     monkeypatch.setattr(sink_module, "ROLL_BYTES", 24)
-    sink = Harness(failures=2)
+    sink = Harness(failures=3)
     sink.write(1, 2, 3)
     sink.write(4, 5, 6)
-    for _ in range(5):
+    assert sink.operator.wakeup_ms is None, "writes are under way"
+    sink.offload.run()
+    for _ in range(3):
+        assert sink.operator.blocked and sink.offload.waiting == [], "it waits"
+    assert sink.operator.wakeup_ms == sink_module.RETRY_MS
+    for _ in range(2):  # one more failure
+        sink.clock.pass_ms(sink_module.RETRY_MS)
+        assert sink.operator.blocked and sink.operator.blocked
+        assert len(sink.offload.waiting) == 1 and sink.operator.wakeup_ms is None
         sink.offload.run()
-    assert not sink.operator.blocked
+    assert not sink.operator.blocked and sink.operator.wakeup_ms is None
+    assert rows_of(sink.barrier(1)()) == [[1, 2, 3], [4, 5, 6]]
 
 
 @pytest.mark.promise("H1")
@@ -289,3 +299,19 @@ def test_an_author_s_sink_that_raises_is_named_and_is_the_job_s_fault_unless_its
         assert snapshot.pre_commit is not None
         snapshot.pre_commit()
     assert caught.value.fault is fault and caught.value.raised.line.rpartition(":")[0] == __file__
+
+
+@pytest.mark.promise("H8")
+def test_an_author_s_error_in_a_write_ahead_is_raised_at_once_though_a_blocked_sink_gets_no_barrier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sink_module, "ROLL_BYTES", 4)
+    offload = FakeOffload()
+    operator = SinkOperator(BrokenSink("persist", ValueError("bad row")), SCHEMA)
+    operator.open(context(uid="out", offload=offload), None)
+    operator.process(pa.record_batch([[1], [1]], schema=SCHEMA), Collected())
+    assert operator.blocked
+    offload.run()
+    with pytest.raises(UserFunctionError, match="bad row"):
+        operator.blocked  # noqa: B018 (the subtask asks this before each step)
+    assert not offload.waiting, "what always fails is not tried for ever"

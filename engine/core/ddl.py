@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from engine.api.schema_rules import SchemaError, fault_of_name
+from engine.core.schema_rules import SchemaError, fault_of_name
 
 _PLAIN_TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -60,6 +60,15 @@ def parse_ddl(ddl: str) -> pa.Schema:
     return _Parser(ddl).schema()
 
 
+def parse_type(given: pa.DataType | str, what: str) -> pa.DataType:
+    """Returns an Arrow type that is given as itself or as a DDL type such as `"long"`. `what` begins the message."""
+    if isinstance(given, pa.DataType):
+        return given
+    if isinstance(given, str):
+        return _Parser(given, f"{what}, type").single_type()
+    raise SchemaError(f"{what}: a type is a pyarrow type or a Spark DDL type such as 'long', not {given!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Token:
     """`kind` is the group of `_TOKEN` that matched: word, quoted, text, mark or end."""
@@ -78,8 +87,9 @@ class _Token:
 class _Parser:
     """Parses by recursive descent over the grammar above. Keywords and type names may be in any case."""
 
-    def __init__(self, ddl: str) -> None:
+    def __init__(self, ddl: str, what: str = "schema") -> None:
         self._ddl = ddl
+        self._what = what
         self._tokens = self._tokenize()
         self._next = 0
 
@@ -90,6 +100,12 @@ class _Parser:
         if self._peek().kind != "end":
             self._fail(self._peek(), f"expected ',', NOT NULL, COMMENT or the end, found {self._peek()}")
         return pa.schema(fields)
+
+    def single_type(self) -> pa.DataType:
+        found = self._type()
+        if self._peek().kind != "end":
+            self._fail(self._peek(), f"expected the end, found {self._peek()}")
+        return found
 
     def _columns(self, *, top: bool) -> list[pa.Field]:
         fields: list[pa.Field] = []
@@ -210,4 +226,4 @@ class _Parser:
         self._fail_at(token.start, problem)
 
     def _fail_at(self, start: int, problem: str) -> NoReturn:
-        raise SchemaError(f"schema {self._ddl!r}, character {start + 1}: {problem}")
+        raise SchemaError(f"{self._what} {self._ddl!r}, character {start + 1}: {problem}")

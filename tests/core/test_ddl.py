@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from engine.api.ddl import parse_ddl
-from engine.api.schema_rules import SchemaError
+from engine.core.ddl import parse_ddl
+from engine.core.schema_rules import SchemaError
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 
