@@ -134,7 +134,8 @@ class Subtask:
         for output in self._outputs:
             output.flush()
         if self._triggers and isinstance(self._head, SourceHead) and self._head.ready:
-            checkpoint, triggered_at_ms, self._suspended = self._triggers.popleft()
+            checkpoint, triggered_at_ms, suspend = self._triggers.popleft()
+            self._suspended = self._suspended or suspend
             self._take_snapshot(checkpoint, triggered_at_ms, alignment_ms=0.0)
             return Activity.BUSY
         if self._chain.blocked or any(output.blocked for output in self._outputs):
