@@ -1,7 +1,7 @@
-"""Savepoints in a store: self-contained folders that can be moved, and from which jobs begin (D5, D9).
+"""Savepoints: self-contained folders that can be moved, and from which jobs begin (D5, D9).
 
     <folder>/savepoint.json     made last, by create-if-absent: without it there is no savepoint
-             <writer>/          the manifest, the state files, and the job's inputs, by paths relative to the folder
+             <writer>/          manifest, state files and the job's inputs; all paths are relative to the folder
 
 Invariants: a savepoint never changes once `savepoint.json` exists. Each writer has a subfolder of its own, so a
 JobMaster that was replaced while it wrote harms nothing. Only `delete` removes a savepoint.
@@ -9,7 +9,6 @@ JobMaster that was replaced while it wrote harms nothing. Only `delete` removes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -18,21 +17,22 @@ from engine.core.errors import CorruptSnapshot, NoSavepoint, SavepointExists, St
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
-from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest
+from engine.snapshot.copying import copy_files, copy_state
 from engine.snapshot.epoch_log import read_checked
 from engine.snapshot.statefile import checksum
 
 FORMAT = 1
 _HEAD = "savepoint.json"
 _TRIES = 5
+_SOURCES, _STATIC = "sources", "static"
 
 
-class Savepoint(msgspec.Struct, frozen=True):
+class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `savepoint.json`.
 
-    `epoch` is the newest epoch of the job when the savepoint was taken. `stopped`: the job stopped with it, so it is
-    that epoch; otherwise its state is somewhere behind that epoch.
+    `epoch` is the newest epoch of the job when the savepoint was taken. If the job `stopped` with it, the savepoint is
+    that epoch; otherwise its state lies behind that epoch, and its output since then is the next epoch's.
     """
 
     name: str
@@ -45,174 +45,149 @@ class Savepoint(msgspec.Struct, frozen=True):
     state_bytes: int
     manifest: str
     checksum: str
-    inputs: list[str] = []
+    inputs: list[str]
     format: int = FORMAT
 
 
 @dataclass(frozen=True)
+class Origin:
+    """The job that a savepoint is taken of, and where its state lies. `epoch`: its newest."""
+
+    store: Store
+    paths: JobPaths
+    job_id: str
+    epoch: int
+
+
+@dataclass(frozen=True)
 class SavepointFolder:
-    """A folder that holds one savepoint, or shall hold it. `store` begins at the folder itself."""
+    """A folder that holds one savepoint, or shall hold one. `store` begins at the folder itself."""
 
     store: Store
 
+    @property
+    def place(self) -> str:
+        return self.store.uri("").rstrip("/")
+
     def head(self) -> Savepoint:
-        """Reads what the savepoint is. Raises NoSavepoint if there is none, CorruptSnapshot if it is damaged."""
+        """Raises NoSavepoint if there is no savepoint here, CorruptSnapshot if it can't be read."""
         try:
             data = self.store.read(_HEAD)
         except FileNotFoundError:
-            raise NoSavepoint(f"there is no savepoint in {self.store.uri('')}: it has no file {_HEAD}") from None
+            raise NoSavepoint(f"there is no savepoint in {self.place}: it has no {_HEAD}") from None
         try:
-            found = msgspec.json.decode(data, type=Savepoint)
+            version = msgspec.json.decode(data, type=_Version)
+            if version.format == FORMAT:
+                return msgspec.json.decode(data, type=Savepoint)
         except msgspec.MsgspecError as error:
-            raise CorruptSnapshot(f"{self.store.uri(_HEAD)} is damaged: {error}") from error
-        if found.format != FORMAT:
-            raise CorruptSnapshot(
-                f"{self.store.uri('')} has format {found.format}, and this version of Weir reads {FORMAT}: use the "
-                "version that wrote it"
-            )
-        return found
+            raise CorruptSnapshot(f"{self.place}/{_HEAD} is damaged: {error}") from error
+        raise CorruptSnapshot(
+            f"the savepoint in {self.place} has format {version.format}, and this version of Weir reads {FORMAT}: use "
+            "the version that wrote it"
+        )
 
     def exists(self) -> bool:
         try:
-            self.head()
-        except NoSavepoint:
+            self.store.read(_HEAD)
+        except FileNotFoundError:
             return False
         return True
 
     def manifest(self) -> Manifest:
-        """Reads the manifest; the paths of its state files are relative to the folder."""
+        """Returns the manifest. The paths of its state files are relative to the folder."""
         head = self.head()
         return msgspec.json.decode(read_checked(self.store, head.manifest, head.checksum), type=Manifest)
 
-    def write(
-        self, name: str, manifest: Manifest, job_id: str, epoch: int, stopped: bool, store: Store, paths: JobPaths
-    ) -> Savepoint:
-        """Copies the state files of this manifest, and the job's inputs, from `store`. Returns what was made.
+    def write(self, name: str, manifest: Manifest, origin: Origin, *, stopped: bool) -> Savepoint:
+        """Makes a savepoint of this snapshot. Raises SavepointExists if there is one.
 
-        Raises SavepointExists if there is a savepoint. Otherwise a failure leaves no savepoint, and no files if the
-        store still deletes.
+        Any other failure leaves no savepoint, and no files if the store still deletes.
         """
         if self.exists():
-            raise _taken(self.store)
-        writer = _writer(job_id, manifest.attempt, manifest.checkpoint)
+            raise self._taken()
+        attempt = manifest.attempt
+        writer = f"{origin.job_id}-{attempt.generation:04d}-{attempt.attempt:04d}-{manifest.checkpoint:07d}"
         try:
-            made = self._write(writer, name, manifest, job_id, epoch, stopped, store, paths)
+            made = self._write(writer, name, manifest, origin, stopped)
         except StoreError:
             self._forget(writer)
             raise
         if made is None:
             self._forget(writer)
-            raise _taken(self.store)
+            raise self._taken()
         return made
 
-    def _write(
-        self,
-        writer: str,
-        name: str,
-        manifest: Manifest,
-        job_id: str,
-        epoch: int,
-        stopped: bool,
-        store: Store,
-        paths: JobPaths,
-    ) -> Savepoint | None:
-        """Returns None if another writer has made a savepoint here."""
-        copied: list[str] = []
-        subtasks = []
-        for state in manifest.subtasks:
-            files = []
-            for file in state.files:
-                to = f"{writer}/{len(copied)}.{file.path.rsplit('/', 1)[-1]}"
-                self.store.write(to, read_checked(store, file.path, file.checksum))
-                copied.append(to)
-                files.append(msgspec.structs.replace(file, path=to))
-            subtasks.append(msgspec.structs.replace(state, files=files))
-        inputs = list(_copy_inputs(store, paths, self.store, f"{writer}/inputs"))
-        to = f"{writer}/manifest.json"
-        data = msgspec.json.encode(msgspec.structs.replace(manifest, subtasks=subtasks))
+    def _write(self, writer: str, name: str, manifest: Manifest, origin: Origin, stopped: bool) -> Savepoint | None:
+        """Returns None if another writer has made a savepoint here meanwhile."""
+        copied = copy_state(manifest, origin.store, self.store, lambda file: f"{writer}/{file}")
+        inputs = {
+            path: f"{writer}/inputs/{kind}{path.removeprefix(folder)}"
+            for kind, folder in zip((_SOURCES, _STATIC), origin.paths.inputs(), strict=True)
+            for path in origin.store.list(folder)
+        }
+        copy_files(origin.store, self.store, inputs)
+        to, data = f"{writer}/manifest.json", msgspec.json.encode(copied)
         self.store.write(to, data)
-        self.store.sync([*copied, *inputs, to])
+        self.store.sync([to])
         head = Savepoint(
             name=name,
             job=manifest.job,
-            job_id=job_id,
-            epoch=epoch,
+            job_id=origin.job_id,
+            epoch=origin.epoch,
             checkpoint=manifest.checkpoint,
             stopped=stopped,
             created_ms=manifest.created_ms,
             state_bytes=manifest.state_bytes,
             manifest=to,
             checksum=checksum(data),
-            inputs=inputs,
+            inputs=sorted(inputs.values()),
         )
         return head if self._made(msgspec.json.encode(head)) else None
 
     def _made(self, data: bytes) -> bool:
-        """Creates `savepoint.json`. Says whether it is ours, whatever became of the answers."""
+        """Creates `savepoint.json`, and says whether it is this writer's."""
         for _ in range(_TRIES):
-            outcome = self.store.create(_HEAD, data)
-            if outcome is Created.CREATED:
-                return True
-            if outcome is Created.EXISTS:
-                return self.store.read(_HEAD) == data
-        raise StoreError(
-            f"the store does not say whether {self.store.uri(_HEAD)} was created: look with weir savepoints, and take "
-            "another savepoint"
-        )
+            match self.store.create(_HEAD, data):
+                case Created.CREATED:
+                    return True
+                case Created.EXISTS:
+                    return self.store.read(_HEAD) == data
+        raise StoreError(f"the store does not say whether {self.place}/{_HEAD} was created: look with weir savepoints")
 
     def _forget(self, writer: str) -> None:
+        """Deletes what a failed writer left, unless its savepoint exists after all."""
         try:
-            self.store.delete(writer)
-        except StoreError:
-            pass  # the files of a savepoint that does not exist are in nobody's way
+            if not self.exists() or not self.head().manifest.startswith(f"{writer}/"):
+                self.store.delete(writer)
+        except (StoreError, CorruptSnapshot):
+            pass  # files without a savepoint are in nobody's way
+
+    def copy_to(self, store: Store, paths: JobPaths, folder: str) -> Manifest:
+        """Copies the state into this folder of a job's store, and the inputs to where the job reads them.
+
+        Returns the manifest with the new paths. Nothing of it counts before the job's log names it.
+        """
+        head = self.head()
+        manifest = copy_state(self.manifest(), self.store, store, lambda file: f"{folder}/{file}")
+        kinds = dict(zip((_SOURCES, _STATIC), paths.inputs(), strict=True))
+        inputs = {}
+        for path in head.inputs:
+            kind, rest = path.split("/inputs/", 1)[1].split("/", 1)
+            inputs[path] = f"{kinds[kind]}/{rest}"
+        copy_files(self.store, store, inputs)
+        return manifest
 
     def delete(self) -> None:
-        """Deletes the savepoint. Its head goes first: what is left after a crash is no savepoint."""
-        self.head()
+        """Deletes the savepoint. Its head goes first, so what a crash leaves is no savepoint."""
+        writer = self.head().manifest.split("/", 1)[0]
         self.store.delete(_HEAD)
-        for path in sorted({path.split("/", 1)[0] for path in self.store.list("")}):
-            self.store.delete(path)
+        self.store.delete(writer)
+
+    def _taken(self) -> SavepointExists:
+        return SavepointExists(
+            f"{self.place} already holds a savepoint: choose another name, or delete it with weir savepoint delete"
+        )
 
 
-def _taken(store: Store) -> SavepointExists:
-    return SavepointExists(
-        f"{store.uri('')} already holds a savepoint: choose another name, or delete it with weir savepoint delete"
-    )
-
-
-def _writer(job_id: str, attempt: AttemptId, checkpoint: int) -> str:
-    return f"{job_id}-{attempt.generation:04d}-{attempt.attempt:04d}-{checkpoint:07d}"
-
-
-def _copy_inputs(store: Store, paths: JobPaths, target: Store, folder: str) -> Iterator[str]:
-    """Copies the inputs: the positions of DataFrame sources are positions in these files."""
-    for old, name in zip(paths.inputs(), ("sources", "static"), strict=True):
-        for path in store.list(old):
-            to = f"{folder}/{name}{path.removeprefix(old)}"
-            target.write(to, store.read(path))
-            yield to
-
-
-def copy_back(folder: SavepointFolder, target: Store, place: Callable[[int, str], str], paths: JobPaths) -> Manifest:
-    """Copies state and inputs of a savepoint into a job's part of a store, and returns the manifest with the new paths.
-
-    `place` says where the state file of this number and name goes. Nothing counts before the job's log names it.
-    """
-    head, manifest = folder.head(), folder.manifest()
-    copied: list[str] = []
-    subtasks = []
-    for state in manifest.subtasks:
-        files = []
-        for file in state.files:
-            to = place(len(copied), file.path.rsplit("/", 1)[-1])
-            target.write(to, read_checked(folder.store, file.path, file.checksum))
-            copied.append(to)
-            files.append(msgspec.structs.replace(file, path=to))
-        subtasks.append(msgspec.structs.replace(state, files=files))
-    for path in sorted(head.inputs, key=lambda path: path.endswith(".json")):  # a record says that its files are there
-        kind, rest = path.split("/inputs/", 1)[1].split("/", 1)
-        to = f"{paths.inputs()[0 if kind == 'sources' else 1]}/{rest}"
-        target.write(to, folder.store.read(path))
-        copied.append(to)
-    target.sync(copied)
-    return msgspec.structs.replace(manifest, subtasks=subtasks)
+class _Version(msgspec.Struct):
+    format: int
