@@ -105,7 +105,7 @@ class Subtask:
     # --- messages from the slot ---
 
     def trigger(self, checkpoint: int, triggered_at_ms: int, suspend: bool = False) -> None:
-        """Takes a checkpoint with the next step, if this is a source. `suspend`: it emits nothing behind the barrier."""
+        """Makes a source take a checkpoint with its next step. `suspend`: it emits nothing behind the barrier."""
         # A repeated trigger must not make a second snapshot: it would replace the files and committables of the first.
         if isinstance(self._head, SourceHead) and checkpoint > self._last_trigger:
             self._last_trigger = checkpoint

@@ -27,7 +27,10 @@ STATE = {"job/gen-0001/chk-0000007/1/pv.0.panes.arrow": b"zero", "job/gen-0001/c
 INPUTS = {"job/sources/orders/part-0.parquet": b"rows", "job/sources/orders.json": b"{}", "job/static/apps/a": b"apps"}
 
 
-def manifest(attempt: AttemptId = AttemptId(1, 1)) -> Manifest:
+FIRST, SECOND = AttemptId(1, 1), AttemptId(2, 1)
+
+
+def manifest(attempt: AttemptId = FIRST) -> Manifest:
     subtasks = [
         SubtaskState(
             SubtaskId("pv", index), [StateFile("pv", "panes", path, len(data), checksum(data), 1)], {"pv": {"n": index}}
@@ -96,7 +99,7 @@ def test_a_savepoint_is_never_replaced() -> None:
     folder = SavepointFolder(MemoryStore())
     first = folder.write("nightly", manifest(), origin(), stopped=False)
     with pytest.raises(SavepointExists, match="choose another name, or delete it with weir savepoint delete"):
-        folder.write("nightly", manifest(AttemptId(2, 1)), origin(), stopped=False)
+        folder.write("nightly", manifest(SECOND), origin(), stopped=False)
     assert folder.head() == first
 
 
@@ -109,11 +112,11 @@ def test_of_two_writers_one_makes_the_savepoint_and_the_other_leaves_nothing() -
 
         def list(self, prefix: str) -> list[str]:
             if prefix == "job/static":
-                folder.write("nightly", manifest(AttemptId(2, 1)), origin(), stopped=False)
+                folder.write("nightly", manifest(SECOND), origin(), stopped=False)
             return super().list(prefix)
 
     with pytest.raises(SavepointExists):
-        folder.write("nightly", manifest(AttemptId(1, 1)), origin(Raced()), stopped=False)
+        folder.write("nightly", manifest(FIRST), origin(Raced()), stopped=False)
     assert folder.head().manifest == "1d-0002-0001-0000007/manifest.json"
     assert [path for path in target.files if path.startswith("1d-0001")] == []
     assert len(folder.manifest().subtasks) == 2
