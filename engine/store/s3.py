@@ -32,6 +32,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, MaxRetryError, Na
 from engine.core.errors import StoreError, WeirError
 from engine.core.paths import check_store_path
 from engine.protocol.epoch_records import Created
+from engine.store.below import Below
 from engine.store.memory import listed
 
 SCHEME = "s3"
@@ -204,6 +205,9 @@ class S3Store:
 
     def uri(self, path: str) -> str:
         return f"s3a://{self._bucket.name}/{quote(self._bucket.key(path))}"
+
+    def below(self, path: str) -> Below:
+        return Below(self, path)
 
     def check(self) -> None:
         """Raises an error that says what to do if this can't be a store, or if it ignores the condition of `create`."""

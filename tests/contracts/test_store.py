@@ -244,3 +244,29 @@ def test_a_file_that_was_only_written_may_be_gone_after_a_crash_of_the_host(trie
         tried.store.write(f"job/{number}", b"x")
     store = _crash(tried)
     assert any(_absent(store, f"job/{number}") for number in range(10))
+
+
+def test_a_store_below_another_holds_the_same_files_under_shorter_paths(store: Store) -> None:
+    below = store.below("a/b")
+    below.write("c/1", b"one")
+    assert below.create("2", b"two") is Created.CREATED
+    below.sync(["c/1", "2"])
+    store.write("a/bc", b"beside")
+    assert (store.read("a/b/c/1"), below.read("2"), below.list(""), below.list("c")) == (
+        b"one",
+        b"two",
+        ["2", "c/1"],
+        ["c/1"],
+    )
+    assert below.uri("2") == store.uri("a/b/2")
+    assert below.below("c").read("1") == b"one"
+    below.delete("c")
+    assert store.list("a") == ["a/b/2", "a/bc"]
+
+
+@pytest.mark.parametrize("path", ["..", "/x", "a/../../b", ""])
+def test_a_store_below_another_can_not_be_left(store: Store, path: str) -> None:
+    with pytest.raises(StoreError):
+        store.below("a").read(path)
+    with pytest.raises(StoreError):
+        store.below(path)
