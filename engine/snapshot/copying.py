@@ -1,31 +1,28 @@
-"""Copies a snapshot, and a job's inputs, from one place to another: for savepoints, forks and going back.
-
-Invariant: the checksum of a state file is checked before it is copied.
-"""
+"""Copies a snapshot, and a job's inputs, from one place to another: for savepoints, forks and going back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from engine.core.ports import Store
 from engine.protocol.manifest import Manifest
-from engine.snapshot.epoch_log import read_checked
+
+ReadChecked = Callable[[str, str], bytes]
+"""Returns the content of a file (path, checksum); raises CorruptSnapshot if it is not what was written."""
 
 
-def copy_state(manifest: Manifest, source: Store, target: Store, place: Callable[[str], str]) -> Manifest:
-    """Copies the state files and makes them durable. Returns the manifest with their new paths.
-
-    `place` says where a file of this name goes. The names are numbered, because files of two folders may share one.
-    """
+def copy_state(manifest: Manifest, read: ReadChecked, target: Store, folder: str) -> Manifest:
+    """Copies the state files into this folder and makes them durable. Returns the manifest with their new paths."""
     subtasks = []
     copied: list[str] = []
     for state in manifest.subtasks:
         files = []
         for file in state.files:
-            path = place(f"{len(copied)}.{file.path.rsplit('/', 1)[-1]}")
-            target.write(path, read_checked(source, file.path, file.checksum))
+            # Numbered, because files of two folders may share a name.
+            path = f"{folder}/{len(copied)}.{file.path.rsplit('/', 1)[-1]}"
+            target.write(path, read(file.path, file.checksum))
             copied.append(path)
             files.append(msgspec.structs.replace(file, path=path))
         subtasks.append(msgspec.structs.replace(state, files=files))
@@ -33,8 +30,8 @@ def copy_state(manifest: Manifest, source: Store, target: Store, place: Callable
     return msgspec.structs.replace(manifest, subtasks=subtasks)
 
 
-def copy_files(source: Store, target: Store, paths: dict[str, str]) -> None:
-    """Copies files (from → to) and makes each durable.
+def copy_files(source: Store, target: Store, paths: Mapping[str, str]) -> None:
+    """Copies files, each to the path that it is mapped to, and makes each durable.
 
     Records (`.json`) go last, because a record says that the files of its version are there.
     """

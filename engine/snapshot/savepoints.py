@@ -19,7 +19,7 @@ from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
 from engine.protocol.manifest import Manifest
 from engine.snapshot.copying import copy_files, copy_state
-from engine.snapshot.epoch_log import read_checked
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.statefile import checksum
 
 FORMAT = 1
@@ -51,10 +51,9 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Origin:
-    """The job that a savepoint is taken of, and where its state lies. `epoch`: its newest."""
+    """The job that a savepoint is taken of. `epoch`: its newest."""
 
-    store: Store
-    paths: JobPaths
+    log: EpochLog
     job_id: str
     epoch: int
 
@@ -96,7 +95,17 @@ class SavepointFolder:
     def manifest(self) -> Manifest:
         """Returns the manifest. The paths of its state files are relative to the folder."""
         head = self.head()
-        return msgspec.json.decode(read_checked(self.store, head.manifest, head.checksum), type=Manifest)
+        return msgspec.json.decode(self._read_checked(head.manifest, head.checksum), type=Manifest)
+
+    def _read_checked(self, path: str, expected: str) -> bytes:
+        """The head was read before, so the folder is there, and a file that is not has been deleted."""
+        try:
+            data = self.store.read(path)
+        except FileNotFoundError:
+            raise CorruptSnapshot(f"{self.place}/{path} is missing") from None
+        if checksum(data) != expected:
+            raise CorruptSnapshot(f"{self.place}/{path} is not what was written: its checksum differs")
+        return data
 
     def write(self, name: str, manifest: Manifest, origin: Origin, *, stopped: bool) -> Savepoint:
         """Makes a savepoint of this snapshot. Raises SavepointExists if there is one.
@@ -119,13 +128,13 @@ class SavepointFolder:
 
     def _write(self, writer: str, name: str, manifest: Manifest, origin: Origin, stopped: bool) -> Savepoint | None:
         """Returns None if another writer has made a savepoint here meanwhile."""
-        copied = copy_state(manifest, origin.store, self.store, lambda file: f"{writer}/{file}")
+        copied = copy_state(manifest, origin.log.read_checked, self.store, writer)
         inputs = {
             path: f"{writer}/inputs/{kind}{path.removeprefix(folder)}"
-            for kind, folder in zip((_SOURCES, _STATIC), origin.paths.inputs(), strict=True)
-            for path in origin.store.list(folder)
+            for kind, folder in zip((_SOURCES, _STATIC), origin.log.paths.inputs(), strict=True)
+            for path in origin.log.store.list(folder)
         }
-        copy_files(origin.store, self.store, inputs)
+        copy_files(origin.log.store, self.store, inputs)
         to, data = f"{writer}/manifest.json", msgspec.json.encode(copied)
         self.store.write(to, data)
         self.store.sync([to])
@@ -168,7 +177,7 @@ class SavepointFolder:
         Returns the manifest with the new paths. Nothing of it counts before the job's log names it.
         """
         head = self.head()
-        manifest = copy_state(self.manifest(), self.store, store, lambda file: f"{folder}/{file}")
+        manifest = copy_state(self.manifest(), self._read_checked, store, folder)
         kinds = dict(zip((_SOURCES, _STATIC), paths.inputs(), strict=True))
         inputs = {}
         for path in head.inputs:

@@ -239,12 +239,13 @@ class S3Store:
 
 def _repeated(request: Callable[[], T], *refusals: type[Exception]) -> T:
     """Repeats what the client does not: an answer that broke off in the middle, and these refusals."""
+    passing: tuple[type[Exception], ...] = (HTTPError, *refusals)
     for number in range(RETRIES):
         try:
             return request()
         except MaxRetryError:
             raise  # the client has repeated it already
-        except (HTTPError, *refusals):
+        except passing:
             time.sleep(0.1 * 2**number * (1 + random.random()))
     return request()
 

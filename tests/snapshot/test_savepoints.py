@@ -17,6 +17,7 @@ from engine.core.paths import JobPaths
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.savepoints import Origin, SavepointFolder
 from engine.snapshot.statefile import checksum
 from engine.store.directory import DirectoryStore
@@ -42,8 +43,8 @@ def manifest(attempt: AttemptId = FIRST) -> Manifest:
 
 def origin(store: MemoryStore | None = None) -> Origin:
     store = store or MemoryStore()
-    store.files |= STATE | INPUTS
-    return Origin(store, JOB, "1d", 4)
+    store.files |= {**STATE, **INPUTS, JOB.log_record(1): b""}
+    return Origin(EpochLog(store, JOB), "1d", 4)
 
 
 @pytest.mark.promise("D5")
