@@ -7,4 +7,4 @@ settings.register_profile(
 )
 settings.load_profile("weir")
 
-pytest_plugins = ["tests.no_java"]
+pytest_plugins = ["tests.no_java", "tests.servers.minio"]

@@ -24,6 +24,14 @@ class CorruptSnapshot(WeirError):
     """A file of the snapshot was truncated, changed or deleted after it was written. Only a person can choose."""
 
 
+class NoSavepoint(WeirError):
+    """There is no savepoint at this place."""
+
+
+class SavepointExists(WeirError):
+    """There is a savepoint of this name already. Savepoints are never replaced."""
+
+
 class NothingIntact(WeirError):
     """No epoch in the store can be read completely."""
 

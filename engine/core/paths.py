@@ -57,6 +57,12 @@ class JobPaths:
     def manifest(self, attempt: AttemptId, checkpoint: int) -> str:
         return f"{self.attempt(attempt, checkpoint)}/manifest.json"
 
+    def savepoints(self) -> str:
+        return f"{self.job}/savepoints"
+
+    def savepoint(self, name: str) -> str:
+        return f"{self.savepoints()}/{name}"
+
     def inputs(self) -> tuple[str, str]:
         """Returns the directories of what the job reads: listings and DataFrames of sources, and static tables."""
         return f"{self.job}/sources", f"{self.job}/static"

@@ -116,3 +116,6 @@ class Store(Protocol):
 
     def uri(self, path: str) -> str:
         """Returns the URI by which Spark reads this file."""
+
+    def below(self, path: str) -> Store:
+        """Returns a store that begins at this directory."""

@@ -8,11 +8,15 @@ from engine.protocol.failures import AckOutcome
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import ManifestRef
 from engine.protocol.messages import Acknowledge
+from engine.protocol.savepoint import SavepointRequest
 
 
 @dataclass
 class PendingCheckpoint:
-    """A triggered checkpoint that waits for every subtask. Repeated and unknown acknowledgements do no harm."""
+    """A triggered checkpoint that waits for every subtask. Repeated and unknown acknowledgements do no harm.
+
+    `savepoint` is there if it becomes a savepoint and no epoch.
+    """
 
     checkpoint: int
     attempt: AttemptId
@@ -20,6 +24,7 @@ class PendingCheckpoint:
     expires_ms: float
     expected: frozenset[SubtaskId]
     final: bool = False
+    savepoint: SavepointRequest | None = None
     acks: dict[SubtaskId, Acknowledge] = field(default_factory=dict)
 
     def acknowledge(self, ack: Acknowledge) -> AckOutcome:
@@ -49,12 +54,14 @@ class CompletedCheckpoint:
     completed_ms: float
     final: bool
     acks: tuple[Acknowledge, ...]
+    savepoint: SavepointRequest | None = None
 
     @classmethod
     def of(cls, pending: PendingCheckpoint, now_ms: float) -> CompletedCheckpoint:
         assert pending.complete, f"checkpoint {pending.checkpoint} still waits for {pending.missing}"
         acks = tuple(pending.acks[subtask] for subtask in sorted(pending.acks))
-        return cls(pending.checkpoint, pending.attempt, pending.triggered_ms, now_ms, pending.final, acks)
+        triggered_ms, final, savepoint = pending.triggered_ms, pending.final, pending.savepoint
+        return cls(pending.checkpoint, pending.attempt, triggered_ms, now_ms, final, acks, savepoint)
 
 
 _ISSUED = object()

@@ -4,6 +4,8 @@ It is pure: the caller passes time and messages in and carries out the actions t
 
 Invariants: at most `max_concurrent` periodic checkpoints are pending; an abort is announced exactly once; completed
 checkpoints are handed out for publication in the order of their ids; only a publication resets the failure count.
+Savepoints that the job goes on behind stand beside all this: they wait for nothing, hold up nothing, are never
+subsumed, subsume nothing, and their failures do not count.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from engine.protocol.config import CheckpointConfig
 from engine.protocol.failures import AckOutcome, CheckpointFailure
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.messages import Acknowledge, Decline
+from engine.protocol.savepoint import SavepointRequest
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,14 @@ class TriggerSources:
 @dataclass(frozen=True)
 class PublishCheckpoint:
     completed: CompletedCheckpoint
+
+
+@dataclass(frozen=True)
+class StoreSavepoint:
+    """Copy the state into the savepoint's folder; then its own files are not needed any more."""
+
+    completed: CompletedCheckpoint
+    request: SavepointRequest
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,9 @@ class TooManyFailures:
     detail: str
 
 
-CoordinatorAction = TriggerSources | PublishCheckpoint | AbortCheckpoint | DiscardLateAck | TooManyFailures
+CoordinatorAction = (
+    TriggerSources | PublishCheckpoint | StoreSavepoint | AbortCheckpoint | DiscardLateAck | TooManyFailures
+)
 
 
 _ABORTED_KNOWN = 64
@@ -99,7 +112,7 @@ class CheckpointCoordinator:
         for pending in [p for p in self._pending.values() if p.expires_ms <= now_ms]:
             detail = f"no acknowledgement from {', '.join(map(str, pending.missing[:4]))}"
             actions += self._abort(pending, CheckpointFailure.EXPIRED, detail)
-            too_many = self._count(CheckpointFailure.EXPIRED, detail)
+            too_many = too_many or self._count(pending, CheckpointFailure.EXPIRED, detail)
         if too_many:
             return actions + too_many  # The attempt ends, so nothing more is triggered.
         due = self._due_ms()
@@ -109,16 +122,21 @@ class CheckpointCoordinator:
 
     def trigger(self, now_ms: float) -> list[CoordinatorAction]:
         """Starts a checkpoint now: one by interval, one by hand, or the final one."""
+        self._last_trigger_ms = now_ms
+        return self._begin(now_ms, final=self._final_wanted)
+
+    def trigger_savepoint(self, request: SavepointRequest, now_ms: float) -> list[CoordinatorAction]:
+        """Starts a savepoint now, behind which the job goes on."""
+        return self._begin(now_ms, savepoint=request)
+
+    def _begin(
+        self, now_ms: float, *, final: bool = False, savepoint: SavepointRequest | None = None
+    ) -> list[CoordinatorAction]:
         checkpoint = self.next_checkpoint
         self.next_checkpoint += 1
-        self._last_trigger_ms = now_ms
+        expires_ms = now_ms + self.config.timeout_ms
         self._pending[checkpoint] = PendingCheckpoint(
-            checkpoint,
-            self.attempt,
-            now_ms,
-            now_ms + self.config.timeout_ms,
-            self._subtasks,
-            final=self._final_wanted,
+            checkpoint, self.attempt, now_ms, expires_ms, self._subtasks, final, savepoint
         )
         return [TriggerSources(checkpoint)]
 
@@ -140,9 +158,11 @@ class CheckpointCoordinator:
             return outcome, []
         del self._pending[ack.checkpoint]
         completed = CompletedCheckpoint.of(pending, now_ms)
+        if pending.savepoint is not None:
+            return outcome, [StoreSavepoint(completed, pending.savepoint)]
         self._publishing[ack.checkpoint] = completed
         actions: list[CoordinatorAction] = []
-        for older in [p for p in self._pending.values() if p.checkpoint < ack.checkpoint]:
+        for older in [p for p in self._periodic if p.checkpoint < ack.checkpoint]:
             actions += self._abort(older, CheckpointFailure.SUBSUMED, f"checkpoint {ack.checkpoint} completed first")
         actions.append(PublishCheckpoint(completed))
         return outcome, actions
@@ -161,10 +181,10 @@ class CheckpointCoordinator:
 
     def on_not_published(self, checkpoint: int, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
         """Aborts a completed checkpoint. It has no epoch record and will have none, so nothing was committed."""
-        del self._publishing[checkpoint]
+        completed = self._publishing.pop(checkpoint)
         self._aborted.append(checkpoint)
         actions: list[CoordinatorAction] = [AbortCheckpoint(checkpoint, failure, detail)]
-        return actions + self._count(failure, detail)
+        return actions + self._count(completed, failure, detail)
 
     def end_attempt(self, detail: str) -> list[CoordinatorAction]:
         """Aborts all pending checkpoints. A checkpoint that is being published gets its own outcome later."""
@@ -173,10 +193,14 @@ class CheckpointCoordinator:
             actions += self._abort(pending, CheckpointFailure.ATTEMPT_ENDED, detail)
         return actions
 
+    @property
+    def _periodic(self) -> list[PendingCheckpoint]:
+        return [pending for pending in self._pending.values() if pending.savepoint is None]
+
     def _due_ms(self) -> float | None:
-        under_way = len(self._pending) + len(self._publishing)
+        under_way = len(self._periodic) + len(self._publishing)
         if self._final_wanted:
-            settled = not under_way
+            settled = not self._pending and not self._publishing  # a savepoint may need the sources until it is taken
             return self._last_trigger_ms if settled else None
         if self.config.interval_ms is None or under_way >= self.config.max_concurrent:
             return None
@@ -191,10 +215,12 @@ class CheckpointCoordinator:
         return [AbortCheckpoint(pending.checkpoint, failure, detail)]
 
     def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
-        return self._abort(pending, failure, detail) + self._count(failure, detail)
+        return self._abort(pending, failure, detail) + self._count(pending, failure, detail)
 
-    def _count(self, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
-        if not failure.counts:
+    def _count(
+        self, failed: PendingCheckpoint | CompletedCheckpoint, failure: CheckpointFailure, detail: str
+    ) -> list[CoordinatorAction]:
+        if not failure.counts or failed.savepoint is not None:
             return []
         self.consecutive_failures += 1
         if self.consecutive_failures > self.config.tolerable_failed:

@@ -172,11 +172,21 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trigger(msgspec.Struct, frozen=True, tag=True):
-    """Sources emit the barrier of this checkpoint. `triggered_at_ms` is Unix time; the start delay begins there."""
+    """Sources emit the barrier of this checkpoint. `triggered_at_ms` is Unix time; the start delay begins there.
+
+    `suspend`: sources emit nothing behind the barrier.
+    """
 
     attempt: AttemptId
     checkpoint: int
     triggered_at_ms: int
+    suspend: bool = False
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Sources end as if they had read everything; all windows and timers fire."""
+
+    attempt: AttemptId
 
 
 class NotifyComplete(msgspec.Struct, frozen=True, tag=True):
@@ -214,6 +224,7 @@ MasterMessage = (
     | Deploy
     | Start
     | Trigger
+    | Drain
     | NotifyComplete
     | NotifyAbort
     | Rollback

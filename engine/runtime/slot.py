@@ -33,6 +33,7 @@ from engine.protocol.messages import (
     Decline,
     Deploy,
     Deployed,
+    Drain,
     EndProcess,
     Left,
     MasterHeartbeat,
@@ -133,10 +134,14 @@ class SlotRuntime:
             case Start(attempt):
                 if self._current(attempt) and self._deployment is not None and not self._started:
                     self._guarded(None, self._start)
-            case Trigger(attempt, checkpoint, triggered_at_ms):
+            case Trigger(attempt, checkpoint, triggered_at_ms, suspend):
                 if self._current(attempt) and self._started:
                     for subtask in self._subtasks:
-                        subtask.trigger(checkpoint, triggered_at_ms)
+                        subtask.trigger(checkpoint, triggered_at_ms, suspend)
+            case Drain(attempt):
+                if self._current(attempt) and self._started:
+                    for subtask in self._subtasks:
+                        subtask.drain()
             case NotifyComplete(attempt, checkpoint):
                 if self._current(attempt):
                     for subtask in self._subtasks:

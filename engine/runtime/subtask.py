@@ -95,18 +95,25 @@ class Subtask:
         self._max_rows = min(64 if plan.row_lane else 1024, batch_rows)  # quick batches grow, so a start is short
         self._idle = False
         self._last_trigger = 0
+        self._suspended = False
+        self._draining = False
         self._upload = upload
         self._report = report
-        self._triggers: deque[tuple[int, int]] = deque()
+        self._triggers: deque[tuple[int, int, bool]] = deque()
         self._aborted: set[int] = set()
 
     # --- messages from the slot ---
 
-    def trigger(self, checkpoint: int, triggered_at_ms: int) -> None:
+    def trigger(self, checkpoint: int, triggered_at_ms: int, suspend: bool = False) -> None:
+        """Makes a source take a checkpoint with its next step. `suspend`: it emits nothing behind the barrier."""
         # A repeated trigger must not make a second snapshot: it would replace the files and committables of the first.
         if isinstance(self._head, SourceHead) and checkpoint > self._last_trigger:
             self._last_trigger = checkpoint
-            self._triggers.append((checkpoint, triggered_at_ms))
+            self._triggers.append((checkpoint, triggered_at_ms, suspend))
+
+    def drain(self) -> None:
+        """Ends a source as if it had read everything: all windows and timers fire."""
+        self._draining = True
 
     def on_complete(self, checkpoint: int) -> None:
         for operator in self._chain.operators:
@@ -127,7 +134,9 @@ class Subtask:
         for output in self._outputs:
             output.flush()
         if self._triggers and isinstance(self._head, SourceHead) and self._head.ready:
-            self._take_snapshot(*self._triggers.popleft(), alignment_ms=0.0)
+            checkpoint, triggered_at_ms, suspend = self._triggers.popleft()
+            self._suspended = self._suspended or suspend
+            self._take_snapshot(checkpoint, triggered_at_ms, alignment_ms=0.0)
             return Activity.BUSY
         if self._chain.blocked or any(output.blocked for output in self._outputs):
             return Activity.BACK_PRESSURED
@@ -137,8 +146,11 @@ class Subtask:
         return Activity.BUSY if busy else Activity.IDLE
 
     def _step_source(self, head: SourceHead) -> bool:
-        if self.finished:
+        if self.finished or self._suspended:
             return False
+        if self._draining:
+            self._finish()
+            return True
         batch = head.poll(self._max_rows)
         aside = head.take_aside()
         if self._idle and (batch is not None or aside or not head.idle):
@@ -153,9 +165,13 @@ class Subtask:
         if head.idle and not self._idle:
             self._set_idle(True)
         if head.finished:
-            self._advance(MAX_WATERMARK)
-            self._end()
+            self._finish()
         return batch is not None or bool(aside) or self.finished
+
+    def _finish(self) -> None:
+        """Ends a source: everything downstream fires."""
+        self._advance(MAX_WATERMARK)
+        self._end()
 
     def _step_gate(self, gate: InputGate) -> bool:
         taken = gate.poll(self._max_rows, self._clock.now_ms())
@@ -247,7 +263,7 @@ class Subtask:
     def wakeup_ms(self) -> float | None:
         """When an idle source has to be polled or a blocked operator be asked again; None for other subtasks."""
         waits = self._chain.wakeup_ms
-        if waits is not None or not isinstance(self._head, SourceHead) or self.finished:
+        if waits is not None or not isinstance(self._head, SourceHead) or self.finished or self._suspended:
             return waits
         return self._head.wakeup_ms
 

@@ -27,6 +27,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.job_description import SinkDescription
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.snapshot.commits import commit_epoch
+from engine.snapshot.copying import copy_files, copy_state
 from engine.snapshot.epoch_log import EpochLog
 
 T = TypeVar("T")
@@ -202,14 +203,11 @@ def as_forked(target: Manifest, name: str) -> Manifest:
 def _copy_inputs(store: Store, source: JobPaths, target: JobPaths) -> None:
     """Copies the inputs: the positions of DataFrame sources are positions in these files."""
     for old, new in zip(source.inputs(), target.inputs(), strict=True):
-        ours = {new + path.removeprefix(old): path for path in store.list(old)}
-        others = sorted(set(store.list(new)) - ours.keys())
+        copies = {path: new + path.removeprefix(old) for path in store.list(old)}
+        others = sorted(set(store.list(new)) - set(copies.values()))
         if others:
             raise StoreError(f"{others[0]} is an input of another job {target.job!r}: choose another name")
-        # Records are copied last, because a record says that the files of its version are there.
-        for copy in sorted(ours, key=lambda path: path.endswith(".json")):
-            store.write(copy, store.read(ours[copy]))
-            store.sync([copy])
+        copy_files(store, store, copies)
 
 
 def _write_copy(epoch_log: EpochLog, manifest: Manifest, owner: str) -> ManifestRef:
@@ -217,19 +215,9 @@ def _write_copy(epoch_log: EpochLog, manifest: Manifest, owner: str) -> Manifest
 
     The folder carries the owner, so nobody who goes back at the same time writes to it.
     """
-    store, folder = epoch_log.store, epoch_log.paths.copy(manifest.attempt.generation, manifest.checkpoint, owner)
-    subtasks = []
-    copied: list[str] = []
-    for state in manifest.subtasks:
-        files = []
-        for file in state.files:
-            path = f"{folder}/{len(copied)}.{file.path.rsplit('/', 1)[-1]}"
-            store.write(path, epoch_log.read_checked(file.path, file.checksum))
-            copied.append(path)
-            files.append(msgspec.structs.replace(file, path=path))
-        subtasks.append(msgspec.structs.replace(state, files=files))
-    store.sync(copied)
-    return epoch_log.write_manifest(msgspec.structs.replace(manifest, subtasks=subtasks), folder)
+    folder = epoch_log.paths.copy(manifest.attempt.generation, manifest.checkpoint, owner)
+    copied = copy_state(manifest, epoch_log.read_checked, epoch_log.store, folder)
+    return epoch_log.write_manifest(copied, folder)
 
 
 def _definite(outcome: Created) -> Created | None:

@@ -179,6 +179,9 @@ class DirectoryStore:
     def uri(self, path: str) -> str:
         return (self.root / path).as_uri()
 
+    def below(self, path: str) -> DirectoryStore:
+        return DirectoryStore(self._inside(path))
+
     @staticmethod
     def _fsync(path: Path) -> None:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from engine.core.errors import StoreError
 from engine.core.paths import check_store_path
 from engine.protocol.epoch_records import Created
+from engine.store.below import Below
 
 
 class MemoryStore:
@@ -47,6 +48,9 @@ class MemoryStore:
 
     def uri(self, path: str) -> str:
         return f"memory:/{path}"
+
+    def below(self, path: str) -> Below:
+        return Below(self, path)
 
 
 def listed(paths: Iterable[str], prefix: str) -> list[str]:

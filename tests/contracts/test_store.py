@@ -1,6 +1,7 @@
 """The contract of `Store` in `engine/core/ports.py`, sentence by sentence, for every store that the engine runs on.
 
-Topology: a directory on a real file system, the store in memory, the fake of the unit tests, the simulator's store.
+Topology: a directory on a real file system, a real MinIO server, the store in memory, the fake of the unit tests, the
+simulator's store.
 Faults: a crash of the host. For the directory it is played by what was synced: a file survives if its content was
 fsynced and every name on its path was in a directory when that directory was fsynced.
 """
@@ -19,7 +20,9 @@ from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
 from engine.store.directory import DirectoryStore
 from engine.store.memory import MemoryStore
+from engine.store.s3 import S3Store
 from tests import fakes
+from tests.servers.minio import MinioServer
 from tests.simulation.store import SimStore, StoreFaults, StoreView
 from tests.simulation.world import Process, World
 
@@ -57,9 +60,13 @@ class Tried:
     """Crashes the host; None: the store does not outlive its process."""
 
 
-@pytest.fixture(params=["directory", "memory", "fake", "simulated"])
+@pytest.fixture(params=["directory", "minio", "memory", "fake", "simulated"])
 def tried(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tried]:
     match request.param:
+        case "minio":
+            server: MinioServer = request.getfixturevalue("minio_server")
+            server.use(monkeypatch)
+            yield Tried(S3Store(f"s3://weir/{tmp_path.name}"))
         case "directory":
             root = tmp_path / "store"
             disk = SyncedDisk(root, monkeypatch)
@@ -237,3 +244,29 @@ def test_a_file_that_was_only_written_may_be_gone_after_a_crash_of_the_host(trie
         tried.store.write(f"job/{number}", b"x")
     store = _crash(tried)
     assert any(_absent(store, f"job/{number}") for number in range(10))
+
+
+def test_a_store_below_another_holds_the_same_files_under_shorter_paths(store: Store) -> None:
+    below = store.below("a/b")
+    below.write("c/1", b"one")
+    assert below.create("2", b"two") is Created.CREATED
+    below.sync(["c/1", "2"])
+    store.write("a/bc", b"beside")
+    assert (store.read("a/b/c/1"), below.read("2"), below.list(""), below.list("c")) == (
+        b"one",
+        b"two",
+        ["2", "c/1"],
+        ["c/1"],
+    )
+    assert below.uri("2") == store.uri("a/b/2")
+    assert below.below("c").read("1") == b"one"
+    below.delete("c")
+    assert store.list("a") == ["a/b/2", "a/bc"]
+
+
+@pytest.mark.parametrize("path", ["..", "/x", "a/../../b", ""])
+def test_a_store_below_another_can_not_be_left(store: Store, path: str) -> None:
+    with pytest.raises(StoreError):
+        store.below("a").read(path)
+    with pytest.raises(StoreError):
+        store.below(path)

@@ -10,6 +10,7 @@ from engine.protocol.coordinator import (
     CoordinatorAction,
     DiscardLateAck,
     PublishCheckpoint,
+    StoreSavepoint,
     TooManyFailures,
     TriggerSources,
 )
@@ -17,6 +18,7 @@ from engine.protocol.failures import AckOutcome, CheckpointFailure
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import SubtaskState, Timings
 from engine.protocol.messages import Acknowledge, Decline
+from engine.protocol.savepoint import SavepointRequest
 
 ATTEMPT = AttemptId(1, 1)
 SUBTASKS = [SubtaskId("source", 0), SubtaskId("source", 1), SubtaskId("sink", 0)]
@@ -298,3 +300,96 @@ def test_ids_go_on_where_the_last_attempt_ended() -> None:
     c = CheckpointCoordinator(CheckpointConfig(interval_ms=1), AttemptId(2, 5), SUBTASKS, next_checkpoint=43, now_ms=0)
     assert triggered(c.on_tick(1)) == [43]
     assert c.next_checkpoint == 44
+
+
+# --- savepoints ---
+
+SAVEPOINT = SavepointRequest("nightly")
+
+
+def stored(actions: list[CoordinatorAction]) -> list[int]:
+    return [a.completed.checkpoint for a in actions if isinstance(a, StoreSavepoint)]
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_waits_neither_for_min_pause_nor_for_max_concurrent() -> None:
+    c = coordinator(min_pause_ms=5_000)
+    assert triggered(c.on_tick(1000.0)) == [1]
+    assert triggered(c.trigger_savepoint(SAVEPOINT, 1001.0)) == [2]
+    acknowledge_all(c, 1, 1100.0)
+    c.on_publication_over(1, 1100.0)
+    assert triggered(c.trigger_savepoint(SAVEPOINT, 1101.0)) == [3]
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_under_way_does_not_hold_up_the_next_checkpoint() -> None:
+    c = coordinator()
+    c.trigger_savepoint(SAVEPOINT, 900.0)
+    assert triggered(c.on_tick(1000.0)) == [2]
+
+
+@pytest.mark.promise("D5")
+def test_a_completed_savepoint_is_stored_and_no_epoch() -> None:
+    c = coordinator()
+    c.trigger_savepoint(SAVEPOINT, 0.0)
+    actions = acknowledge_all(c, 1, 50.0)
+    assert (stored(actions), completed(actions)) == ([1], [])
+    assert actions[0].request == SAVEPOINT
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_is_never_subsumed_and_subsumes_nothing() -> None:
+    c = coordinator(max_concurrent=2)
+    c.trigger_savepoint(SAVEPOINT, 0.0)
+    c.on_tick(1000.0)
+    c.trigger_savepoint(SAVEPOINT, 1001.0)
+    assert aborted(acknowledge_all(c, 3, 1002.0)) == []
+    actions = acknowledge_all(c, 2, 1003.0)
+    assert (aborted(actions), [one.checkpoint for one in completed(actions)]) == ([], [2])
+    assert stored(acknowledge_all(c, 1, 1004.0)) == [1]
+
+
+@pytest.mark.promise("D5")
+def test_a_failed_savepoint_is_aborted_and_does_not_count() -> None:
+    c = coordinator(timeout_ms=500)
+    c.trigger_savepoint(SAVEPOINT, 0.0)
+    assert c.on_tick(500.0) == [
+        AbortCheckpoint(1, CheckpointFailure.EXPIRED, "no acknowledgement from sink[0], source[0], source[1]")
+    ]
+    c.trigger_savepoint(SAVEPOINT, 500.0)
+    actions = c.on_decline(Decline(ATTEMPT, 2, SUBTASKS[0], True, "disk full"))
+    assert aborted(actions) == [(2, CheckpointFailure.WRITE_FAILED)]
+    assert c.consecutive_failures == 0 and not [a for a in actions if isinstance(a, TooManyFailures)]
+
+
+def test_a_savepoint_that_expires_does_not_hide_a_checkpoint_that_expires_with_it() -> None:
+    c = coordinator(timeout_ms=500)
+    c.on_tick(1000.0)
+    c.trigger_savepoint(SAVEPOINT, 1000.0)
+    actions = c.on_tick(1500.0)
+    assert [number for number, _ in aborted(actions)] == [1, 2]
+    assert [a for a in actions if isinstance(a, TooManyFailures)]
+
+
+@pytest.mark.promise("D5")
+def test_savepoints_do_not_move_the_next_checkpoint() -> None:
+    c = coordinator()
+    c.trigger_savepoint(SAVEPOINT, 900.0)
+    acknowledge_all(c, 1, 950.0)
+    assert triggered(c.on_tick(999.0)) == []
+    assert triggered(c.on_tick(1000.0)) == [2]
+
+
+def test_the_final_checkpoint_waits_for_a_savepoint_that_is_under_way() -> None:
+    c = coordinator()
+    c.trigger_savepoint(SAVEPOINT, 0.0)
+    c.want_final()
+    assert triggered(c.on_tick(2000.0)) == []
+    acknowledge_all(c, 1, 2001.0)
+    assert triggered(c.on_tick(2002.0)) == [2]
+
+
+def test_the_end_of_an_attempt_aborts_its_savepoints() -> None:
+    c = coordinator()
+    c.trigger_savepoint(SAVEPOINT, 0.0)
+    assert aborted(c.end_attempt("slot lost")) == [(1, CheckpointFailure.ATTEMPT_ENDED)]

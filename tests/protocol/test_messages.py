@@ -42,6 +42,8 @@ MASTER_MESSAGES = [
     m.Deploy(ATTEMPT, 1, ["a", "b"], None, "1d"),
     m.Start(ATTEMPT),
     m.Trigger(ATTEMPT, 9, 1_700_000_000_000),
+    m.Trigger(ATTEMPT, 9, 1_700_000_000_000, suspend=True),
+    m.Drain(ATTEMPT),
     m.NotifyComplete(ATTEMPT, 9),
     m.NotifyAbort(ATTEMPT, 9),
     m.Rollback(ATTEMPT),

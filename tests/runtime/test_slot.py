@@ -23,7 +23,9 @@ from engine.protocol.messages import (
     Decline,
     Deploy,
     Deployed,
+    Drain,
     Left,
+    MasterMessage,
     NotifyAbort,
     NotifyComplete,
     Rollback,
@@ -520,3 +522,42 @@ def test_the_barrier_of_an_aborted_checkpoint_takes_no_snapshot() -> None:
     slot.steps(20)
     assert [str(ack.subtask) for ack in slot.of_type(Acknowledge)] == ["rows[0]"]
     assert len([ack for ack in slot.checkpoint(2) if ack.checkpoint == 2]) == 2
+
+
+@pytest.mark.promise("D6")
+def test_a_source_that_is_suspended_emits_nothing_behind_the_barrier() -> None:
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    slot.steps(3)
+    slot.runtime.on_control(Trigger(ATTEMPT, 1, 0, suspend=True))
+    slot.steps(60)
+    at_barrier = ledger.total({}, [ack.ledger for ack in slot.of_type(Acknowledge)])
+    assert 0 < at_barrier["source:rows"] < 20
+    later = ledger.total({}, [ack.ledger for ack in slot.checkpoint(2)])
+    assert later == at_barrier
+    assert slot.of_type(SubtaskFinished) == [] and slot.runtime.wakeup_ms() is None
+
+
+@pytest.mark.promise("D6")
+def test_a_source_that_is_drained_ends_and_everything_behind_it_too() -> None:
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    slot.steps(3)
+    slot.runtime.on_control(Drain(ATTEMPT))
+    slot.steps(20)
+    assert [str(m.subtask) for m in slot.of_type(SubtaskFinished)] == ["rows[0]", "sum[0]"]
+    acks = slot.checkpoint(1)
+    totals = ledger.total({}, [ack.ledger for ack in acks])
+    assert 0 < totals["source:rows"] == totals["sink:out"] < 20
+
+
+@pytest.mark.parametrize("message", [Trigger(AttemptId(1, 0), 1, 0, True), Drain(AttemptId(1, 0))])
+def test_an_older_attempt_neither_suspends_nor_drains(message: MasterMessage) -> None:
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    slot.runtime.on_control(message)
+    slot.steps(60)
+    assert ledger.total({}, [ack.ledger for ack in slot.checkpoint(2)])["source:rows"] == 20

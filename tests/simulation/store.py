@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from engine.core.errors import StoreError, SyncFailed
 from engine.core.paths import check_store_path
 from engine.protocol.epoch_records import Created
+from engine.store.below import Below
 from engine.store.memory import listed
 from tests.simulation.world import Process, World
 
@@ -215,6 +216,9 @@ class StoreView:
 
     def uri(self, path: str) -> str:
         return f"mem:///{path}"
+
+    def below(self, path: str) -> Below:
+        return Below(self, path)
 
 
 def _ignore(outcome: Created) -> None:

@@ -1,0 +1,40 @@
+"""Copies a snapshot, and a job's inputs, from one place to another: for savepoints, forks and going back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from engine.core.ports import Store
+from engine.protocol.manifest import Manifest
+
+ReadChecked = Callable[[str, str], bytes]
+"""Returns the content of a file (path, checksum); raises CorruptSnapshot if it is not what was written."""
+
+
+def copy_state(manifest: Manifest, read: ReadChecked, target: Store, folder: str) -> Manifest:
+    """Copies the state files into this folder and makes them durable. Returns the manifest with their new paths."""
+    subtasks = []
+    copied: list[str] = []
+    for state in manifest.subtasks:
+        files = []
+        for file in state.files:
+            # Numbered, because files of two folders may share a name.
+            path = f"{folder}/{len(copied)}.{file.path.rsplit('/', 1)[-1]}"
+            target.write(path, read(file.path, file.checksum))
+            copied.append(path)
+            files.append(msgspec.structs.replace(file, path=path))
+        subtasks.append(msgspec.structs.replace(state, files=files))
+    target.sync(copied)
+    return msgspec.structs.replace(manifest, subtasks=subtasks)
+
+
+def copy_files(source: Store, target: Store, paths: Mapping[str, str]) -> None:
+    """Copies files, each to the path that it is mapped to, and makes each durable.
+
+    Records (`.json`) go last, because a record says that the files of its version are there.
+    """
+    for path in sorted(paths, key=lambda path: path.endswith(".json")):
+        target.write(paths[path], source.read(path))
+        target.sync([paths[path]])

@@ -1,0 +1,202 @@
+"""Savepoints: self-contained folders that can be moved, and from which jobs begin (D5, D9).
+
+    <folder>/savepoint.json     made last, by create-if-absent: without it there is no savepoint
+             <writer>/          manifest, state files and the job's inputs; all paths are relative to the folder
+
+Invariants: a savepoint never changes once `savepoint.json` exists. Each writer has a subfolder of its own, so a
+JobMaster that was replaced while it wrote harms nothing. Only `delete` removes a savepoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.core.errors import CorruptSnapshot, NoSavepoint, SavepointExists, StoreError
+from engine.core.paths import JobPaths
+from engine.core.ports import Store
+from engine.protocol.epoch_records import Created
+from engine.protocol.manifest import Manifest
+from engine.snapshot.copying import copy_files, copy_state
+from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.statefile import checksum
+
+FORMAT = 1
+_HEAD = "savepoint.json"
+_TRIES = 5
+_SOURCES, _STATIC = "sources", "static"
+
+
+class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `savepoint.json`.
+
+    `epoch` is the newest epoch of the job when the savepoint was taken. If the job `stopped` with it, the savepoint is
+    that epoch; otherwise its state lies behind that epoch, and its output since then is the next epoch's.
+    """
+
+    name: str
+    job: str
+    job_id: str
+    epoch: int
+    checkpoint: int
+    stopped: bool
+    created_ms: int
+    state_bytes: int
+    manifest: str
+    checksum: str
+    inputs: list[str]
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The job that a savepoint is taken of. `epoch`: its newest."""
+
+    log: EpochLog
+    job_id: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class SavepointFolder:
+    """A folder that holds one savepoint, or shall hold one. `store` begins at the folder itself."""
+
+    store: Store
+
+    @property
+    def place(self) -> str:
+        return self.store.uri("").rstrip("/")
+
+    def head(self) -> Savepoint:
+        """Raises NoSavepoint if there is no savepoint here, CorruptSnapshot if it can't be read."""
+        try:
+            data = self.store.read(_HEAD)
+        except FileNotFoundError:
+            raise NoSavepoint(f"there is no savepoint in {self.place}: it has no {_HEAD}") from None
+        try:
+            version = msgspec.json.decode(data, type=_Version)
+            if version.format == FORMAT:
+                return msgspec.json.decode(data, type=Savepoint)
+        except msgspec.MsgspecError as error:
+            raise CorruptSnapshot(f"{self.place}/{_HEAD} is damaged: {error}") from error
+        raise CorruptSnapshot(
+            f"the savepoint in {self.place} has format {version.format}, and this version of Weir reads {FORMAT}: use "
+            "the version that wrote it"
+        )
+
+    def exists(self) -> bool:
+        try:
+            self.store.read(_HEAD)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def manifest(self) -> Manifest:
+        """Returns the manifest. The paths of its state files are relative to the folder."""
+        head = self.head()
+        return msgspec.json.decode(self._read_checked(head.manifest, head.checksum), type=Manifest)
+
+    def _read_checked(self, path: str, expected: str) -> bytes:
+        """The head was read before, so the folder is there, and a file that is not has been deleted."""
+        try:
+            data = self.store.read(path)
+        except FileNotFoundError:
+            raise CorruptSnapshot(f"{self.place}/{path} is missing") from None
+        if checksum(data) != expected:
+            raise CorruptSnapshot(f"{self.place}/{path} is not what was written: its checksum differs")
+        return data
+
+    def write(self, name: str, manifest: Manifest, origin: Origin, *, stopped: bool) -> Savepoint:
+        """Makes a savepoint of this snapshot. Raises SavepointExists if there is one.
+
+        Any other failure leaves no savepoint, and no files if the store still deletes.
+        """
+        if self.exists():
+            raise self._taken()
+        attempt = manifest.attempt
+        writer = f"{origin.job_id}-{attempt.generation:04d}-{attempt.attempt:04d}-{manifest.checkpoint:07d}"
+        try:
+            made = self._write(writer, name, manifest, origin, stopped)
+        except StoreError:
+            self._forget(writer)
+            raise
+        if made is None:
+            self._forget(writer)
+            raise self._taken()
+        return made
+
+    def _write(self, writer: str, name: str, manifest: Manifest, origin: Origin, stopped: bool) -> Savepoint | None:
+        """Returns None if another writer has made a savepoint here meanwhile."""
+        copied = copy_state(manifest, origin.log.read_checked, self.store, writer)
+        inputs = {
+            path: f"{writer}/inputs/{kind}{path.removeprefix(folder)}"
+            for kind, folder in zip((_SOURCES, _STATIC), origin.log.paths.inputs(), strict=True)
+            for path in origin.log.store.list(folder)
+        }
+        copy_files(origin.log.store, self.store, inputs)
+        to, data = f"{writer}/manifest.json", msgspec.json.encode(copied)
+        self.store.write(to, data)
+        self.store.sync([to])
+        head = Savepoint(
+            name=name,
+            job=manifest.job,
+            job_id=origin.job_id,
+            epoch=origin.epoch,
+            checkpoint=manifest.checkpoint,
+            stopped=stopped,
+            created_ms=manifest.created_ms,
+            state_bytes=manifest.state_bytes,
+            manifest=to,
+            checksum=checksum(data),
+            inputs=sorted(inputs.values()),
+        )
+        return head if self._made(msgspec.json.encode(head)) else None
+
+    def _made(self, data: bytes) -> bool:
+        """Creates `savepoint.json`, and says whether it is this writer's."""
+        for _ in range(_TRIES):
+            match self.store.create(_HEAD, data):
+                case Created.CREATED:
+                    return True
+                case Created.EXISTS:
+                    return self.store.read(_HEAD) == data
+        raise StoreError(f"the store does not say whether {self.place}/{_HEAD} was created: look with weir savepoints")
+
+    def _forget(self, writer: str) -> None:
+        """Deletes what a failed writer left, unless its savepoint exists after all."""
+        try:
+            if not self.exists() or not self.head().manifest.startswith(f"{writer}/"):
+                self.store.delete(writer)
+        except (StoreError, CorruptSnapshot):
+            pass  # files without a savepoint are in nobody's way
+
+    def copy_to(self, store: Store, paths: JobPaths, folder: str) -> Manifest:
+        """Copies the state into this folder of a job's store, and the inputs to where the job reads them.
+
+        Returns the manifest with the new paths. Nothing of it counts before the job's log names it.
+        """
+        head = self.head()
+        manifest = copy_state(self.manifest(), self._read_checked, store, folder)
+        kinds = dict(zip((_SOURCES, _STATIC), paths.inputs(), strict=True))
+        inputs = {}
+        for path in head.inputs:
+            kind, rest = path.split("/inputs/", 1)[1].split("/", 1)
+            inputs[path] = f"{kinds[kind]}/{rest}"
+        copy_files(self.store, store, inputs)
+        return manifest
+
+    def delete(self) -> None:
+        """Deletes the savepoint. Its head goes first, so what a crash leaves is no savepoint."""
+        writer = self.head().manifest.split("/", 1)[0]
+        self.store.delete(_HEAD)
+        self.store.delete(writer)
+
+    def _taken(self) -> SavepointExists:
+        return SavepointExists(
+            f"{self.place} already holds a savepoint: choose another name, or delete it with weir savepoint delete"
+        )
+
+
+class _Version(msgspec.Struct):
+    format: int

@@ -1,0 +1,45 @@
+"""A part of a store, as a store of its own."""
+
+from __future__ import annotations
+
+from engine.core.paths import check_store_path
+from engine.core.ports import Store
+from engine.protocol.epoch_records import Created
+
+
+class Below:
+    """The part of a store below one of its directories."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        check_store_path(path)
+        self._store = store
+        self._path = path
+
+    def write(self, path: str, data: bytes) -> None:
+        self._store.write(self._full(path), data)
+
+    def sync(self, paths: list[str]) -> None:
+        self._store.sync([self._full(path) for path in paths])
+
+    def create(self, path: str, data: bytes) -> Created:
+        return self._store.create(self._full(path), data)
+
+    def read(self, path: str) -> bytes:
+        return self._store.read(self._full(path))
+
+    def list(self, prefix: str) -> list[str]:
+        found = self._store.list(self._full(prefix) if prefix else self._path)
+        return [path.removeprefix(f"{self._path}/") for path in found]
+
+    def delete(self, path: str) -> None:
+        self._store.delete(self._full(path))
+
+    def uri(self, path: str) -> str:
+        return self._store.uri(self._full(path) if path else self._path)
+
+    def below(self, path: str) -> Below:
+        return Below(self._store, self._full(path))
+
+    def _full(self, path: str) -> str:
+        check_store_path(path)
+        return f"{self._path}/{path}"

@@ -1,0 +1,280 @@
+"""A store in a bucket of MinIO or S3: `s3://bucket/prefix`.
+
+Invariant: `create` sends one request, with the condition that no object of this name exists, and never repeats it by
+itself: after a lost answer the outcome is UNKNOWN. All other requests can be repeated, and are, some times.
+
+Addresses and credentials come from the environment, under the names that AWS gave them. No message of this module
+contains an address with a signature, or a credential.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
+
+import urllib3
+from minio import Minio
+from minio.credentials.providers import EnvAWSProvider
+from minio.deleteobjects import DeleteObject
+from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, MaxRetryError, NameResolutionError, NewConnectionError
+
+from engine.core.errors import StoreError, WeirError
+from engine.core.paths import check_store_path
+from engine.protocol.epoch_records import Created
+from engine.store.below import Below
+from engine.store.memory import listed
+
+SCHEME = "s3"
+PART_BYTES = 16 << 20
+"""Larger files are sent in parts of this size, `PARTS_AT_ONCE` at a time."""
+PARTS_AT_ONCE = 4
+CONNECT_S, ANSWER_S = 5.0, 30.0
+RETRIES = 4
+_CONDITION = {"If-None-Match": "*"}
+_SIGNED_FOR = timedelta(minutes=5)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The place of a store: a bucket, and a prefix in it that may be empty."""
+
+    name: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> Bucket:
+        parts = urlsplit(url)
+        prefix = parts.path.strip("/")
+        if parts.scheme != SCHEME or not parts.netloc or parts.query or parts.fragment:
+            raise WeirError(f"{url!r} is not the address of a store: write it as s3://bucket/prefix")
+        if "@" in parts.netloc or ":" in parts.netloc:
+            raise WeirError(
+                f"the address of a store names only bucket and prefix, as in s3://bucket/prefix; the server is taken "
+                f"from {ENDPOINT}, credentials from {ACCESS_KEY} and {SECRET_KEY}"
+            )
+        if prefix:
+            check_store_path(prefix)
+        return cls(parts.netloc, prefix)
+
+    def key(self, path: str) -> str:
+        return f"{self.prefix}/{path}" if self.prefix else path
+
+    def path(self, key: str) -> str:
+        return key.removeprefix(f"{self.prefix}/") if self.prefix else key
+
+
+ENDPOINT, ACCESS_KEY, SECRET_KEY, REGION = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_REGION",
+)
+_AWS = "https://s3.amazonaws.com"
+
+
+def client_from_environment(http: urllib3.PoolManager) -> Minio:
+    endpoint = urlsplit(os.environ.get(ENDPOINT) or _AWS)
+    if endpoint.scheme not in ("http", "https") or not endpoint.netloc or endpoint.path.strip("/"):
+        raise WeirError(f"{ENDPOINT} must be an address such as https://minio.example:9000")
+    missing = [name for name in (ACCESS_KEY, SECRET_KEY) if not os.environ.get(name)]
+    if missing:
+        raise WeirError(f"the environment lacks {' and '.join(missing)}: set them to the credentials of the store")
+    return Minio(
+        endpoint.netloc,
+        credentials=EnvAWSProvider(),
+        secure=endpoint.scheme == "https",
+        region=os.environ.get(REGION) or "us-east-1",
+        http_client=http,
+    )
+
+
+class S3Store:
+    """`answer_s`: how long a request may wait for an answer before it is repeated or its outcome is unknown."""
+
+    def __init__(self, url: str, *, answer_s: float = ANSWER_S) -> None:
+        self._bucket = Bucket.parse(url)
+        repeated = urllib3.Retry(
+            total=RETRIES,
+            backoff_factor=0.2,
+            backoff_jitter=0.2,
+            backoff_max=5.0,
+            status_forcelist=(500, 502, 503, 504),
+            raise_on_status=False,
+        )
+        self._http = urllib3.PoolManager(
+            maxsize=16, timeout=urllib3.Timeout(connect=CONNECT_S, read=answer_s), retries=repeated
+        )
+        self._client = client_from_environment(self._http)
+
+    def __str__(self) -> str:
+        return f"{SCHEME}://{self._bucket.name}/{self._bucket.prefix}"
+
+    def _key(self, path: str) -> str:
+        check_store_path(path)
+        return self._bucket.key(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        with self._errors(f"can't write {path}"):
+            self._client.put_object(
+                self._bucket.name,
+                key,
+                io.BytesIO(data),
+                len(data),
+                part_size=PART_BYTES,
+                num_parallel_uploads=PARTS_AT_ONCE,
+            )
+
+    def sync(self, paths: list[str]) -> None:
+        """Looks whether the objects exist: the server had made each durable before it answered the write."""
+        for path in paths:
+            key = self._key(path)
+            with self._errors(f"can't sync {path}"):
+                self._client.stat_object(self._bucket.name, key)
+
+    def create(self, path: str, data: bytes) -> Created:
+        # The client can't send a condition with `put_object`, so it signs an address for a request of our own.
+        address = self._client.presigned_put_object(self._bucket.name, self._key(path), _SIGNED_FOR)
+        try:
+            answer = self._http.request("PUT", address, body=data, headers=_CONDITION, retries=False, redirect=False)
+        except (NewConnectionError, ConnectTimeoutError, NameResolutionError) as error:
+            raise StoreError(f"can't create {path} in {self}: {_in_words(error)}") from None
+        except HTTPError:
+            return Created.UNKNOWN
+        match answer.status:
+            case 200:
+                return Created.CREATED
+            case 412:
+                return Created.EXISTS
+            case 400 | 401 | 403 | 404 | 405 | 501:
+                raise StoreError(f"can't create {path} in {self}: {_refusal(answer)}")
+            case _:  # 409: another conditional create is under way; 5xx: the server may have made the object
+                return Created.UNKNOWN
+
+    def read(self, path: str) -> bytes:
+        key = self._key(path)
+        with self._errors(f"can't read {path}"):
+            return _repeated(lambda: self._get(key))
+
+    def _get(self, key: str) -> bytes:
+        try:
+            answer = self._client.get_object(self._bucket.name, key)
+        except S3Error as error:
+            if error.code in ("NoSuchKey", "XMinioInvalidObjectName"):
+                raise FileNotFoundError(f"{self}: {self._bucket.path(key)} does not exist") from None
+            raise
+        try:
+            return bytes(answer.read())
+        finally:
+            answer.close()
+            answer.release_conn()
+
+    def list(self, prefix: str) -> list[str]:
+        if prefix:
+            check_store_path(prefix)
+        with self._errors(f"can't list {prefix or 'the store'}"):
+            return listed(self._below(prefix), prefix)
+
+    def _below(self, prefix: str) -> Iterator[str]:
+        start = self._bucket.key(f"{prefix}/") if prefix else self._bucket.key("")
+        for entry in self._client.list_objects(self._bucket.name, prefix=start, recursive=True):
+            if entry.object_name:
+                yield self._bucket.path(entry.object_name)
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        with self._errors(f"can't delete {path}"):
+            doomed = [DeleteObject(one) for one in (key, *(self._bucket.key(below) for below in self._below(path)))]
+            remove = partial(self._client.remove_objects, self._bucket.name)
+            failed = _repeated(lambda: list(remove(doomed)), InvalidResponseError, ServerError)
+        if failed:
+            raise StoreError(f"can't delete {self._bucket.path(failed[0].name or '')} in {self}: {failed[0].code}")
+
+    def uri(self, path: str) -> str:
+        return f"s3a://{self._bucket.name}/{quote(self._bucket.key(path))}"
+
+    def below(self, path: str) -> Below:
+        return Below(self, path)
+
+    def check(self) -> None:
+        """Raises an error that says what to do if this can't be a store, or if it ignores the condition of `create`."""
+        probe = f".probe-{secrets.token_hex(8)}"
+        try:
+            outcomes = [self.create(probe, b"first"), self.create(probe, b"second")]
+            content = self.read(probe)
+        except StoreError as error:
+            raise WeirError(f"this can't be the store: {error}") from None
+        finally:
+            self._forget(probe)
+        if outcomes != [Created.CREATED, Created.EXISTS] or content != b"first":
+            raise WeirError(
+                f"the store {self} does not honour conditional writes (If-None-Match), with which Weir commits epochs: "
+                "use a server that does, such as MinIO or S3"
+            )
+
+    def _forget(self, probe: str) -> None:
+        with suppress(StoreError):  # the error of the probe itself says more
+            self.delete(probe)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (MinioException, HTTPError) as error:
+            raise StoreError(f"{what} in {self}: {_in_words(error)}") from None
+
+
+def _repeated(request: Callable[[], T], *refusals: type[Exception]) -> T:
+    """Repeats what the client does not: an answer that broke off in the middle, and these refusals."""
+    passing: tuple[type[Exception], ...] = (HTTPError, *refusals)
+    for number in range(RETRIES):
+        try:
+            return request()
+        except MaxRetryError:
+            raise  # the client has repeated it already
+        except passing:
+            time.sleep(0.1 * 2**number * (1 + random.random()))
+    return request()
+
+
+_ADVICE = {
+    "AccessDenied": f"access denied; the credentials in {ACCESS_KEY} and {SECRET_KEY} need the right to read, write, "
+    "list and delete there",
+    "InvalidAccessKeyId": f"the server does not know the access key in {ACCESS_KEY}",
+    "SignatureDoesNotMatch": f"the server refuses the signature; is {SECRET_KEY} right?",
+    "NoSuchBucket": "the bucket does not exist: create it, or choose another --store",
+    "RequestTimeTooSkewed": "the clock of this machine differs too much from the server's",
+    "XMinioStorageFull": "the server has no space left",
+}
+
+
+def _refusal(answer: urllib3.BaseHTTPResponse) -> str:
+    """Returns the reason in a refusing answer, without the address, which holds a signature."""
+    text = answer.data.decode("utf-8", "replace")
+    code = text.partition("<Code>")[2].partition("</Code>")[0]
+    return _ADVICE.get(code, code or f"the server answered {answer.status}")
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, MaxRetryError) and error.reason is not None:
+        return _in_words(error.reason)
+    if isinstance(error, S3Error):
+        return _ADVICE.get(error.code or "", error.code or "the server refused the request")
+    if isinstance(error, NewConnectionError | NameResolutionError):
+        return f"no connection to the server in {ENDPOINT}"
+    if isinstance(error, HTTPError):
+        return f"the server did not answer ({type(error).__name__})"
+    return str(error)  # of the client itself, such as an answer that is not XML

@@ -1,0 +1,119 @@
+"""An HTTP proxy that breaks the requests that a test asks it to break. It stands between a client and a real server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import urllib3
+
+
+class Fault(Enum):
+    REFUSE = "answers 503 and does not forward the request"
+    FAIL_AFTER = "forwards the request, and answers 500"
+    LOSE_ANSWER = "forwards the request, and closes the connection instead of answering"
+    CUT_ANSWER = "forwards the request, and closes the connection in the middle of the answer"
+    SILENT = "does not answer until the proxy is closed"
+    IGNORE_CONDITION = "forwards the request without its condition"
+
+
+Decide = Callable[[str, str], Fault | None]
+
+
+def once(fault: Fault, method: str, part: str = "") -> Decide:
+    return times(1, fault, method, part)
+
+
+def times(count: int, fault: Fault, method: str, part: str = "") -> Decide:
+    """Breaks the first `count` requests of this method whose address contains this text."""
+    left = [count]
+
+    def decide(asked: str, address: str) -> Fault | None:
+        if asked != method or part not in address or not left[0]:
+            return None
+        left[0] -= 1
+        return fault
+
+    return decide
+
+
+class FaultyProxy:
+    """`requests` holds each request that came: its method and its path, without the query."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self.decide: Decide = lambda method, address: None
+        self.requests: list[tuple[str, str]] = []
+        self.closed = threading.Event()
+        self.http = urllib3.PoolManager(retries=False)
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """Runs the proxy, and yields its address."""
+        listening = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        listening.daemon_threads = True
+        thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_address[1]}"
+        finally:
+            self.closed.set()
+            listening.shutdown()
+            thread.join()
+            listening.server_close()
+
+
+def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _forward(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            proxy.requests.append((self.command, self.path.partition("?")[0]))
+            fault = proxy.decide(self.command, self.path)
+            headers = dict(self.headers.items())
+            if fault is Fault.IGNORE_CONDITION:
+                headers.pop("If-None-Match", None)
+            if fault is Fault.SILENT:
+                proxy.closed.wait()
+                self.close_connection = True
+                return
+            if fault is Fault.REFUSE:
+                self._answer(503, {}, b"")
+                return
+            answer = proxy.http.request(self.command, proxy.server + self.path, body=body, headers=headers)
+            match fault:
+                case Fault.LOSE_ANSWER:
+                    self.close_connection = True
+                case Fault.FAIL_AFTER:
+                    self._answer(500, {}, b"")
+                case Fault.CUT_ANSWER:
+                    self._answer(answer.status, dict(answer.headers), answer.data, sent=len(answer.data) // 2)
+                    self.close_connection = True
+                case _:
+                    self._answer(answer.status, dict(answer.headers), answer.data)
+
+        def _answer(self, status: int, headers: dict[str, str], data: bytes, sent: int | None = None) -> None:
+            self.send_response_only(status)
+            kept = {name: value for name, value in headers.items() if name.lower() not in _OF_THE_CONNECTION}
+            if self.command != "HEAD" or "Content-Length" not in headers:
+                kept["Content-Length"] = str(len(data))
+            else:
+                kept["Content-Length"] = headers["Content-Length"]
+            for name, value in kept.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data[:sent])
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _forward
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+_OF_THE_CONNECTION = {"content-length", "transfer-encoding", "connection", "content-encoding"}

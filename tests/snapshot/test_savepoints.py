@@ -1,0 +1,223 @@
+"""A savepoint's folder: what is in it, who may write it, what a damaged or a moved one does.
+
+Topology: a job's store and another place, both in memory or in a directory.
+Faults: writes that fail, answers that are lost, two writers, files that are missing, cut or changed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.core.errors import CorruptSnapshot, NoSavepoint, SavepointExists, StoreError
+from engine.core.paths import JobPaths
+from engine.protocol.epoch_records import Created
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.manifest import Manifest, StateFile, SubtaskState
+from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.savepoints import Origin, SavepointFolder
+from engine.snapshot.statefile import checksum
+from engine.store.directory import DirectoryStore
+from tests.fakes import MemoryStore
+
+JOB = JobPaths("job")
+STATE = {"job/gen-0001/chk-0000007/1/pv.0.panes.arrow": b"zero", "job/gen-0001/chk-0000007/1/pv.1.panes.arrow": b"one"}
+INPUTS = {"job/sources/orders/part-0.parquet": b"rows", "job/sources/orders.json": b"{}", "job/static/apps/a": b"apps"}
+
+
+FIRST, SECOND = AttemptId(1, 1), AttemptId(2, 1)
+
+
+def manifest(attempt: AttemptId = FIRST) -> Manifest:
+    subtasks = [
+        SubtaskState(
+            SubtaskId("pv", index), [StateFile("pv", "panes", path, len(data), checksum(data), 1)], {"pv": {"n": index}}
+        )
+        for index, (path, data) in enumerate(STATE.items())
+    ]
+    return Manifest("job", 4, 7, attempt, 1_700, 128, subtasks, [], [], {"source:rows": 9})
+
+
+def origin(store: MemoryStore | None = None) -> Origin:
+    store = store or MemoryStore()
+    store.files |= {**STATE, **INPUTS, JOB.log_record(1): b""}
+    return Origin(EpochLog(store, JOB), "1d", 4)
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_says_what_it_is() -> None:
+    folder = SavepointFolder(MemoryStore())
+    made = folder.write("nightly", manifest(), origin(), stopped=False)
+    assert folder.head() == made
+    assert (made.name, made.job, made.epoch, made.checkpoint, made.stopped) == ("nightly", "job", 4, 7, False)
+    assert made.state_bytes == 7
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_holds_everything_that_the_job_needs() -> None:
+    """The origin is gone afterwards."""
+    target, store = MemoryStore(), MemoryStore()
+    folder = SavepointFolder(target)
+    folder.write("nightly", manifest(), origin(store), stopped=False)
+    store.files.clear()
+    copied = folder.copy_to(store, JobPaths("other"), "other/copy")
+    assert [store.read(file.path) for state in copied.subtasks for file in state.files] == [b"zero", b"one"]
+    assert [state.inline for state in copied.subtasks] == [{"pv": {"n": 0}}, {"pv": {"n": 1}}]
+    assert copied.ledger == {"source:rows": 9}
+    for path, data in INPUTS.items():
+        assert store.read(path.replace("job/", "other/")) == data
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_that_was_moved_can_be_read_at_its_new_place(tmp_path: Path) -> None:
+    folder = SavepointFolder(DirectoryStore(tmp_path / "here"))
+    folder.write("nightly", manifest(), origin(), stopped=True)
+    shutil.move(tmp_path / "here", tmp_path / "elsewhere" / "deep")
+    moved = SavepointFolder(DirectoryStore(tmp_path / "elsewhere" / "deep"))
+    assert moved.head().stopped
+    store = MemoryStore()
+    copied = moved.copy_to(store, JOB, "job/copy")
+    assert len([store.read(file.path) for state in copied.subtasks for file in state.files]) == 2
+
+
+@pytest.mark.promise("D5")
+def test_all_files_are_durable_before_the_savepoint_exists() -> None:
+    synced: list[set[str]] = []
+
+    class Watched(MemoryStore):
+        def create(self, path: str, data: bytes) -> Created:
+            synced.append(self.files.keys() - set(self.synced))
+            return super().create(path, data)
+
+    SavepointFolder(Watched()).write("nightly", manifest(), origin(), stopped=False)
+    assert synced == [set()]
+
+
+def test_a_savepoint_is_never_replaced() -> None:
+    folder = SavepointFolder(MemoryStore())
+    first = folder.write("nightly", manifest(), origin(), stopped=False)
+    with pytest.raises(SavepointExists, match="choose another name, or delete it with weir savepoint delete"):
+        folder.write("nightly", manifest(SECOND), origin(), stopped=False)
+    assert folder.head() == first
+
+
+def test_of_two_writers_one_makes_the_savepoint_and_the_other_leaves_nothing() -> None:
+    target = MemoryStore()
+    folder = SavepointFolder(target)
+
+    class Raced(MemoryStore):
+        """Another writer is quicker: it makes the savepoint while this one reads its inputs."""
+
+        def list(self, prefix: str) -> list[str]:
+            if prefix == "job/static":
+                folder.write("nightly", manifest(SECOND), origin(), stopped=False)
+            return super().list(prefix)
+
+    with pytest.raises(SavepointExists):
+        folder.write("nightly", manifest(FIRST), origin(Raced()), stopped=False)
+    assert folder.head().manifest == "1d-0002-0001-0000007/manifest.json"
+    assert [path for path in target.files if path.startswith("1d-0001")] == []
+    assert len(folder.manifest().subtasks) == 2
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_lost_answer_is_asked_for_again(made: bool) -> None:
+    target = MemoryStore()
+    target.answers = [(Created.UNKNOWN, made)]
+    folder = SavepointFolder(target)
+    folder.write("nightly", manifest(), origin(), stopped=False)
+    assert folder.head().name == "nightly"
+
+
+def test_a_store_that_never_answers_is_told_and_the_files_stay_if_the_savepoint_exists() -> None:
+    target = MemoryStore()
+    target.answers = [(Created.UNKNOWN, True)] + [(Created.UNKNOWN, False)] * 9
+    folder = SavepointFolder(target)
+    with pytest.raises(StoreError, match="look with weir savepoints"):
+        folder.write("nightly", manifest(), origin(), stopped=False)
+    assert len(folder.manifest().subtasks) == 2
+
+
+def test_a_write_that_fails_leaves_no_savepoint_and_no_files() -> None:
+    target = MemoryStore()
+    target.fail_writes = 1
+    folder = SavepointFolder(target)
+    with pytest.raises(StoreError):
+        folder.write("nightly", manifest(), origin(), stopped=False)
+    assert not folder.exists() and target.files == {}
+
+
+def test_a_snapshot_whose_file_was_changed_becomes_no_savepoint() -> None:
+    store = MemoryStore()
+    source = origin(store)
+    store.files[next(iter(STATE))] = b"other"
+    folder = SavepointFolder(MemoryStore())
+    with pytest.raises(CorruptSnapshot, match="its checksum differs"):
+        folder.write("nightly", manifest(), source, stopped=False)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
+@pytest.mark.parametrize("file", ["manifest.json", "0.pv.0.panes.arrow"])
+def test_a_damaged_savepoint_is_told_by_the_name_of_its_file(damage: str, file: str) -> None:
+    target = MemoryStore()
+    folder = SavepointFolder(target)
+    folder.write("nightly", manifest(), origin(), stopped=False)
+    path = next(path for path in target.files if path.endswith(file))
+    match damage:
+        case "missing":
+            del target.files[path]
+        case "cut":
+            target.files[path] = target.files[path][:-1]
+        case _:
+            target.files[path] = b"x" * len(target.files[path])
+    with pytest.raises(CorruptSnapshot, match=file):
+        folder.copy_to(MemoryStore(), JOB, "job/copy")
+
+
+def test_a_folder_without_a_savepoint_says_so() -> None:
+    target = MemoryStore()
+    target.write("other.txt", b"")
+    with pytest.raises(NoSavepoint, match=r"there is no savepoint in .*: it has no savepoint\.json"):
+        SavepointFolder(target).head()
+
+
+def test_a_damaged_head_and_another_format_are_told_apart() -> None:
+    target = MemoryStore()
+    folder = SavepointFolder(target)
+    made = folder.write("nightly", manifest(), origin(), stopped=False)
+    target.files["savepoint.json"] = msgspec.json.encode(msgspec.structs.replace(made, format=9))
+    with pytest.raises(CorruptSnapshot, match="has format 9, and this version of Weir reads 1"):
+        folder.head()
+    target.files["savepoint.json"] = b'{"name": '
+    with pytest.raises(CorruptSnapshot, match="is damaged"):
+        folder.head()
+
+
+@pytest.mark.promise("D5")
+def test_delete_removes_the_savepoint_and_nothing_else() -> None:
+    target = MemoryStore()
+    target.write("mine/notes.txt", b"")
+    folder = SavepointFolder(target)
+    folder.write("nightly", manifest(), origin(), stopped=False)
+    folder.delete()
+    assert list(target.files) == ["mine/notes.txt"]
+    with pytest.raises(NoSavepoint):
+        folder.delete()
+
+
+def test_a_delete_that_dies_leaves_no_savepoint() -> None:
+    class Dying(MemoryStore):
+        def delete(self, path: str) -> None:
+            if path != "savepoint.json":
+                raise StoreError("dead")
+            super().delete(path)
+
+    folder = SavepointFolder(Dying())
+    folder.write("nightly", manifest(), origin(), stopped=False)
+    with pytest.raises(StoreError):
+        folder.delete()
+    assert not folder.exists()
