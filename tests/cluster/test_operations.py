@@ -157,9 +157,7 @@ def _moving(vertex: dict[str, Any]) -> dict[str, Any]:
 def _ask_the_cli(store: Path) -> None:
     (job,) = read("jobs", store=store)
     assert (job["job"], job["state"], job["restarts"]) == ("chatty", "running", 2)
-    assert "rows/s in" in said("status", "chatty", store=store) and "numbers[1]" in said(
-        "status", "chatty", store=store
-    )
+    assert "in/s" in said("status", "chatty", store=store) and "numbers[1]" in said("status", "chatty", store=store)
     assert read("status", "chatty", store=store)["phase"] == "running"
     assert "slot_lost" in said("restarts", "chatty", store=store)
     followed = said("logs", "tests.cluster.jobs:chatty", "--operator", "map-1", store=store)
