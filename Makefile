@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo ui drill test test-system lint bench simulate chaos mutants promises lock clean
+.PHONY: help demo ui drill test test-system lint bench simulate chaos mutants promises minio lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,7 +30,7 @@ drill: $(STAMP) ## kill a worker of the page-view job at a random moment, then a
 # Jobs on Spark run one at a time: two of them would starve each other on a small machine. Audits, which wait for no
 # deadline, run beside them; their output is shown when both are done.
 # Exit code 5 is pytest's "no tests were collected": not a failure of a folder that is still empty.
-test: $(STAMP) ## run all tests: the quick ones in parallel, then those that start Spark
+test: minio ## run all tests: the quick ones in parallel, then those that start Spark
 	@run() { $(BIN)/python -m pytest -q "$$@"; local code=$$?; [ $$code -eq 5 ] || return $$code; }; \
 	status=0; audits=$$(mktemp); trap 'rm -f "$$audits"' EXIT; \
 	run -n 2 --dist worksteal --ignore=tests/cluster --ignore=tests/checks --ignore=tests/system --ignore=tests/browser tests || status=1; \
@@ -67,6 +67,9 @@ mutants: $(STAMP) ## change the engine in N small ways, and see which changes no
 
 promises: $(STAMP) ## print which tests show which promise of docs/promises.md
 	@$(BIN)/python -m tests.promises
+
+minio: $(STAMP) ## find MinIO's server on PATH, or build it once from its Go module, in a cache outside of the tree (minutes)
+	@$(BIN)/python -m tests.servers.minio
 
 # uv keeps the pins that a lock already has: delete a lock, or add --upgrade-package by hand, to move them.
 lock: ## pin requirements*.in into requirements*.lock

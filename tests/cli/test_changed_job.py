@@ -26,6 +26,7 @@ from engine.store.directory import DirectoryStore
 
 
 def _build(env: StreamEnvironment, source: str, operator: str) -> None:
+    env.enable_checkpointing(interval="1 s")
     views = env.from_source(GeneratorSource(lambda n: {}), "app_id string, bytes long", uid=source)
     views.key_by("app_id").sum("bytes", uid=operator).sink_to(TableSink("traffic"), uid="out")
 

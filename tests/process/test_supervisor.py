@@ -60,7 +60,7 @@ class Watched:
         self.supervisor = Supervisor(self.launch, self.said.append, lambda: 0.5)
 
     def until(self, condition: Callable[[], Any]) -> MasterExit | None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             ended = self.supervisor.poll()
             if ended is not None or condition():

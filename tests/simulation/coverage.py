@@ -53,6 +53,7 @@ class WatchedAligner:
 GUARDS = {
     f"checkpoint: {CheckpointFailure.LEDGER_MISMATCH.code}": "only a bug breaks the equations; planted bugs do",
     f"acknowledge: {AckOutcome.UNKNOWN.value}": "the JobMaster refuses other attempts before the coordinator sees them",
+    f"attempt: {AttemptFailure.UNFIT.code}": "the records of simulated jobs always fit",
     "outcome: FAILED": "only a fenced JobMaster may fail; any other failure is a violation",
 }
 """Transitions that no seed has to take, with the reason."""

@@ -155,7 +155,7 @@ def _rare_blows(seed: int) -> Iterator[tuple[float, str]]:
 def _overtaking(spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace) -> tuple[JobSpec, CheckpointConfig, Pace]:
     """Returns a job in which a checkpoint can complete before an older one: no barriers between subtasks tell them."""
     return (
-        replace(spec, kind="copy", exchange="", folder=False, splits=2),
+        replace(spec, kind="copy", exchange="", folder=False, beside=False, splits=2),
         msgspec.structs.replace(checkpoints, interval_ms=2, timeout_ms=300, min_pause_ms=0, max_concurrent=3),
         replace(pace, step=2.0, offload=0.5),
     )
