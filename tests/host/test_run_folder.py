@@ -166,7 +166,9 @@ def test_a_job_that_only_starts_says_what_it_does_and_is_not_started_twice(
     numbers = itertools.count(2)
     monkeypatch.setattr(time, "sleep", lambda _: folder.write_supervisor(sign(next(numbers), Stage.PREPARING)))
     options = LaunchOptions(path=launch.path, name="numbers")
-    with pytest.raises(WeirError, match=r"being started already \(writing the job's DataFrames for 9 s\) .*weir cancel"):
+    with pytest.raises(
+        WeirError, match=r"being started already \(writing the job's DataFrames for 9 s\) .*weir cancel"
+    ):
         plan_launch(options, launch.store)
     monkeypatch.undo()
     monkeypatch.setattr(run_folder, "SIGN_PATIENCE_S", 0.05)
