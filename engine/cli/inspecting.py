@@ -48,7 +48,7 @@ def add_to(app: typer.Typer) -> None:
 def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
     """List the jobs of a store: those that run, and those that have ended."""
     with ThreadPoolExecutor() as pool:  # whether a supervisor lives takes seconds to know
-        found = list(pool.map(lambda name: _listed(JobClient(store, name)), known_jobs(store)))
+        found = list(pool.map(lambda name: _listed_at_all(JobClient(store, name)), known_jobs(store)))
     if as_json:
         _print_json(found)
         return
@@ -100,6 +100,23 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int | None
     ended_at_ms: int | None
     last_checkpoint_at_ms: int | None
+
+
+def _listed_at_all(client: JobClient) -> ListedJob:
+    """One job whose files can't be read must not hide the others."""
+    try:
+        return _listed(client)
+    except OSError as error:
+        return ListedJob(
+            job=client.name,
+            state="unreadable",
+            trouble=f"{error.strerror or error}: {error.filename or client.folder.folder}",
+            restarts=0,
+            epoch=None,
+            started_at_ms=None,
+            ended_at_ms=None,
+            last_checkpoint_at_ms=None,
+        )
 
 
 def _listed(client: JobClient) -> ListedJob:

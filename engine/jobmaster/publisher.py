@@ -129,7 +129,10 @@ class Publisher:
 
     @property
     def busy(self) -> bool:
-        """True while the outcome of a publication is open: nothing may be restored and the job may not end."""
+        """True while the outcome of a publication is open: nothing may be restored, and a cancelled job waits.
+
+        A job that fails meanwhile may end before its last epoch is committed. Its next start commits it.
+        """
         return self._publication is not None
 
     @property

@@ -191,3 +191,13 @@ def test_a_checkpoint_that_is_not_remembered_is_an_error_that_says_what_to_do(en
 def test_help_teaches_by_examples(store: Path, command: str) -> None:
     shown = weir(command, "--help").stdout
     assert "Examples:" in shown and f"weir {command}" in shown.split("Examples:")[1]
+
+
+def test_a_job_whose_files_can_not_be_read_does_not_hide_the_others(ended: AnsweringRun, store: Path) -> None:
+    broken = RunFolder(store, "broken")
+    broken.prepare()
+    broken.launch_file.write_bytes(b"{}")
+    (store / "broken" / "history").write_bytes(b"a file in the place of a folder")
+    listed = {job["job"]: job for job in json.loads(weir("jobs", "--json").stdout)}
+    assert listed[NAME]["state"] == "finished"
+    assert listed["broken"]["state"] == "unreadable" and "Not a directory" in listed["broken"]["trouble"]
