@@ -37,6 +37,12 @@ CRASHES = BEGIN + "\nlifeline.show(Stage.DECIDING, 5); lifeline.last_words(Fault
 FENCED = BEGIN + "\nlifeline.show(Stage.DECIDING, 5); os._exit(71)"
 
 
+def _plain_signals() -> None:
+    """A child inherits signals that are blocked or ignored here, as another test's library may have left them."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class Watched:
     """A supervisor whose JobMasters are the given scripts, one after the other; the last one stays in use."""
 
@@ -53,7 +59,7 @@ class Watched:
         def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
             self.started.append(command)
             script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
-            return popen([sys.executable, "-c", script], **options)
+            return popen([sys.executable, "-c", script], preexec_fn=_plain_signals, **options)
 
         monkeypatch.setattr(supervisor.subprocess, "Popen", start)
         monkeypatch.setattr(supervision, "BACK_OFF", ExponentialDelay(initial_ms=50, max_ms=60_000, multiplier=2))
