@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo ui drill test test-system lint bench simulate chaos mutants promises minio lock clean
+.PHONY: help demo ui drill test test-system lint bench simulate chaos mutants promises minio s3a lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,7 +30,7 @@ drill: $(STAMP) ## kill a worker of the page-view job at a random moment, then a
 # Jobs on Spark run one at a time: two of them would starve each other on a small machine. Audits, which wait for no
 # deadline, run beside them; their output is shown when both are done.
 # Exit code 5 is pytest's "no tests were collected": not a failure of a folder that is still empty.
-test: minio ## run all tests: the quick ones in parallel, then those that start Spark
+test: minio s3a ## run all tests: the quick ones in parallel, then those that start Spark
 	@run() { $(BIN)/python -m pytest -q "$$@"; local code=$$?; [ $$code -eq 5 ] || return $$code; }; \
 	status=0; audits=$$(mktemp); trap 'rm -f "$$audits"' EXIT; \
 	run -n 2 --dist worksteal --ignore=tests/cluster --ignore=tests/checks --ignore=tests/system --ignore=tests/browser tests || status=1; \
@@ -70,6 +70,9 @@ promises: $(STAMP) ## print which tests show which promise of docs/promises.md
 
 minio: $(STAMP) ## find MinIO's server on PATH, or build it once from its Go module, in a cache outside of the tree (minutes)
 	@$(BIN)/python -m tests.servers.minio
+
+s3a: $(STAMP) ## fetch the jars with which Spark reads s3a:// once, with Maven, into its own repository (650 MB)
+	@$(BIN)/python -m tests.servers.s3a >/dev/null
 
 # uv keeps the pins that a lock already has: delete a lock, or add --upgrade-package by hand, to move them.
 lock: ## pin requirements*.in into requirements*.lock

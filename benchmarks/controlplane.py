@@ -27,6 +27,7 @@ from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, OperatorTimings, StateFile, SubtaskState, Timings
 from engine.protocol.messages import (
     Acknowledge,
+    Connected,
     Deploy,
     Deployed,
     Heartbeat,
@@ -35,6 +36,7 @@ from engine.protocol.messages import (
     Register,
     Rollback,
     SlotMessage,
+    Start,
     SubtaskFinished,
     SubtaskTotals,
     Trigger,
@@ -116,6 +118,8 @@ class _Slot:
                 self._subtasks = [SubtaskId(vertex, index) for vertex in (SOURCE, WINDOWS)]
                 read_ms = self._plane.manifest_read_ms(attempt) if restore else 0.0
                 self._plane.to_master(at_ms + BUILD_MS + read_ms, self, Deployed(attempt))
+            case Start(attempt):
+                self._plane.to_master(at_ms, self, Connected(attempt))
             case Rollback(attempt):
                 self._plane.to_master(at_ms, self, Left(attempt))
             case Trigger(attempt, checkpoint):

@@ -73,6 +73,21 @@ def growth(env: StreamEnvironment) -> None:
     windows.aggregate(rows=count(), **totals, uid="windows").sink_to(TableSink("windows"), uid="out")
 
 
+def large_state(env: StreamEnvironment) -> None:
+    """Counts and sums per key in a window that does not end: after one round over all keys its state has its size."""
+    env.enable_checkpointing("5 s")
+    keys = env.params.get("keys", 1_000_000, "distinct keys")
+    rate = env.params.get("rate", 200_000, "records per second")
+
+    def make(n: np.ndarray) -> Columns:
+        return {"key": n % keys, "value": n & 1023, "ts": np.full(len(n), START_US)}
+
+    source = GeneratorSource(make, splits=SPLITS + 1, rate=rate)
+    rows = _stamped(env.from_source(source, schema=SCHEMA, uid="rows"))
+    windows = rows.key_by("key").window(TumblingEventTimeWindows.of("1 d"))
+    windows.aggregate(rows=count(), total=total("value"), uid="windows").sink_to(TableSink("windows"), uid="out")
+
+
 class SmallBatches(GeneratorSource):
     """A generator whose batches have at most `most` rows, even if the engine asks for more."""
 

@@ -41,16 +41,16 @@ def _kill(kills: int, rate: int, delay: str) -> tuple[list[float], dict[str, flo
     taken: list[float] = []
     steps: list[dict[str, float]] = []
     with WeirJob("benchmarks.jobs:recovery", rate=rate, folder=folder, delay=delay) as job:
-        job.wait_for("both subtasks process records", lambda: len(_marks(folder)) == 2)
+        job.wait_for("both subtasks process records", lambda: len(marks(folder)) == 2)
         for kill in range(kills):
             done = len(job.checkpoints())
             job.wait_for("it has checkpoints again", lambda done=done: len(job.checkpoints()) >= done + 2)
-            before = _marks(folder)
+            before = marks(folder)
             pid = job.slot_pids()[kill % 2]
             killed_us = time.time_ns() // 1000
             os.kill(pid, signal.SIGKILL)
-            job.wait_for("both subtasks go on", lambda before=before: len(_marks(folder) - before) == 2)
-            first = [_read(mark) for mark in _marks(folder) - before]
+            job.wait_for("both subtasks go on", lambda before=before: len(marks(folder) - before) == 2)
+            first = first_records(folder, before)
             if min(seen for _, seen in first) <= 1:
                 raise RuntimeError(f"a subtask lost its state when process {pid} was killed: {first}")
             taken.append((max(at_us for at_us, _ in first) - killed_us) / 1e6)
@@ -58,8 +58,13 @@ def _kill(kills: int, rate: int, delay: str) -> tuple[list[float], dict[str, flo
     return taken, {name: median(step[name] for step in steps if name in step) for name in _STEPS}
 
 
-def _marks(folder: Path) -> set[str]:
+def marks(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+def first_records(folder: Path, before: set[str]) -> list[tuple[int, int]]:
+    """Returns for each subtask that went on when it did so (µs), and how often it had seen its key by then."""
+    return [_read(mark) for mark in marks(folder) - before]
 
 
 def _read(mark: str) -> tuple[int, int]:

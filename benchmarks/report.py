@@ -35,8 +35,12 @@ _ORDER = [
     "latency_ms",
     "latency_columnar_ms",
     "recovery_s",
+    "takeover_s",
+    "takeover_standby_s",
     "memory_stuck_sink",
+    "rescale",
     "scale",
+    "table_log",
 ]
 
 

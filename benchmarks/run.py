@@ -28,8 +28,11 @@ from benchmarks.memory import memory
 from benchmarks.processes import Neighbours
 from benchmarks.recovery import recovery
 from benchmarks.report import Result, Say
+from benchmarks.rescale import rescale
 from benchmarks.rowlane import row_lane
 from benchmarks.scale import scale
+from benchmarks.table_log import table_log
+from benchmarks.takeover import takeover
 from benchmarks.weir import WORK
 from benchmarks.window import window
 
@@ -45,9 +48,12 @@ FULL: dict[str, Bench] = {
     "window_files": lambda say: window_files(say, files=20, flink_files=4),
     "row_lane": lambda say: row_lane(say, weir_s=10, bytewax_rows=2_000_000, flink_rows=60_000),
     "recovery_s": lambda say: recovery(say, kills=10, bare_kills=5, rate=200_000),
+    "takeover": lambda say: takeover(say, kills=5, rate=20_000),
     "memory_stuck_sink": lambda say: memory(say, seconds=60),
+    "rescale": lambda say: rescale(say, megabytes=100, rounds=3),
     "in_flight": lambda say: in_flight(say, seconds=30),
     "scale": scale,
+    "table_log": table_log,
 }
 
 

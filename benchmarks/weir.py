@@ -23,7 +23,9 @@ from engine.host.launch import MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.jobmaster.events import AnyEvent, AttemptFailed, Completed, Triggered
 from engine.jobmaster.status import JobStatus
+from engine.observe.client import JobClient
 from engine.observe.history import History
+from engine.observe.rescales import RescaleRecord
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "benchmarks" / "work" / str(os.getpid())
@@ -42,7 +44,7 @@ def fresh_folder(name: str) -> Path:
 class WeirJob:
     """Runs a job within `with WeirJob("benchmarks.jobs:window") as job:`; the end of the block cancels the job."""
 
-    def __init__(self, path: str, parallelism: int = PARALLELISM, **params: Any) -> None:
+    def __init__(self, path: str, parallelism: int = PARALLELISM, max_slots: int | None = None, **params: Any) -> None:
         self.name = path.partition(":")[2]
         self.store = fresh_folder(f"weir-{self.name}")
         self._launch = MasterLaunch(
@@ -51,7 +53,7 @@ class WeirJob:
             params={name: str(value) for name, value in params.items()},
             parallelism=parallelism,
             store=str(self.store),
-            max_slots=parallelism,
+            max_slots=max_slots or parallelism,
         )
         self._run = RunFolder(self.store, self.name)
         self._seen_pids: set[int] = set()
@@ -86,6 +88,14 @@ class WeirJob:
 
     def trigger(self) -> None:
         self._client.post("/checkpoints").raise_for_status()
+
+    def rescale(self, parallelism: int) -> RescaleRecord:
+        """Gives the job another parallelism, and returns what came of it."""
+        client = JobClient(str(self.store), self.name)
+        started = client.rescale(parallelism)
+        if started is None:
+            raise RuntimeError(f"the job {self.name} runs at parallelism {parallelism} already")
+        return client.wait_for_rescale(started, 120)
 
     def slot_pids(self) -> list[int]:
         return [slot.pid for slot in sorted(self.status().slots, key=lambda slot: slot.slot or 0)]

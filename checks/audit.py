@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,9 @@ from checks.history import EpochTotals, equations, per_epoch, read_epochs
 from checks.ledger import open_ledger
 from checks.plan import AGGREGATES, HISTORY, Planned, plan
 from checks.results import AuditResult, CheckResult, Verdict
+from checks.session import session
 from checks.spec import AUDIT_CHECKS, LEDGER, AuditedTable, DrillSpec
-from checks.tablelog import epoch_files
+from checks.tablelog import epoch_rows
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.protocol import ledger
@@ -95,14 +96,14 @@ def run_audit(
         answers.figures |= {"records": seal.records, "epochs": epoch}
         progress(f"ledger of {seal.records:,} records, {epoch} epochs; starting Spark and Great Expectations")
         share(0.05)
-        with _session(spark, folder / "audit.log", compiled=seal.records > COMPILE_FROM) as session:
-            audit = _Audit(spec, folder, seal.records, files, epochs, session, answers, progress, share)
+        with session(spark, folder / "audit.log", compiled=seal.records > COMPILE_FROM) as running:
+            audit = _Audit(spec, folder, seal.records, files, epochs, running, answers, progress, share)
             docs = audit.run(suites)
     except Exception as error:
         for check in AUDIT_CHECKS:
             answers.could_not_run(check, error)
     evaluated = sum(1 for _, one in answers.evaluated if not one.error)
-    checks = [_judge(check, answers) for check in AUDIT_CHECKS]
+    checks = [judge(check, answers, meaning) for check, meaning in AUDIT_CHECKS.items()]
     result = AuditResult(spec.job, epoch, checks, evaluated, expected, answers.figures, docs)
     if docs:
         finish_docs(Path(docs).parent, result)
@@ -227,12 +228,19 @@ class _Audit:
         if not (folder / "_spark_metadata").is_dir():
             raise AuditImpossible(f"there is no Weir table {table.name!r} in {folder}")
         self._view(queries.EPOCH_FILES, self._epoch_files(table, folder))
-        return read_published(self._spark, str(folder), table).selectExpr("*", "_metadata.file_name AS file")
+        return read_published(self._spark, str(folder), table).selectExpr(
+            "*", "_metadata.file_name AS file", "_metadata.row_index AS row_index"
+        )
 
     def _epoch_files(self, table: AuditedTable, folder: Path) -> DataFrame:
-        counted = [(epoch, None, added.get(ledger.sink_rows(table.uid), 0)) for epoch, added in per_epoch(self._epochs)]
-        published = [(epoch, name, None) for epoch, names in epoch_files(folder).items() for name in names]
-        return self._spark.createDataFrame([*counted, *published], "epoch long, file string, rows long")
+        name = ledger.sink_rows(table.uid)
+        counted = [(epoch, None, None, None, added.get(name, 0)) for epoch, added in per_epoch(self._epochs)]
+        published = [
+            (part.epoch, part.file, part.first, None if part.rows is None else part.first + part.rows, None)
+            for part in epoch_rows(folder)
+        ]
+        columns = "epoch long, file string, first long, behind long, rows long"
+        return self._spark.createDataFrame([*counted, *published], columns)
 
     def _equations(self) -> DataFrame:
         found = equations(self._spec, self._epochs, self._records)
@@ -247,8 +255,11 @@ class _Audit:
         return frame
 
 
-def _judge(check: str, answers: Answers) -> CheckResult:
-    """Returns FAILED if one of the check's expectations failed, PASSED only if all passed, else COULD_NOT_RUN."""
+def judge(check: str, answers: Answers, meaning: str) -> CheckResult:
+    """Returns FAILED if one of the check's expectations failed, PASSED only if all passed, else COULD_NOT_RUN.
+
+    `meaning` is what the check says when it passes.
+    """
     mine = [one for name, one in answers.evaluated if name == check]
     failed = [one for one in mine if not one.success and not one.error]
     problems = [*answers.problems.get(check, []), *(_first_lines(one.error) for one in mine if one.error)]
@@ -258,7 +269,7 @@ def _judge(check: str, answers: Answers) -> CheckResult:
         return CheckResult(check, Verdict.FAILED, said, sum(one.unexpected for one in failed), rows)
     if problems or not mine:
         return CheckResult(check, Verdict.COULD_NOT_RUN, "; ".join(dict.fromkeys(problems)) or "it was not evaluated")
-    return CheckResult(check, Verdict.PASSED, AUDIT_CHECKS[check])
+    return CheckResult(check, Verdict.PASSED, meaning)
 
 
 def _said(one: Evaluated) -> str:
@@ -283,20 +294,3 @@ def _first_lines(text: str, limit: int = 600) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     short = " ".join(lines[:3])
     return short if len(short) <= limit else short[:limit] + " …"
-
-
-@contextlib.contextmanager
-def _session(given: SparkSession | None, log: Path, *, compiled: bool) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    from checks.spark import reading_session
-
-    running = given or SparkSession.getActiveSession()
-    if running is not None:
-        yield running
-        return
-    session = reading_session("weir audit", compiled=compiled, log=log)
-    try:
-        yield session
-    finally:
-        session.stop()

@@ -24,11 +24,12 @@ from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import DrillSpec, load_spec
 from engine.cli.shared import Store
 from engine.core.errors import WeirError
+from engine.host.places import local_folder
 
 console = Console()
 
-_COLOURS = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.COULD_NOT_RUN: "yellow"}
-_CODES = {Verdict.PASSED: 0, Verdict.FAILED: 1, Verdict.COULD_NOT_RUN: 2}
+COLOURS = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.COULD_NOT_RUN: "yellow"}
+CODES = {Verdict.PASSED: 0, Verdict.FAILED: 1, Verdict.COULD_NOT_RUN: 2}
 
 JobArgument = Annotated[str, typer.Argument(help="name of a job in assets/, or its import path", metavar="JOB")]
 Seed = Annotated[int | None, typer.Option(help="number that decides which worker is killed and when (default: random)")]
@@ -61,12 +62,12 @@ def drill(
             result = run_drill(spec, store, seed=seed, kills=kills, records=records, progress=say, share=share)
     except DrillFailed as error:
         console.print(f"[bold yellow]the drill could not be carried out:[/] {escape(str(error))}", highlight=False)
-        raise typer.Exit(_CODES[Verdict.COULD_NOT_RUN]) from error
+        raise typer.Exit(CODES[Verdict.COULD_NOT_RUN]) from error
     if not audit:
-        console.print(_table([_reader_row(result)], _drill_figures(result)))
-        raise typer.Exit(_CODES[result.verdict])
+        console.print(verdict_table([_reader_row(result)], _drill_figures(result)))
+        raise typer.Exit(CODES[result.verdict])
     verdict = _audit(spec, result, serve_docs, port)
-    raise typer.Exit(_CODES[Verdict.FAILED if result.verdict is Verdict.FAILED else verdict])
+    raise typer.Exit(CODES[Verdict.FAILED if result.verdict is Verdict.FAILED else verdict])
 
 
 def audit(
@@ -83,32 +84,32 @@ def audit(
         known = ", ".join(Path(one.store).name for one in drills(store, spec.job)) or "none"
         which = f"no drill {drill_id!r}" if drill_id else "no finished drill"
         raise WeirError(
-            f"there is {which} of {spec.job!r} in {Path(store).absolute()} (finished drills: {known}). "
+            f"there is {which} of {spec.job!r} in {local_folder(store)} (finished drills: {known}). "
             f"To run one: weir drill {job}"
         )
-    raise typer.Exit(_CODES[_audit(spec, found[-1], serve_docs, port)])
+    raise typer.Exit(CODES[_audit(spec, found[-1], serve_docs, port)])
 
 
 def _audit(spec: DrillSpec, drilled: DrillResult, serve_docs: bool, port: int) -> Verdict:
     with _progress() as (say, share):
         result = run_audit(spec, drilled.store, progress=say, share=share)
-    rows = [_reader_row(drilled), *(_check_row(check) for check in result.checks)]
-    console.print(_table(rows, _drill_figures(drilled) | _audit_figures(result)))
+    rows = [_reader_row(drilled), *(check_row(check) for check in result.checks)]
+    console.print(verdict_table(rows, _drill_figures(drilled) | _audit_figures(result)))
     for check in result.checks:
         for row in check.rows[:5]:
             text = ", ".join(f"{name} {value}" for name, value in row.items())
             console.print(f"  {check.name}: {escape(text)}", highlight=False, soft_wrap=True)
-    colour = _COLOURS[result.verdict]
+    colour = COLOURS[result.verdict]
     said = f"{result.evaluated} of {result.expected} expectations evaluated"
     console.print(f"[bold {colour}]{spec.job}: {result.verdict.value}[/], {said}", highlight=False)
     if result.data_docs:
         console.print(f"Data Docs: {result.data_docs}", highlight=False, soft_wrap=True)
         if serve_docs:
-            _serve(Path(result.data_docs).parent, port)
+            serve_until_interrupted(Path(result.data_docs).parent, port)
     return result.verdict
 
 
-def _serve(folder: Path, port: int) -> None:
+def serve_until_interrupted(folder: Path, port: int) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         serve(folder, port, lambda url: console.print(f"served at [bold]{url}[/] until Ctrl-C", highlight=False))
 
@@ -139,7 +140,7 @@ def _reader_row(result: DrillResult) -> Row:
     )
 
 
-def _check_row(check: CheckResult) -> Row:
+def check_row(check: CheckResult) -> Row:
     return (check.name, check.verdict, check.summary)
 
 
@@ -156,11 +157,11 @@ def _audit_figures(result: AuditResult) -> dict[str, str]:
     return {name: f"{result.figures[name]:,}" for name in ("lost", "duplicated", "phantom") if name in result.figures}
 
 
-def _table(rows: list[Row], figures: dict[str, str]) -> Table:
+def verdict_table(rows: list[Row], figures: dict[str, str]) -> Table:
     caption = "  ·  ".join(f"{name} {value}" for name, value in figures.items())
     table = Table(caption=caption, caption_justify="left")
     for heading in ("check", "verdict", "what was found"):
         table.add_column(heading, no_wrap=heading != "what was found")
     for name, verdict, text in rows:
-        table.add_row(name, f"[bold {_COLOURS[verdict]}]{verdict.value}[/]", escape(text))
+        table.add_row(name, f"[bold {COLOURS[verdict]}]{verdict.value}[/]", escape(text))
     return table

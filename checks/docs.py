@@ -44,7 +44,8 @@ _POLICY = (
 _CLASSES = {Verdict.PASSED: "passed", Verdict.FAILED: "failed", Verdict.COULD_NOT_RUN: "could"}
 
 
-def finish_docs(folder: Path, result: AuditResult) -> None:
+def finish_docs(folder: Path, result: AuditResult, title: str = "") -> None:
+    """`title`: what the pages are about; an audit if it is empty."""
     for page in folder.rglob("*.html"):
         text = _REMOTE.sub("", page.read_text())
         back = "../" * (len(page.relative_to(folder).parts) - 1)
@@ -53,10 +54,10 @@ def finish_docs(folder: Path, result: AuditResult) -> None:
         page.write_text(
             re.sub(r"(<body\b[^>]*>)", rf'\1<p><a href="{back}index.html">the verdict</a></p>', text, count=1)
         )
-    (folder / "index.html").write_text(_index(folder, result))
+    (folder / "index.html").write_text(_index(folder, result, title or f"Audit of {result.job}, epoch {result.epoch}"))
 
 
-def _index(folder: Path, result: AuditResult) -> str:
+def _index(folder: Path, result: AuditResult, title: str) -> str:
     figures = "".join(f"<tr><td>{_text(k)}</td><td>{v:,.10g}</td></tr>" for k, v in result.figures.items())
     checks = "".join(
         f"<tr><td>{_text(c.name)}</td><td>{_badge(c.verdict)}</td><td>{_text(c.summary)}</td></tr>"
@@ -69,9 +70,9 @@ def _index(folder: Path, result: AuditResult) -> str:
     )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">{_POLICY}
-<title>weir audit {_text(result.job)}</title><style>{_STYLE}</style></head>
+<title>weir: {_text(title)}</title><style>{_STYLE}</style></head>
 <body>
-<h1>Audit of {_text(result.job)}, epoch {result.epoch}: {_badge(result.verdict)}</h1>
+<h1>{_text(title)}: {_badge(result.verdict)}</h1>
 <p>{result.evaluated} of {result.expected} expectations evaluated by Great Expectations on Spark.</p>
 <table><tr><th>check</th><th>verdict</th><th></th></tr>{checks}</table>
 {"".join(_examples(check) for check in result.checks)}

@@ -29,6 +29,7 @@ from checks.spec import DrillSpec
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
+from engine.host.places import local_folder
 from engine.host.run_folder import MasterExit
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.status import JobStatus
@@ -70,7 +71,7 @@ def run_drill(
     """
     records = records or RECORDS_PER_KILL * (1 + kills)
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
-    folder = _new_folder(Path(store).absolute(), spec.job, seed)
+    folder = _new_folder(local_folder(store), spec.job, seed)
     write_ledger(spec, folder, records)
     progress(f"ledger of {records:,} records written before the job starts")
     reader = _Reader(spec, folder)
@@ -112,7 +113,7 @@ def run_drill(
 
 def drills(store: str | Path, job: str) -> list[DrillResult]:
     """Returns the finished drills of a job, oldest first."""
-    files = sorted(Path(store, "drills", job).glob("*/drill.json"))
+    files = sorted((local_folder(store) / "drills" / job).glob("*/drill.json"))
     return [msgspec.json.decode(file.read_bytes(), type=DrillResult) for file in files]
 
 

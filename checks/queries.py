@@ -50,9 +50,9 @@ def by_label(query: str) -> str:
 def partial_epochs(got: str = "{batch}") -> str:
     """Returns a query for every epoch whose number of rows in the table differs from what its checkpoint counted.
 
-    `got` is the table with the name of each row's file as `file`. The view `EPOCH_FILES` has the epoch of each file,
-    and for each epoch a line without file that has the counted rows. Rows in files that no epoch published have the
-    epoch NULL.
+    `got` is the table with the name of each row's file as `file` and its number there as `row_index`. The view
+    `EPOCH_FILES` has the epoch of the rows of each file from number `first` to the one before `behind` (NULL: all), and
+    for each epoch a line without file that has the counted rows. Rows that no epoch published have the epoch NULL.
     """
     return f"""
         SELECT * FROM (
@@ -62,6 +62,7 @@ def partial_epochs(got: str = "{batch}") -> str:
             FULL OUTER JOIN (
                 SELECT files.epoch, count(*) AS rows
                 FROM {got} AS data LEFT JOIN {EPOCH_FILES} AS files ON data.file = files.file
+                     AND data.row_index >= files.first AND (files.behind IS NULL OR data.row_index < files.behind)
                 GROUP BY files.epoch
             ) AS have ON want.epoch = have.epoch
         ) WHERE counted <> in_table ORDER BY epoch

@@ -5,13 +5,15 @@ store in memory. A test of recovery reads like a story:
 
     views = ListSource([{"app": "a", "pv": 1}, Checkpoint(), {"app": "a", "pv": 1}, Crash(), {"app": "b", "pv": 1}])
 
-The slot that reads a `Crash` dies there, once; the job goes on from its last epoch. `run(job).rows("name")` returns
-the rows that `TableSink("name")` has published.
+The slot that reads a `Crash` dies there, once; the job goes on from its last epoch. `Wait("10 min")` lets time pass
+before the next item, without waiting: processing-time timers fire and state expires. `run(job).rows("name")` returns
+the rows that `TableSink("name")` has published, and `run(job).state("uid", "name")` what is in a keyed state.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,16 +22,21 @@ import pyarrow as pa
 
 from engine.api.environment import StreamEnvironment
 from engine.connectors.table import read_table
+from engine.core.durations import Duration, to_ms
 from engine.core.paths import JobPaths
 from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
-from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, Stop
-from engine.jobmaster.events import Aborted, AnyEvent, Completed
+from engine.graph.scalable import SlotPlans
+from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, StartSlots, Stop
+from engine.jobmaster.events import Aborted, AnyEvent, Completed, Rescaled, RescaleFailed
 from engine.jobmaster.master import JobMaster, MasterConfig
+from engine.jobmaster.rescaling import Answer, Scale
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
-from engine.protocol.messages import Register, SlotMessage
+from engine.protocol.messages import Heartbeat, Register, SlotMessage
+from engine.protocol.scaling import AS_STARTED, Scaling
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.statefile import decode_plain
 from engine.store.memory import MemoryStore
 
 STEPS = 200_000
@@ -50,11 +57,24 @@ class Crash:
         self.done = False
 
 
+class Wait:
+    """The source waits here for so long, such as "10 min". The clock of the run jumps, so it takes no time."""
+
+    def __init__(self, duration: Duration) -> None:
+        self._duration_ms = to_ms(duration)
+        self.until_ms: float | None = None
+
+    def over(self, now_ms: float) -> bool:
+        if self.until_ms is None:
+            self.until_ms = now_ms + self._duration_ms
+        return now_ms >= self.until_ms
+
+
 class JobFailed(AssertionError):
     """The job did not finish."""
 
 
-Item = Mapping[str, Any] | Checkpoint | Crash
+Item = Mapping[str, Any] | Checkpoint | Crash | Wait
 
 
 class ListSource(FixedSource):
@@ -89,8 +109,10 @@ class _ListReader(SplitReader):
         if isinstance(item, Crash) and not item.done:
             item.done = True
             raise _Killed
+        if isinstance(item, Wait) and not item.over(self._run.now_ms()):
+            return None
         self._position += 1
-        if isinstance(item, Checkpoint | Crash):
+        if isinstance(item, Checkpoint | Crash | Wait):
             return None
         return pa.RecordBatch.from_pylist([dict(item)], schema=self._schema)
 
@@ -101,6 +123,11 @@ class _ListReader(SplitReader):
     @property
     def finished(self) -> bool:
         return self._position >= len(self._items)
+
+    @property
+    def wakeup_ms(self) -> float | None:
+        item = self._items[self._position]
+        return item.until_ms if isinstance(item, Wait) else None
 
 
 class _Killed(BaseException):
@@ -115,7 +142,7 @@ class _Slot:
         self.session = session
         self.alive = True
         self._run = run
-        self.runtime = SlotRuntime(run.execution.plan, run.paths, run, self, self, run.store, self)
+        self.runtime = SlotRuntime(SlotPlans(run.job), run.paths, run, self, self, run.store, self)
 
     def post(self, work: Callable[[], None]) -> None:
         """Queues work for this process; it is dropped if the process has died by then."""
@@ -145,7 +172,7 @@ class _Slot:
         self.post(lambda: run.carry_out(run.master.on_message(self.session, message, run.now_ms())))
 
     # Offload
-    def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(self, queue: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         def both() -> None:
             result, error = _tried(work)
             self.post(lambda: done(result, error))
@@ -161,7 +188,10 @@ def _tried(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 class LocalRun:
-    """A job, its JobMaster and its slots, in one thread. It is also their clock: each turn takes a millisecond."""
+    """A job, its JobMaster and its slots, in one thread. It is also their clock.
+
+    Each turn takes a millisecond; if all slots wait for a time, the clock jumps there.
+    """
 
     def __init__(
         self,
@@ -174,8 +204,9 @@ class LocalRun:
         env = StreamEnvironment(params=params, parallelism=parallelism)
         job(env)
         env.params.check_all_known()
-        graph = env.graph.translate("test", env.checkpoints, env.restart, env.max_parallelism, "")
-        self.execution = ExecutionGraph(graph)
+        self.job = env.scalable("test")
+        graph = self.job.at(AS_STARTED)
+        self._fingerprint = graph.fingerprint
         self.paths = JobPaths("test")
         self.nonce: str = f"{after.nonce}+" if after else "nonce"
         self.store: MemoryStore = after.store if after else MemoryStore()
@@ -185,13 +216,31 @@ class LocalRun:
         self._inbox: deque[Callable[[], None]] = deque()
         self._sessions = itertools.count()
         self._wanted: dict[int, Checkpoint] = {}
+        self.scaling = AS_STARTED
+        """The parallelism that rescales have made durable."""
         committers = {uid: sink.committer(self.store, self.paths) for uid, sink in graph.sinks}
         log = EpochLog(self.store, self.paths)
         config = MasterConfig(allow_non_restored_state=allow_non_restored_state)
+        scale = Scale(AS_STARTED, self.job.at, self._save, lambda: self.scaling)
         self.master = JobMaster(
-            self.execution, log, committers, f"owner of {self.nonce}", self.nonce, self.wall_ms, lambda: 0.5, config
+            ExecutionGraph(graph),
+            log,
+            committers,
+            f"owner of {self.nonce}",
+            self.nonce,
+            self.wall_ms,
+            lambda: 0.5,
+            config,
+            scale,
         )
         self.slots = [self._start_slot(index) for index in range(self.execution.slots)]
+
+    def _save(self, scaling: Scaling) -> None:
+        self.scaling = scaling
+
+    @property
+    def execution(self) -> ExecutionGraph:
+        return self.master.execution
 
     # --- results, for tests ---
 
@@ -200,6 +249,14 @@ class LocalRun:
         rows: list[dict[str, Any]] = read_table(self.store, self.paths.table(table)).to_pylist()
         return rows
 
+    def state(self, uid: str, name: str) -> list[dict[str, Any]]:
+        """Returns the rows of a keyed state in the newest epoch: key columns and value, item or entry."""
+        newest = self.master.newest
+        assert newest is not None, "there is no epoch yet"
+        manifest = EpochLog(self.store, self.paths).read_manifest(newest)
+        files = [file for of in manifest.subtasks for file in of.files if (file.uid, file.name) == (uid, name)]
+        return [row for file in files for row in decode_plain(self.store.read(file.path)).to_pylist()]
+
     @property
     def restarts(self) -> int:
         return self.master.stats.restarts
@@ -207,6 +264,17 @@ class LocalRun:
     @property
     def epochs(self) -> int:
         return self.master.newest.epoch if self.master.newest else 0
+
+    @property
+    def rescales(self) -> list[Rescaled | RescaleFailed]:
+        """The rescales that are over, oldest first."""
+        return [event for event in self.events if isinstance(event, Rescaled | RescaleFailed)]
+
+    def rescale(self, wanted: Scaling) -> Answer:
+        """Begins to run the job at another parallelism: `Scaling(3)` of all operators, or of single ones by uid."""
+        answer, actions = self.master.rescale(wanted, self._now_ms)
+        self.carry_out(actions)
+        return answer
 
     # --- the world ---
 
@@ -227,23 +295,34 @@ class LocalRun:
             self._now_ms += 1
             for _ in range(len(self._inbox)):
                 self._inbox.popleft()()
+            self.slots = [slot for slot in self.slots if slot.runtime.shutdown is None]
+            busy = False
             for slot in list(self.slots):
                 try:
-                    slot.runtime.step()
+                    busy = slot.runtime.step() or busy
                 except _Killed:
                     self._replace(slot)
             if self.ended is None:
                 self.carry_out(self.master.on_tick(self._now_ms))
             if self.ended is not None:
-                if self.ended.outcome is not Outcome.FINISHED:
+                if self.ended.outcome not in (Outcome.FINISHED, Outcome.STOPPED):
                     raise JobFailed(self.ended.reason)
                 return self
+            if not busy and not self._inbox:
+                self._jump()
         raise JobFailed(f"the job is not finished after {STEPS} steps; it is {self.master.phase.value}")
+
+    def _jump(self) -> None:
+        """Moves the clock to the first time that a slot waits for. All slots show life, as they would have done."""
+        times = [time for slot in self.slots if (time := slot.runtime.wakeup_ms()) is not None]
+        if times and min(times) > self._now_ms + 1:
+            self._now_ms = math.ceil(min(times)) - 1
+            for slot in self.slots:
+                slot.send(Heartbeat({}))
 
     def _start_slot(self, index: int) -> _Slot:
         slot = _Slot(self, index, f"session-{next(self._sessions)}")
-        fingerprint = self.execution.graph.fingerprint
-        slot.send(Register(slot.session, str(index), index, index, self.nonce, fingerprint))
+        slot.send(Register(slot.session, str(index), index, index, self.nonce, self._fingerprint, index))
         return slot
 
     def slot_of(self, subtask: SubtaskId) -> _Slot | None:
@@ -255,7 +334,7 @@ class LocalRun:
     def _replace(self, slot: _Slot) -> None:
         slot.alive = False
         self.carry_out(self.master.on_slot_gone(slot.session, "killed by a Crash in its input", self._now_ms))
-        self.slots[slot.index] = self._start_slot(slot.index)
+        self.slots[self.slots.index(slot)] = self._start_slot(slot.index)
 
     def want_checkpoint(self, item: Checkpoint) -> None:
         if item not in self._wanted.values():
@@ -271,6 +350,8 @@ class LocalRun:
                     slot = next((s for s in self.slots if s.session == session), None)
                     if slot is not None:
                         slot.post(lambda slot=slot, message=message: slot.runtime.on_control(message))  # type: ignore[misc]
+                case StartSlots(numbers):
+                    self.slots += [self._start_slot(number) for number in numbers]
                 case RunOffLoop():
                     self.post(lambda action=action: self._run_off_loop(action))  # type: ignore[misc]
                 case Note(event):
@@ -306,4 +387,4 @@ def run(
     return started.run(None if until is None else lambda: until(started))
 
 
-__all__ = ["Checkpoint", "Crash", "JobFailed", "ListSource", "LocalRun", "run"]
+__all__ = ["Checkpoint", "Crash", "JobFailed", "ListSource", "LocalRun", "Scaling", "Wait", "run"]

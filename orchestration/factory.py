@@ -8,6 +8,8 @@ import dagster as dg
 
 from orchestration.drills import audit_checks, drill_asset, drill_job, drill_schedule
 from orchestration.gold import gold_asset, gold_job
+from orchestration.rescaling import autoscale_sensor, rescale_job, rescale_schedule
+from orchestration.savepoints import savepoint_asset, savepoint_job, savepoint_schedule, stop_job
 from orchestration.spec import StreamSpec
 from orchestration.streams import (
     cancel_job,
@@ -21,11 +23,18 @@ from orchestration.watch import watch_sensor
 
 
 def build_stream_definitions(spec: StreamSpec) -> dg.Definitions:
-    start, checkpoint = start_job(spec), checkpoint_job(spec)
-    assets: list[Any] = [stream_asset(spec), *_external(spec)]
+    start, checkpoint, savepoint, rescale = (
+        make(spec) for make in (start_job, checkpoint_job, savepoint_job, rescale_job)
+    )
+    assets: list[Any] = [stream_asset(spec), savepoint_asset(spec), *_external(spec)]
     checks: list[dg.AssetChecksDefinition] = [health_check(spec)]
-    jobs: list[Any] = [start, cancel_job(spec), checkpoint]
-    schedules: list[dg.ScheduleDefinition] = []
+    jobs: list[Any] = [start, cancel_job(spec), stop_job(spec), checkpoint, savepoint, rescale]
+    schedules = [rescale_schedule(spec, at, rescale) for at in spec.rescale]
+    sensors = [watch_sensor(spec, start)]
+    if spec.savepoint_cron is not None:
+        schedules.append(savepoint_schedule(spec, savepoint))
+    if spec.autoscale is not None:
+        sensors.append(autoscale_sensor(spec, rescale))
     if spec.checkpoint_cron is not None:
         schedules.append(checkpoint_schedule(spec, checkpoint))
     if spec.gold is not None:
@@ -38,9 +47,7 @@ def build_stream_definitions(spec: StreamSpec) -> dg.Definitions:
         jobs.append(drill)
         if spec.drill_cron is not None:
             schedules.append(drill_schedule(spec, drill))
-    return dg.Definitions(
-        assets=assets, asset_checks=checks, jobs=jobs, schedules=schedules, sensors=[watch_sensor(spec, start)]
-    )
+    return dg.Definitions(assets=assets, asset_checks=checks, jobs=jobs, schedules=schedules, sensors=sensors)
 
 
 def _external(spec: StreamSpec) -> list[dg.AssetSpec]:

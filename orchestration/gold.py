@@ -13,6 +13,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
+from engine.store.bucket import is_bucket
 from orchestration.resources import WeirStore, readable_errors, session_of
 from orchestration.spec import GoldSpec, StreamSpec
 
@@ -42,6 +43,11 @@ def gold_asset(spec: StreamSpec) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[None]:
         store = weir.of(context.instance, spec)
         with readable_errors():
+            if is_bucket(store):
+                raise WeirError(
+                    f"{spec.gold_key.to_user_string()} can't read the bucket {store}: it is built for jobs whose store "
+                    "is a directory. Read the table with a Spark that has hadoop-aws, as docs/s3.md shows"
+                )
             table = Path(store) / JobPaths(spec.job).table(gold.table)
             if newest_epoch(table) == 0:
                 raise WeirError(

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from engine.host.run_folder import Deaths, Desired, LastHeartbeat, MasterExit, RunFolder, SupervisorSign
+from engine.host.run_folder import Deaths, LastHeartbeat, MasterExit, RunFolder, SupervisorSign
+from engine.host.starts import Desired
 from engine.jobmaster.actions import Outcome
 from engine.protocol.remedy import Stage
 
@@ -122,7 +123,7 @@ def _of_supervisor(desired: Desired, signs: Signs, supervisor: SupervisorSign, n
 
 def look(folder: RunFolder, silent_after_s: float) -> Health:
     """Reads and judges. If the heartbeat says too little, waits some seconds for a sign of the supervisor."""
-    desired, ended = folder.read_desired(), folder.read_exit()
+    desired, ended = folder.read_desired_here(), folder.read_exit()
     signs = _signs(folder, None)
     if desired is None or not desired.running or ended is not None or beats(desired, signs, _now_ms(), silent_after_s):
         return judge(desired, ended, signs, _now_ms(), silent_after_s)

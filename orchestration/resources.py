@@ -15,6 +15,7 @@ from engine.core.errors import WeirError
 from engine.observe.client import JobClient
 from engine.process.settings import read_settings
 from engine.spark.java import prepare_environment
+from engine.store.opening import address_of
 from orchestration.spec import StreamSpec
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ STORE = "store"
 def default_store() -> str:
     """Returns WEIR_STORE, or the configuration file's store, or `weir` in DAGSTER_HOME, or the CLI's default."""
     if store := os.environ.get("WEIR_STORE"):
-        return str(Path(store).absolute())
+        return address_of(store)
     if store := read_settings().store:
         return store
     if home := os.environ.get("DAGSTER_HOME"):

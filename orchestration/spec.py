@@ -10,6 +10,7 @@ import dagster as dg
 
 from checks.spec import DrillSpec
 from engine.host.launch import LaunchOptions
+from engine.protocol.autoscale import Bounds
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -27,13 +28,26 @@ class GoldSpec:
 
 
 @dataclass(frozen=True)
+class RescaleAt:
+    """A schedule that gives the running job this parallelism. `name` becomes part of the schedule's name."""
+
+    name: str
+    cron: str
+    parallelism: int
+
+
+@dataclass(frozen=True)
 class StreamSpec:
     """One streaming job in Dagster.
 
     The job is started with `params` and `parallelism` unless a run's config says otherwise. The engine triggers a
     checkpoint at each interval of the job; `checkpoint_cron` triggers further ones, or all if the job has no interval.
+    `savepoint_cron` takes savepoints, into the folder or address `savepoints_to` if there is one, and keeps the last
+    `savepoints_kept` of them. `rescale` changes the parallelism of the running job at given times; `autoscale` has the
+    limits of a sensor that changes it by the load, once a user turns it on.
     The sensor looks every `watch_every_s` seconds. A job is unhealthy when its JobMaster has sent no heartbeat for
-    `silent_after_s` seconds, and is started again after twice that time.
+    `silent_after_s` seconds, and is started again after twice that time. With `standby` a second JobMaster waits with a
+    Spark of its own, and takes over when the first one dies.
     """
 
     job: str
@@ -42,8 +56,14 @@ class StreamSpec:
     owners: tuple[str, ...]
     params: Mapping[str, str] = field(default_factory=dict)
     parallelism: int | None = None
+    standby: bool = False
     allow_shared_store: bool = False
     checkpoint_cron: str | None = None
+    savepoint_cron: str | None = None
+    savepoints_kept: int = 7
+    savepoints_to: str | None = None
+    rescale: tuple[RescaleAt, ...] = ()
+    autoscale: Bounds | None = None
     drill: DrillSpec | None = None
     drill_cron: str | None = None
     gold: GoldSpec | None = None
@@ -53,6 +73,15 @@ class StreamSpec:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.job):
             raise ValueError(f"{self.job!r} can't be a job's name in Dagster: use letters, digits and _ only")
+        if self.savepoints_kept < 1:
+            raise ValueError(
+                f"job {self.job!r} keeps {self.savepoints_kept} savepoints: savepoints_kept must be 1 or more"
+            )
+        names = [at.name for at in self.rescale]
+        if wrong := [name for name in names if not _NAME.fullmatch(name) or names.count(name) > 1]:
+            raise ValueError(
+                f"job {self.job!r}: rescale {wrong[0]!r} needs a name of its own, of letters, digits and _"
+            )
         if self.drill_cron and self.drill is None:
             raise ValueError(f"job {self.job!r} has a schedule for drills (drill_cron), but no drill: set drill, too")
 
@@ -64,6 +93,7 @@ class StreamSpec:
             name=self.job,
             params=dict(self.params),
             parallelism=self.parallelism,
+            standby=self.standby,
             allow_shared_store=self.allow_shared_store,
         )
 
@@ -74,6 +104,10 @@ class StreamSpec:
     @property
     def checkpoints_key(self) -> dg.AssetKey:
         return dg.AssetKey(["checkpoints", self.job])
+
+    @property
+    def savepoints_key(self) -> dg.AssetKey:
+        return dg.AssetKey(["savepoints", self.job])
 
     @property
     def sinks_key(self) -> dg.AssetKey:

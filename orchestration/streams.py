@@ -6,7 +6,6 @@ webserver. A sensor watches them (`watch.py`).
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -17,7 +16,10 @@ from engine.core.errors import NotRunning, WeirError
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
+from engine.process.from_savepoint import begin_from
 from engine.process.submit import FromSnapshot, choose_snapshot, plan_launch, start_detached
+from engine.protocol.scaling import Scaling
+from engine.store.opening import address_of
 from orchestration.health import Health, State, look
 from orchestration.resources import STORE, WeirStore, readable_errors
 from orchestration.spec import StreamSpec
@@ -35,8 +37,14 @@ class StreamConfig(dg.Config):
     parallelism: int | None = Field(
         default=None, description="parallelism of operators that set none themselves (default: as the job's spec says)"
     )
+    rescaled_parallelism: int | None = Field(
+        default=None, description="parallelism that a rescale decided; it goes before the job's own and `parallelism`"
+    )
+    rescaled_operators: dict[str, int] = Field(
+        default={}, description="parallelism of single operators, by uid, that rescales decided"
+    )
     params: dict[str, str] = Field(default={}, description="parameters of the job; they override those of its spec")
-    store: str | None = Field(default=None, description="directory for snapshots and tables (default: as last time)")
+    store: str | None = Field(default=None, description="directory or s3://bucket/prefix (default: as last time)")
     from_snapshot: FromSnapshot = Field(
         default=FromSnapshot.LAST,
         description="LAST: go on from the last epoch. REWIND: go on from the newest intact epoch; tables hide the rows "
@@ -44,6 +52,14 @@ class StreamConfig(dg.Config):
         "written again",
     )
 
+    from_savepoint: str | None = Field(
+        default=None,
+        description="begin from a savepoint: its folder, or JOB/NAME; only for a job that has no epoch of its own yet",
+    )
+    claim: bool = Field(
+        default=False,
+        description="with from_savepoint: the job owns the savepoint and deletes it when it is no longer needed",
+    )
     allow_non_restored_state: bool = Field(
         default=False, description="drop state, positions and tables of operators that the job no longer has"
     )
@@ -54,7 +70,13 @@ class StreamConfig(dg.Config):
 
         Spark's options are not part of a config and are not repeated.
         """
-        return cls(parallelism=launch.parallelism, params=launch.params, store=launch.store)
+        return cls(
+            parallelism=launch.parallelism,
+            rescaled_parallelism=launch.scaling.parallelism,
+            rescaled_operators=launch.scaling.operators,
+            params=launch.params,
+            store=launch.store,
+        )
 
     def over(self, options: LaunchOptions) -> LaunchOptions:
         """Returns the options of a job's spec, changed by what this config says."""
@@ -62,6 +84,7 @@ class StreamConfig(dg.Config):
             options,
             params={**options.params, **self.params},
             parallelism=self.parallelism or options.parallelism,
+            scaling=Scaling(self.rescaled_parallelism, self.rescaled_operators),
             allow_non_restored_state=self.allow_non_restored_state,
         )
 
@@ -82,10 +105,19 @@ def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensure
         _same_as_asked(client, config)
         return Ensured(client, _wait(client) or "the job was running already: nothing to do")
     launch = plan_launch(config.over(spec.options), store)
-    went_back = choose_snapshot(launch, config.from_snapshot)
+    went_back = _begin(launch, config)
     client = start_detached(launch, BY)
     started = _wait(client) or "started"
     return Ensured(client, f"{started}; {went_back}" if went_back else started)
+
+
+def _begin(launch: MasterLaunch, config: StreamConfig) -> str:
+    """Makes the chosen state the one that the job goes on from, and returns what a user should know about it."""
+    if config.from_savepoint is None:
+        return choose_snapshot(launch, config.from_snapshot)
+    if config.from_snapshot is not FromSnapshot.LAST:
+        raise WeirError("choose one of from_savepoint and from_snapshot")
+    return begin_from(launch, config.from_savepoint, claim=config.claim)
 
 
 def _wait(client: JobClient) -> str:
@@ -138,7 +170,7 @@ def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
         metadata={"job": spec.path},
     )
     def stream(context: dg.AssetExecutionContext, config: StreamConfig, weir: WeirStore) -> dg.MaterializeResult[None]:
-        store = str(Path(config.store).absolute()) if config.store else weir.of(context.instance, spec)
+        store = address_of(config.store) if config.store else weir.of(context.instance, spec)
         started = time.monotonic()
         with readable_errors():
             ensured = ensure_running(spec, store, config)
@@ -247,6 +279,14 @@ def checkpoint_job(spec: StreamSpec) -> dg.JobDefinition:
     return checkpoint_stream
 
 
+def skip_unless_running(
+    context: dg.ScheduleEvaluationContext, spec: StreamSpec, weir: WeirStore
+) -> dg.SkipReason | None:
+    """Says why a schedule has nothing to do: the job does not run now. None if it runs."""
+    health = look(weir.client(context.instance, spec).folder, spec.silent_after_s)
+    return None if health.state is State.RUNNING else dg.SkipReason(f"{spec.job} is not running: {health.detail}")
+
+
 def checkpoint_schedule(spec: StreamSpec, job: dg.JobDefinition) -> dg.ScheduleDefinition:
     assert spec.checkpoint_cron is not None
 
@@ -258,10 +298,6 @@ def checkpoint_schedule(spec: StreamSpec, job: dg.JobDefinition) -> dg.ScheduleD
         description=f"Triggers checkpoints of {spec.job} while it runs.",
     )
     def checkpoints(context: dg.ScheduleEvaluationContext, weir: WeirStore) -> dg.RunRequest | dg.SkipReason:
-        client = weir.client(context.instance, spec)
-        health = look(client.folder, spec.silent_after_s)
-        if health.state is not State.RUNNING:
-            return dg.SkipReason(f"{spec.job} is not running: {health.detail}")
-        return dg.RunRequest()
+        return skip_unless_running(context, spec, weir) or dg.RunRequest()
 
     return checkpoints

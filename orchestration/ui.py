@@ -32,7 +32,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 if TYPE_CHECKING:
     import dagster as dg
 
+from engine.host.places import local_folder
 from engine.store.directory import make_folder
+from engine.store.opening import address_of
 
 ROOT = Path(__file__).resolve().parents[1]
 HOST = "127.0.0.1"
@@ -258,7 +260,7 @@ class _DataDocs(http.server.SimpleHTTPRequestHandler):
 
 def serve_data_docs(store: str, port: int) -> str:
     """Serves `<store>/drills` as long as this process lives, and returns its address."""
-    handler = functools.partial(_DataDocs, directory=str(Path(store) / "drills"))
+    handler = functools.partial(_DataDocs, directory=str(local_folder(store) / "drills"))
     server = http.server.ThreadingHTTPServer((HOST, port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://{HOST}:{port}"
@@ -270,7 +272,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=PORT, help="port of the UI; another one is used if it is taken")
     arguments = parser.parse_args()
     home, port = arguments.home.absolute(), free_port(arguments.port)
-    store = str(Path(os.environ.get("WEIR_STORE", ROOT / ".weir")).absolute())
+    store = address_of(os.environ.get("WEIR_STORE", ROOT / ".weir"))
     os.environ |= {"DAGSTER_HOME": str(home), "WEIR_STORE": store}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
     signal.signal(signal.SIGTERM, signal.default_int_handler)

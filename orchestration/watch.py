@@ -6,12 +6,12 @@ a sensor that reported and died before its cursor was saved reports nothing twic
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import msgspec
 
+from engine.connectors.table import tables_of
 from engine.core.errors import WeirError
 from engine.host.rotated import BEGIN, Position
 from engine.jobmaster.events import Completed
@@ -162,8 +162,7 @@ def _sinks(
         metadata["lag_s"] = round((now_ms - min(marks)) / 1000, 1)
     if len(sinks) > 1:
         metadata |= {f"rows {uid}": sink.rows for uid, sink in sinks.items()}
-    tables = sorted(path.parent for path in Path(client.store, client.name, "tables").glob("**/_spark_metadata"))
-    metadata |= {f"table {path.name}": dg.MetadataValue.path(str(path)) for path in tables}
+    metadata |= {f"table {name}": dg.MetadataValue.path(path) for name, path in tables_of(client.store, client.name)}
     return [dg.AssetObservation(spec.sinks_key, metadata=metadata)]
 
 
@@ -180,7 +179,7 @@ def _evaluation(spec: StreamSpec, health: Health) -> dg.AssetCheckEvaluation:
 
 def _start_again(spec: StreamSpec, client: JobClient, health: Health, now_ms: int) -> Iterator[dg.RunRequest]:
     """Requests a run that starts the job again: one per five minutes, since Dagster ignores a run key that it knows."""
-    desired = client.folder.read_desired()
+    desired = client.folder.read_desired_here()
     if not health.start_again or desired is None:
         return
     yield dg.RunRequest(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from engine.core.errors import StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Frame, Store
 from engine.core.sources import SourceContext
+from engine.core.tags import OutputTag
+from engine.host import run_folder
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.runtime.operators.base import OperatorContext
@@ -64,7 +68,7 @@ class FakeOffload:
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
 
-    def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(self, queue: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         self.waiting.append((work, done))
 
     def run(self) -> None:
@@ -107,13 +111,17 @@ class MemoryStore(memory.MemoryStore):
 
 
 class Collected:
-    """Collects the output of an operator: batches and watermarks, in order."""
+    """Collects the output of an operator: batches and watermarks, in order, and what goes to side outputs."""
 
     def __init__(self) -> None:
         self.events: list[pa.RecordBatch | int] = []
+        self.aside: list[tuple[str, pa.RecordBatch]] = []
 
     def emit(self, batch: pa.RecordBatch) -> None:
         self.events.append(batch)
+
+    def emit_side(self, uid: str, tag: OutputTag, batch: pa.RecordBatch) -> None:
+        self.aside.append((tag.name, batch))
 
     def watermark(self, timestamp_ms: int) -> None:
         self.events.append(timestamp_ms)
@@ -180,3 +188,16 @@ def directory_store(path: Path) -> DirectoryStore:
 
 def batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def while_it_sleeps(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Makes `engine.host.run_folder` do this instead of sleeping; threads of other modules go on sleeping."""
+
+    class Clock:
+        monotonic, time_ns = time.monotonic, time.time_ns
+
+        @staticmethod
+        def sleep(_: float) -> None:
+            action()
+
+    monkeypatch.setattr(run_folder, "time", Clock)

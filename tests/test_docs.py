@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,17 @@ import pyarrow as pa
 import pytest
 
 import engine.api
-from engine.api import DataStream, KeyedStream, StreamEnvironment, WindowedStream
+import engine.testing
+from engine.api import DataStream, KeyedStream, StreamEnvironment, WatermarkStrategy, WindowedStream
 from engine.connectors.table import TableSink
-from engine.testing import ListSource, run
+from engine.testing import Checkpoint, ListSource, run
 from tests.promises import PROMISES, listed_promises
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / "docs" / "state.md"
 JOBS = ROOT / "docs" / "jobs.md"
-NOT_FOR_JOBS = {"build", "execute", "execute_async", "parallelism", "restart"}
+PROCESS_FUNCTIONS = ROOT / "docs" / "process-functions.md"
+NOT_FOR_JOBS = {"build", "execute", "execute_async", "parallelism", "restart", "scalable"}
 """Methods of the environment that run a job (docs/spark.md) or that Weir itself uses."""
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -67,8 +69,42 @@ def test_the_examples_of_the_page_on_state_do_what_it_says() -> None:
 
     result = run(job)
     assert result.rows("0")[-1] == {"key": "a", "seen": 250}
-    assert [row["batch"] for row in result.rows("1")] == [list(range(100)), list(range(100, 200))]
-    assert result.rows("2") == [{"app": "a", "seen": seen} for seen in (3, 4, 5)]
+    assert result.rows("1")[-1] == {"ten": 24, "seen": 10, "mean": 124.5}
+    assert {row["_map_value"] for row in result.state("per ten", "tens")} == {10}
+    assert [row["n"] for row in result.rows("2")] == [0]
+    assert [row["batch"] for row in result.rows("3")] == [list(range(100)), list(range(100, 200))]
+    assert result.rows("4") == [{"app": "a", "seen": seen} for seen in (3, 4, 5)]
+
+
+def test_the_examples_of_the_page_on_process_functions_do_what_it_says() -> None:
+    *examples, story = re.findall(r"```python\n(.*?)```", PROCESS_FUNCTIONS.read_text(), re.DOTALL)
+    exec(story, {**vars(engine.api), **vars(engine.testing), "TableSink": TableSink})
+
+    def job(env: StreamEnvironment) -> None:
+        known: dict[str, Any] = {**vars(engine.api), "env": env}
+        events = [("order", 1, 0), ("order", 2, 60), ("pay", 1, 600), ("order", 3, 2000), ("pay", 3, 2010)]
+        rows = [{"what": what, "order": order, "at": 1000 * at} for what, order, at in events]
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
+        timed = env.from_source(ListSource(rows), "what string, order long, at long", uid="timed")
+        known["timed"] = timed.assign_timestamps_and_watermarks(strategy)
+        rows = [{"order": n, "customer": n % 2, "cents": 5_000 * n} for n in range(5)]
+        known["orders"] = env.from_source(ListSource(rows), "order long, customer long, cents long", uid="orders")
+        names = [{"id": 0, "name": "ann"}, {"id": 1, "name": "bob"}]
+        known["customers"] = env.from_source(ListSource(names), "id long, name string", uid="customers")
+        for number, example in enumerate(examples):
+            definitions, stream = example.rstrip().rsplit("\n", 1)
+            exec(definitions, known)
+            eval(stream, known).sink_to(TableSink(str(number)), uid=f"out {number}")
+        known["routed"].sink_to(TableSink("routed"), uid="routed")
+
+    result = run(job)
+    assert result.rows("0") == [{"order": 2, "due": 960_000}]
+    assert [row["order"] for row in result.rows("1")] == [3, 4]
+    assert [row["order"] for row in result.rows("routed")] == [0, 1, 2]
+    assert sorted((row["customer"], row["cents"]) for row in result.rows("2")) == [
+        *(("ann", cents) for cents in (0, 10_000, 20_000)),
+        *(("bob", cents) for cents in (5_000, 15_000)),
+    ]
 
 
 def test_the_job_of_the_page_on_jobs_writes_the_table_that_it_says() -> None:
@@ -120,3 +156,24 @@ def test_promises_that_tests_carry_are_listed() -> None:
         if promise not in listed
     }
     assert not unknown, f"docs/promises.md does not list: {sorted(unknown)}"
+
+
+def test_the_example_of_the_page_on_upgrades_gives_saved_state_its_default() -> None:
+    """The state of the first version has one field, and a shorter one."""
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "upgrades.md").read_text(), re.DOTALL)
+    first = example.replace("struct<visits: long, plan: string>", "struct<visits: int>")
+    first = first.replace(', defaults={"plan": "free"}', "").replace(', "plan": "free"', "")
+    source = ListSource([{"user": "a"}, Checkpoint(), {"user": "a"}])
+
+    def version(code: str, schema: str) -> Callable[[StreamEnvironment], None]:
+        def job(env: StreamEnvironment) -> None:
+            known: dict[str, Any] = dict(vars(engine.api))
+            exec(code, known)
+            visits = env.from_source(source, "user string", uid="users").key_by("user")
+            visits.process(known["Visits"](), uid="visits", schema=schema).sink_to(TableSink("out"), uid="out")
+
+        return job
+
+    before = run(version(first, "user string, visits long"), until=lambda started: started.epochs >= 1)
+    rows = run(version(example, "user string, visits long, plan string"), after=before).rows("out")
+    assert rows == [{"user": "a", "visits": 0, "plan": None}, {"user": "a", "visits": 1, "plan": "free"}]

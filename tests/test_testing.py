@@ -21,7 +21,7 @@ from engine.api import (
     count,
 )
 from engine.connectors.table import TableSink
-from engine.testing import Checkpoint, Crash, Item, JobFailed, ListSource, run
+from engine.testing import Checkpoint, Crash, Item, JobFailed, ListSource, Wait, run
 
 
 def view(app: str, second: int) -> dict[str, Any]:
@@ -114,3 +114,16 @@ def test_each_subtask_of_each_attempt_has_a_function_of_its_own() -> None:
 
     rows = run(job, parallelism=2).rows("out")
     assert sorted((row["app"], row["number"]) for row in rows) == [("a", 1), ("a", 2), ("b", 1)]
+
+
+@pytest.mark.promise("B8")
+def test_waiting_takes_no_steps() -> None:
+    """Each second of a year at a millisecond a turn would be more turns than a run has."""
+
+    def job(env: StreamEnvironment) -> None:
+        items: list[Item] = [{"n": 1}, Wait("365 d"), {"n": 2}]
+        env.from_source(ListSource(items), "n long", uid="n").sink_to(TableSink("out"), uid="out")
+
+    result = run(job)
+    assert [row["n"] for row in result.rows("out")] == [1, 2]
+    assert result.now_ms() > 365 * 86_400_000 and result.restarts == 0

@@ -1,7 +1,8 @@
-"""The page-view job in Dagster: how it is started, who owns it, when it is checkpointed and drilled."""
+"""The page-view job in Dagster: how it is started, who owns it, when it is saved, rescaled and drilled."""
 
 from assets.pageviews.drill import DRILL
-from orchestration.spec import GoldSpec, StreamSpec
+from engine.protocol.autoscale import Bounds
+from orchestration.spec import GoldSpec, RescaleAt, StreamSpec
 
 PAGEVIEWS = StreamSpec(
     job="pageviews",
@@ -12,9 +13,13 @@ PAGEVIEWS = StreamSpec(
     params={"rate": "20000", "buffer_ms": "200", "interval": "10 s"},
     parallelism=2,
     checkpoint_cron="0 * * * *",
+    savepoint_cron="0 2 * * *",
+    savepoints_kept=7,
+    rescale=(RescaleAt("morning", "0 7 * * *", 3), RescaleAt("evening", "0 20 * * *", 2)),
+    autoscale=Bounds(least=1, most=4),
     watch_every_s=5,
     drill=DRILL,
-    drill_cron="30 3 * * *",
+    drill_cron="30 3 * * 0",
     gold=GoldSpec(
         table="pv",
         sql="""

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME, described
+from engine.core.nearest import nearest
 
 
 def check_number(what: str, column: str, schema: pa.Schema) -> None:
@@ -29,5 +30,6 @@ def check_column(what: str, column: str, schema: pa.Schema) -> None:
 
 def _type_of(what: str, column: str, schema: pa.Schema) -> pa.DataType:
     if column not in schema.names or column == EVENT_TIME:
-        raise JobError(f"{what}: there is no column {column!r}; the stream has ({described(schema)})")
+        guess = nearest(column, [name for name in schema.names if name != EVENT_TIME])
+        raise JobError(f"{what}: there is no column {column!r}; the stream has ({described(schema)}){guess}")
     return schema.field(column).type

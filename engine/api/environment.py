@@ -25,9 +25,11 @@ from engine.core.errors import JobError, WeirError
 from engine.core.names import check_name
 from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph, OperatorSpec, SourceSpec
+from engine.graph.scalable import ScalableJob
 from engine.graph.stream_graph import StreamGraph, StreamInput
 from engine.protocol.config import IN_FLIGHT_TARGET_MS, CheckpointConfig, CheckpointingMode
 from engine.protocol.restart import ExponentialDelay, NoRestart, RestartStrategy
+from engine.protocol.scaling import Scaling
 from engine.state.key_groups import DEFAULT_MAX_PARALLELISM
 
 if TYPE_CHECKING:
@@ -181,8 +183,12 @@ class StreamEnvironment:
 
     def build(self, name: str, code: str = "") -> JobGraph:
         """Returns the graph of the job as written so far. `code` is a digest of the job's code, which slots compare."""
+        return self.scalable(name, code).at(Scaling())
+
+    def scalable(self, name: str, code: str = "") -> ScalableJob:
+        """Returns the job as written so far; its graph can be made at any parallelism."""
         check_name("job", name)
-        return self.graph.translate(name, self.checkpoints, self.restart, self.max_parallelism, code)
+        return ScalableJob(self.graph, name, self.checkpoints, self.restart, self.max_parallelism, code)
 
     def execute(self, name: str, *, allow_non_restored_state: bool = False) -> JobResult:
         """Runs the job on the environment's Spark session until it ends. Returns its outcome, epoch and tables.
@@ -204,7 +210,7 @@ class StreamEnvironment:
             raise JobError("there is no Spark session to execute on: write StreamEnvironment(spark), or use `weir run`")
         return AttachedJob(
             self._spark,
-            self.build(name),
+            self.scalable(name),
             self._store,
             allow_non_restored_state=allow_non_restored_state,
             allow_shared_store=self._allow_shared_store,

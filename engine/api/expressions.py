@@ -12,9 +12,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from engine.api.schema import EVENT_TIME_FIELD
 from engine.core.errors import JobError
-from engine.core.event_time import EVENT_TIME, described
+from engine.core.event_time import EVENT_TIME, EVENT_TIME_FIELD, described
 
 _MASK = f"{EVENT_TIME}.mask"  # no column of a stream can have this name or the next
 _LENGTH = f"{EVENT_TIME}.length"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
+from engine.api.state_names import check_state_names
+from engine.core.authors import defined_at, short_line
 from engine.core.errors import JobError
-from engine.core.functions import Function
+from engine.core.functions import Function, TimerFunction
+from engine.core.nearest import nearest
 
 F = TypeVar("F")
 
@@ -27,10 +31,13 @@ def checked_process_function(what: str, given: F, rich: type[Function]) -> F:
     """Returns what was given if it is an object of `rich`. A plain function can't keep state."""
     _check_object(what, given, rich)
     if not isinstance(given, rich):
-        raise JobError(
-            f"{what} takes an object of a class that extends {rich.__name__}, not {shown(given)}; a plain function "
-            "goes into map, flat_map or filter, before key_by"
-        )
+        plain = "; a plain function goes into map, flat_map or filter, before key_by" if callable(given) else ""
+        raise JobError(f"{what} takes an object of a class that extends {rich.__name__}, not {shown(given)}{plain}")
+    for method in ("process_element", "process_element1", "process_element2", "process_broadcast_element"):
+        _check_arguments(what, given, method, "value")
+    if isinstance(given, TimerFunction) and given.has_timers:
+        _check_arguments(what, given, "on_timer", "timestamp")
+    check_state_names(what, given)
     return given
 
 
@@ -48,7 +55,8 @@ def no_method(stream: object, name: str, instead: Mapping[str, str]) -> NoReturn
     kind = type(stream).__name__
     if name in instead:
         raise NoSuchMethod(f"a {kind} has no {name}(...): {instead[name]}")
-    raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+    methods = [method for method in dir(type(stream)) if not method.startswith("_")]
+    raise AttributeError(f"{kind!r} object has no attribute {name!r}{nearest(name, methods)}")
 
 
 def shown(given: Any) -> str:
@@ -62,3 +70,27 @@ def shown(given: Any) -> str:
 def _check_object(what: str, given: object, rich: type[Function]) -> None:
     if isinstance(given, type) and issubclass(given, Function):
         raise JobError(f"{what} takes an object of {given.__name__}, not the class: write {given.__name__}()")
+    if isinstance(given, Function) and hasattr(given, "on_timer") and not isinstance(given, TimerFunction):
+        raise JobError(
+            f"{type(given).__name__} has on_timer{_defined(given.on_timer)}, which {what} would never call: timers "
+            "belong to keys, so write stream.key_by(...).process(...) and extend KeyedProcessFunction"
+        )
+
+
+def _check_arguments(what: str, given: object, name: str, first: str) -> None:
+    """Refuses a method that can't be called as Weir calls it: with a value or a time, and a context."""
+    method = getattr(given, name, None)
+    if method is None:
+        return
+    try:
+        inspect.signature(method).bind(None, None)
+    except TypeError:
+        raise JobError(
+            f"{what}: {type(given).__name__}.{name}{_defined(method)} must take two arguments: "
+            f"def {name}(self, {first}, context)"
+        ) from None
+
+
+def _defined(method: object) -> str:
+    line = defined_at(method)
+    return f" ({short_line(line)})" if line else ""

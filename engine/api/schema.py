@@ -5,11 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from engine.core.ddl import parse_ddl
-from engine.core.event_time import EVENT_TIME
+from engine.core.event_time import EVENT_TIME, EVENT_TIME_FIELD
 from engine.core.schema_rules import SchemaError, check_names
-
-EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())
-"""The hidden column that a stream has once event time is assigned."""
 
 
 def parse_schema(schema: pa.Schema | str) -> pa.Schema:

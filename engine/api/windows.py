@@ -6,25 +6,68 @@ from dataclasses import dataclass
 
 from engine.core.durations import Duration, to_ms
 from engine.core.errors import JobError
+from engine.state.windows.spans import Spans
 
 
 @dataclass(frozen=True)
-class TumblingEventTimeWindows:
-    """Windows of one size that follow each other without gaps or overlaps.
+class EventTimeWindows:
+    """Windows of one size, by event time. A window contains the times from its start, inclusive, to its end, exclusive.
 
-    A window contains the event times from its start, inclusive, to its end, exclusive. Windows are aligned to 1970:
-    those of 10 seconds start at :00, :10, :20 and so on.
+    Windows are aligned to 1970: those of 10 seconds start at :00, :10, :20 and so on.
     """
 
-    size_ms: int
+    spans: Spans
+
+    def _shifted(self) -> str:
+        return f", shifted by {self.spans.offset_ms} ms" if self.spans.offset_ms else ""
+
+
+class TumblingEventTimeWindows(EventTimeWindows):
+    """Windows of one size that follow each other without gaps or overlaps."""
 
     def __str__(self) -> str:
-        return f"tumbling by {self.size_ms} ms of event time"
+        return f"tumbling by {self.spans.size_ms} ms of event time{self._shifted()}"
 
     @classmethod
-    def of(cls, size: Duration) -> TumblingEventTimeWindows:
-        """Returns windows of this size, such as "10 s"."""
-        size_ms = to_ms(size)
-        if size_ms <= 0:
-            raise JobError(f"the size of a window must be positive, not {size!r}")
-        return cls(size_ms)
+    def of(cls, size: Duration, offset: Duration = 0) -> TumblingEventTimeWindows:
+        """Returns windows of this size, such as "10 s".
+
+        They start `offset` after the full size: for days that start at 16:00 UTC it is "16 h".
+        """
+        size_ms = _positive("size", size)
+        return cls(Spans(size_ms, size_ms, _offset(offset, "size", size_ms)))
+
+
+class SlidingEventTimeWindows(EventTimeWindows):
+    """Windows of one size that overlap: a new one starts after each slide.
+
+    A record is in every window that contains its event time, and is kept once for all of them. With a slide longer
+    than the size there are gaps between windows, and a record in a gap is in no window.
+    """
+
+    def __str__(self) -> str:
+        spans = self.spans
+        return f"sliding, {spans.size_ms} ms every {spans.slide_ms} ms of event time{self._shifted()}"
+
+    @classmethod
+    def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> SlidingEventTimeWindows:
+        """Returns windows of this size, one for each slide: `of("1 h", "5 min")` is the last hour every five minutes.
+
+        They start `offset` after the full slide.
+        """
+        size_ms, slide_ms = _positive("size", size), _positive("slide", slide)
+        return cls(Spans(size_ms, slide_ms, _offset(offset, "slide", slide_ms)))
+
+
+def _positive(what: str, given: Duration) -> int:
+    given_ms = to_ms(given)
+    if given_ms <= 0:
+        raise JobError(f"the {what} of a window must be positive, not {given!r}")
+    return given_ms
+
+
+def _offset(given: Duration, what: str, below_ms: int) -> int:
+    offset_ms = to_ms(given)
+    if offset_ms >= below_ms:
+        raise JobError(f"the offset of windows must be shorter than their {what}, and {given!r} is not")
+    return offset_ms

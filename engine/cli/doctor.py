@@ -17,10 +17,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from engine.core.errors import JavaNotFound
+from engine.core.errors import JavaNotFound, WeirError
 from engine.host.descriptors import ENOUGH, raise_descriptor_limit
+from engine.host.places import local_folder
 from engine.spark.java import JavaHome, find_java, prepare_environment
+from engine.store.bucket import Endpoint, is_bucket
 from engine.store.directory import no_links
+from engine.store.opening import address_of, check_bucket
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -114,10 +117,10 @@ def check_descriptors(limit: int) -> Check:
 
 
 def check_store(store: str) -> Iterator[Check]:
-    """Checks that the directory can hold an epoch log: writes are durable, and only one writer can create a name."""
-    if "://" in store and not store.startswith("file://"):
-        yield Check("store", False, store, "Only a directory can be checked from here.")
-        return
+    """Checks that the store can hold an epoch log: writes are durable, and only one writer can create a name."""
+    if is_bucket(store):
+        yield _check_bucket(store)
+        store = str(local_folder(store))  # for logs and the like
     directory = Path(store.removeprefix("file://")).absolute()
     # The first job makes a store that does not exist yet. The folder that will hold it is on the same file system.
     existing = next(folder for folder in (directory, *directory.parents) if folder.exists())
@@ -129,6 +132,15 @@ def check_store(store: str) -> Iterator[Check]:
         yield Check("store", False, f"{directory}: {error.strerror}", "Choose a directory that you may write to.")
     else:
         yield _check_free_space("store space", existing, LEAST_STORE_BYTES, "Free some space, or choose another store.")
+
+
+def _check_bucket(store: str) -> Check:
+    try:
+        check_bucket(store)
+    except WeirError as error:
+        return Check("bucket", False, str(error), "docs/s3.md lists what a bucket needs, and which variables to set.")
+    where = f"{address_of(store)} at {Endpoint.from_environment()}"
+    return Check("bucket", True, f"{where} can be written, and a name is created once")
 
 
 def check_scratch() -> Iterator[Check]:

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from engine.cli.liveview import FLOW, NUMBERS, count, instant, render, shares, size, span
-from engine.cli.shared import JobName, Store, client_of, console, errors, examples, trouble_of
+from engine.cli.shared import JobName, Store, client_of, console, errors, examples, trouble_of, unfinished_upgrade
 from engine.cli.tables import Rows
 from engine.core.errors import NotRunning, WeirError
 from engine.jobmaster.actions import Outcome
@@ -27,6 +27,9 @@ from engine.jobmaster.figures import TIMES
 from engine.observe.client import JobClient, known_jobs
 from engine.observe.logs import MASTER, LogReader
 from engine.observe.timeline import CheckpointRecord, RestartRecord, VertexFigures
+from engine.process.going_on import goes_on
+from engine.process.resume import Wanted, wanted
+from engine.store.opening import address_of
 
 FOLLOW_S = 0.3
 TAIL_BYTES = 16_384
@@ -50,10 +53,10 @@ def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
     with ThreadPoolExecutor() as pool:  # whether a supervisor lives takes seconds to know
         found = list(pool.map(lambda name: _listed_at_all(JobClient(store, name)), known_jobs(store)))
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     if not found:
-        console.print(f"no jobs in {Path(store).absolute()}; start one with: weir run assets.pageviews.job:job")
+        console.print(f"no jobs in {address_of(store)}; start one with: weir run assets.pageviews.job:job")
         return
     table = Rows(
         "job",
@@ -82,18 +85,23 @@ def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
     console.print("* since its last start; weir restarts JOB lists those of earlier starts, too", style="bright_black")
     for job in found:
         doing = job.state.partition(": ")[2]
-        if said := "; ".join(filter(None, [doing, job.trouble])):
+        if said := "; ".join(filter(None, [doing, job.trouble, job.upgrade, job.next_start])):
             console.print(f"[bold]{escape(job.job)}[/]: {escape(said)}", highlight=False)
 
 
 class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of a store. `state` is its phase while it runs, or how it ended; `trouble` says why it does not run."""
+    """One job of a store. `state` is its phase while it runs, or how it ended; `trouble` says why it does not run.
+
+    `next_start` says what the next start of a job that does not run goes on from, `upgrade` that one is not done.
+    """
 
     job: str
     state: str
     uptime_ms: int | None = None
     guarantee: str = ""
     trouble: str = ""
+    upgrade: str = ""
+    next_start: str = ""
     jobmaster_deaths: int = 0
     restarts: int
     epoch: int | None
@@ -127,6 +135,7 @@ def _listed(client: JobClient) -> ListedJob:
         job=client.name,
         state="",
         trouble=deaths.in_words(time.time_ns() // 1_000_000) if deaths is not None and deaths.in_a_row else "",
+        upgrade=unfinished_upgrade(client),
         jobmaster_deaths=deaths.total if deaths is not None else 0,
         restarts=timeline.restarts_since_start,
         epoch=last.epoch if last else None,
@@ -141,9 +150,11 @@ def _listed(client: JobClient) -> ListedJob:
         if ended is None and isinstance(error, NotRunning) and (doing := client.looked_after()) is not None:
             replacing = "restarting" if known.trouble else "starting"
             return msgspec.structs.replace(known, state=f"{replacing}: {doing}")
+        if (host := client.folder.started_elsewhere()) is not None:
+            return msgspec.structs.replace(known, state=f"elsewhere: it was started last on {host}", trouble="")
         state = ended.outcome if ended else "not running" if isinstance(error, NotRunning) else "not answering"
         trouble = ended.reason if ended and ended.outcome is Outcome.FAILED else ""
-        return msgspec.structs.replace(known, state=state, trouble=trouble)
+        return msgspec.structs.replace(known, state=state, trouble=trouble, next_start=next_start(client))
     return msgspec.structs.replace(
         known,
         state=now.phase.value,
@@ -154,17 +165,31 @@ def _listed(client: JobClient) -> ListedJob:
     )
 
 
+def next_start(client: JobClient) -> str:
+    """Says what the next start of a job that nobody runs goes on from, and whether it is to be resumed."""
+    words = goes_on(client.store, client.name)
+    found = wanted(client.folder.read_desired(), client.ended(), looked_after=False)
+    if found is Wanted.RESUMED:
+        return f"it should be running: `weir resume {client.name}` starts it again{f' and {words}' if words else ''}"
+    return f"its next start {words}" if words else ""
+
+
 def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> None:
     """Show what a running job does: rates, watermarks and lag, back pressure, by operator and subtask."""
     client = client_of(store, job)
+    if not as_json and (upgrade := unfinished_upgrade(client)):
+        console.print(f"[yellow]{escape(upgrade)}[/]", highlight=False, soft_wrap=True)
     try:
         now = client.status()
-    except NotRunning:
-        if as_json or not _show_starting(client):
+    except NotRunning as error:
+        if as_json or client.name not in known_jobs(store):
             raise
+        if not _show_starting(client):
+            then = next_start(client)
+            raise NotRunning(f"{error}; {then}" if then else str(error)) from error
         return
     if as_json:
-        _print_json(now)
+        print_json(now)
         return
     console.print(render(now))
     table = Rows("subtask", "slot", *FLOW, right=NUMBERS)
@@ -186,11 +211,14 @@ def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> Non
 
 def _show_starting(client: JobClient) -> bool:
     """Says what the supervisor of a job that does not run yet is doing. Returns False if there is none."""
-    if client.name not in known_jobs(client.store) or (doing := client.looked_after()) is None:
+    if (doing := client.looked_after()) is None:
         return False
     trouble = trouble_of(client)
     again = "its JobMaster is being replaced" if trouble else "starting"
-    console.print(f"[bold]{client.name}[/] [yellow]{again}[/] ({doing})", highlight=False)
+    words = goes_on(client.store, client.name)
+    console.print(
+        f"[bold]{client.name}[/] [yellow]{again}[/] ({doing}){f': {words}' if words else ''}", highlight=False
+    )
     if trouble:
         console.print(escape(trouble), highlight=False)
     return True
@@ -214,7 +242,7 @@ def checkpoints(
         return
     found = timeline.checkpoints[:limit]
     if as_json:
-        _print_json([record.summary() for record in found])
+        print_json([record.summary() for record in found])
         return
     if not found:
         console.print(f"{client.name} has no checkpoint yet; weir checkpoint {client.name} makes one")
@@ -245,7 +273,7 @@ def _print_checkpoints(records: list[CheckpointRecord]) -> None:
 def _show_one(record: CheckpointRecord, as_json: bool) -> None:
     detail = record.with_parts()
     if as_json:
-        _print_json(detail)
+        print_json(detail)
         return
     _print_checkpoints([record])
     if not detail.vertices:
@@ -273,7 +301,7 @@ def restarts(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> N
     client = client_of(store, job)
     found = client.timeline().restarts
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     if trouble := trouble_of(client):
         console.print(f"{escape(trouble)}; weir logs {client.name} shows more", highlight=False)
@@ -376,5 +404,6 @@ def _tail(path: Path, lines: int = 12) -> str:
         return f"it can't be read: {error.strerror}"
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """Prints a value as JSON, for `--json`."""
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from engine.cli.shared import Store, console, errors, print_raised
-from engine.core.errors import JobError, WeirError
+from engine.connectors.table import tables_of
+from engine.core.errors import JobError, StoreError, WeirError
 from engine.host.launch import (
     HEARTBEAT_TIMEOUT_S,
     SLOTS_TIMEOUT_S,
@@ -22,9 +23,11 @@ from engine.host.launch import (
 )
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
+from engine.process.from_savepoint import begin_from
 from engine.process.settings import read_settings
 from engine.process.submit import FromSnapshot, choose_snapshot, fork_launch, plan_launch
 from engine.spark.conf import literal_secrets
+from engine.store.bucket import is_bucket
 
 _SLOTS, _TIMEOUTS, _SPARK, _EPOCHS = "Slots", "Timeouts", "Spark", "Going on from another state"
 
@@ -106,6 +109,14 @@ _PyFiles = Annotated[
         rich_help_panel=_SPARK,
     ),
 ]
+_Standby = Annotated[
+    bool,
+    typer.Option(
+        "--standby",
+        metavar="",
+        help="keep a second JobMaster with a Spark of its own ready, which takes over when the first one dies",
+    ),
+]
 _AllowSharedStore = Annotated[
     bool, typer.Option("--allow-shared-store", metavar="", help="start even if other users can write to the store")
 ]
@@ -145,15 +156,35 @@ _AllowReplay = Annotated[
         rich_help_panel=_EPOCHS,
     ),
 ]
+_From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="SAVEPOINT",
+        help="begin from a savepoint: its folder, or JOB/NAME; it stays as it is",
+        rich_help_panel=_EPOCHS,
+    ),
+]
+_Claim = Annotated[
+    bool,
+    typer.Option(
+        "--claim",
+        metavar="",
+        help="with --from: the job owns the savepoint and deletes it when it is no longer needed",
+        rich_help_panel=_EPOCHS,
+    ),
+]
 
 
 @dataclass(frozen=True)
 class GoBack:
-    """The user's choice of the epoch to go on from. Going behind committed output is never automatic."""
+    """The user's choice of the state to go on from. Going behind committed output is never automatic."""
 
     rewind: bool
     fork_name: str | None
     allow_replay: bool
+    savepoint: str | None = None
+    claim: bool = False
 
 
 def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable[..., None]:
@@ -174,16 +205,19 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
         conf: _Conf = None,
         py_files: _PyFiles = None,
         slot_memory: _SlotMemory = None,
+        standby: _Standby = False,
         allow_non_restored_state: _AllowNonRestored = False,
         allow_shared_store: _AllowSharedStore = False,
         rewind: _Rewind = False,
         fork_name: _Fork = None,
         allow_replay: _AllowReplay = False,
+        savepoint: _From = None,
+        claim: _Claim = False,
     ) -> None:
         options = LaunchOptions(
             path=job,
             name=name,
-            params=_pairs("--param", param),
+            params=pairs("--param", param),
             parallelism=parallelism,
             max_slots=max_slots,
             slots_timeout_s=slots_timeout,
@@ -191,13 +225,14 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
             slow_step_s=slow_step,
             step_timeout_s=step_timeout,
             spark_master=master,
-            conf=_pairs("--conf", conf),
+            conf=pairs("--conf", conf),
             py_files=py_files or [],
             slot_memory_mb=slot_memory,
+            standby=standby,
             allow_non_restored_state=allow_non_restored_state,
             allow_shared_store=allow_shared_store,
         )
-        command(options, store, GoBack(rewind, fork_name, allow_replay))
+        command(options, store, GoBack(rewind, fork_name, allow_replay, savepoint, claim))
 
     start.__name__, start.__doc__ = command.__name__, command.__doc__
     return start
@@ -206,10 +241,10 @@ def launching(command: Callable[[LaunchOptions, str, GoBack], None]) -> Callable
 def shown_options(job: str, param: list[str] | None, parallelism: int | None) -> LaunchOptions:
     """Returns the options that decide a job's graph, as a start would use them now."""
     parallelism = parallelism or read_settings().parallelism
-    return LaunchOptions(path=job, params=_pairs("--param", param), parallelism=parallelism)
+    return LaunchOptions(path=job, params=pairs("--param", param), parallelism=parallelism)
 
 
-def _pairs(flag: str, pairs: list[str] | None) -> dict[str, str]:
+def pairs(flag: str, pairs: list[str] | None) -> dict[str, str]:
     """Reads the values of a flag that is given as `--flag NAME=VALUE`, any number of times."""
     result = {}
     for pair in pairs or []:
@@ -228,9 +263,13 @@ def prepare(options: LaunchOptions, store: str, back: GoBack) -> MasterLaunch:
             f"line: put it into an environment variable and write --conf {escape(name)}=env:VARIABLE[/]"
         )
     launch = plan_launch(options, store)
-    if sum([back.rewind, back.fork_name is not None, back.allow_replay]) > 1:
-        raise WeirError("choose one of --rewind, --fork and --allow-replay")
-    if back.fork_name is not None:
+    if sum([back.rewind, back.fork_name is not None, back.allow_replay, back.savepoint is not None]) > 1:
+        raise WeirError("choose one of --from, --rewind, --fork and --allow-replay")
+    if back.claim and back.savepoint is None:
+        raise WeirError("--claim says who owns a savepoint: name it with --from SAVEPOINT")
+    if back.savepoint is not None:
+        said = begin_from(launch, back.savepoint, claim=back.claim)
+    elif back.fork_name is not None:
         launch, said = fork_launch(launch, back.fork_name)
     elif back.rewind or back.allow_replay:
         said = choose_snapshot(launch, FromSnapshot.REWIND if back.rewind else FromSnapshot.ALLOW_REPLAY)
@@ -249,9 +288,13 @@ def finish(ended: MasterExit, launch: MasterLaunch) -> None:
         errors.print(f"log: {RunFolder(launch.store, launch.name).log_file}", highlight=False)
         raise typer.Exit(1)
     console.print(f"[green]{launch.name} is {ended.outcome}[/]: {ended.reason}", highlight=False)
-    tables = sorted(Path(launch.store, launch.name, "tables").glob("*/_spark_metadata"))
-    for table in tables:
-        console.print(f"  spark.read.parquet({str(table.parent)!r})", highlight=False, soft_wrap=True)
+    tables: list[tuple[str, str]] = []
+    with suppress(StoreError):  # the job has ended well, whatever its store does now
+        tables = tables_of(launch.store, launch.name)
+    for _, table in tables:
+        console.print(f"  spark.read.parquet({table!r})", highlight=False, soft_wrap=True)
+    if tables and is_bucket(launch.store):
+        console.print("  (Spark needs hadoop-aws for s3a://; docs/s3.md shows how)", highlight=False)
 
 
 def store_hint(store: str) -> str:

@@ -52,6 +52,8 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
     if status.jobmaster_deaths:
         died = f"JobMasters that died: {status.jobmaster_deaths}, the last by: {status.last_death}"
         parts.append(Text(died, style="yellow"))
+    if status.standby is not None:
+        parts.append(Text(f"standby: {status.standby.doing}", style="cyan" if status.standby.ready else "yellow"))
     if note:
         parts.append(Text(note, style="bold magenta"))
     return Panel(Group(*parts), title="weir", title_align="left", border_style="blue")
@@ -59,6 +61,8 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
 
 def slots_line(status: JobStatus) -> str:
     count_of = f"{len(status.slots)} of {status.slots_needed} slots"
+    if status.connecting:
+        return f"{count_of}; waiting for the channels of slot {', '.join(map(str, status.connecting))}"
     return count_of if status.waiting_ms is None else f"registered {count_of} after {status.waiting_ms / 1000:.0f} s"
 
 

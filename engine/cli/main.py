@@ -12,7 +12,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from engine.cli import collecting as cli_collect
 from engine.cli import inspecting as cli_inspect
+from engine.cli import rescaling as cli_rescale
+from engine.cli import resuming as cli_resume
+from engine.cli import savepoints as cli_savepoints
+from engine.cli import upgrading as cli_upgrade
 from engine.cli.doctor import render as render_doctor
 from engine.cli.doctor import run_doctor
 from engine.cli.foreground import Printed, watch
@@ -28,6 +33,7 @@ from engine.cli.launching import (
     store_hint,
 )
 from engine.cli.shared import JobName, Store, client_of, console, errors, examples, print_differences, print_raised
+from engine.cli.state import state
 from engine.cli.tables import Rows
 from engine.core.errors import IncompatibleJob, WeirError
 from engine.graph.drawing.diagram import Level, diagrams
@@ -79,6 +85,9 @@ def main() -> None:
         errors.print(f"[bold red]error:[/] {escape(str(error))}")
         print_raised(getattr(error, "raised", None))
         sys.exit(1)
+    except OSError as error:  # a file that is a folder, or may not be read
+        errors.print(f"[bold red]error:[/] {escape(str(error))}")
+        sys.exit(1)
     except Exception as error:
         if hasattr(error, "format_message"):  # a wrong option or argument
             errors.print(f"[bold red]error:[/] {escape(error.format_message())}")
@@ -99,6 +108,7 @@ def add_commands(to: typer.Typer) -> None:
     epilog=examples(
         "weir run assets.pageviews.job:job",
         "weir run assets.pageviews.job:job --param rate=50000 --parallelism 4 --name fast",
+        "weir run assets.pageviews.job:job --name again --from pageviews/nightly",
     )
 )
 @launching
@@ -117,8 +127,9 @@ def run(options: LaunchOptions, store: str, back: GoBack) -> None:
         ended = watch(console, JobClient(launch.store, launch.name), supervisor.poll, printed)
     except KeyboardInterrupt:
         console.print("cancelling …")
-        folder.want_stopped("cli")
+        folder.want_stopped_here("cli")
         supervisor.stop()
+        folder.share_desired()
         ended = folder.read_exit() or MasterExit(Outcome.CANCELLED, "cancelled")
     finally:
         supervisor.stop()
@@ -157,6 +168,12 @@ def _show_death(name: str, deaths: Deaths) -> None:
 
 
 cli_inspect.add_to(app)
+cli_collect.add_to(app)
+cli_resume.add_to(app)
+cli_savepoints.add_to(app)
+cli_upgrade.add_to(app)
+cli_rescale.add_to(app)
+app.command(epilog=examples("weir state orders unpaid 4711", "weir state pageviews pv app-1 --json"))(state)
 
 
 @app.command(epilog=examples("weir checkpoint pageviews; weir checkpoints pageviews"))
@@ -243,7 +260,7 @@ def package_job(
     console.print(str(package(job, folder)), highlight=False, soft_wrap=True)
 
 
-@app.command(epilog=examples("weir doctor", "weir doctor --deep"))
+@app.command(epilog=examples("weir doctor", "weir doctor --deep", "weir doctor --store s3://bucket/prefix"))
 def doctor(
     store: Store = ".weir",
     deep: Annotated[bool, typer.Option(metavar="", help="also start Spark and run a task on it")] = False,

@@ -32,7 +32,10 @@ def _configured(context: typer.Context, option: typer.CallbackParam, value: str)
 Store = Annotated[
     str,
     typer.Option(
-        metavar="FOLDER", help="directory for snapshots and tables", envvar="WEIR_STORE", callback=_configured
+        metavar="PLACE",
+        help="directory or s3://bucket/prefix for snapshots and tables",
+        envvar="WEIR_STORE",
+        callback=_configured,
     ),
 ]
 
@@ -58,8 +61,7 @@ def print_differences(error: IncompatibleJob) -> None:
 def client_of(store: str, job: str) -> JobClient:
     """Returns the client of a job that is given by its name, or by its import path if it has no --name of its own."""
     client = JobClient(store, default_name(job) if ":" in job else job)
-    known = known_jobs(store)
-    if ":" in job and client.name not in known:
+    if ":" in job and client.name not in (known := known_jobs(store)):
         launches = {name: JobClient(store, name).folder.read_launch() for name in known}
         others = [name for name, launch in launches.items() if launch is not None and launch.path == job]
         if others:
@@ -76,6 +78,12 @@ def trouble_of(client: JobClient) -> str:
     if deaths is None or not deaths.in_a_row or client.ended() is not None:
         return ""
     return deaths.in_words(time.time_ns() // 1_000_000)
+
+
+def unfinished_upgrade(client: JobClient) -> str:
+    """Says that an upgrade of the job is under way or was interrupted, and how it goes on; empty if there is none."""
+    upgrade = client.folder.read_upgrade()
+    return "" if upgrade is None or upgrade.progress.phase.over else upgrade.in_words(client.name)
 
 
 def examples(*lines: str) -> str:

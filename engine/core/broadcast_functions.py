@@ -10,19 +10,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from engine.core.functions import Function, ProcessContext, Row
-from engine.core.state_types import (
-    BroadcastState,
-    MapStateDescriptor,
-    ReadOnlyBroadcastState,
-    ValueState,
-    ValueStateDescriptor,
-)
+from engine.core.functions import Emitted, Function, OnTimerContext, ProcessContext, Row, TimerFunction
+from engine.core.state_types import BroadcastState, MapStateDescriptor, ReadOnlyBroadcastState, StateDescriptor
 from engine.protocol.signals import MIN_WATERMARK
 
 
 class ReadOnlyBroadcastContext(ProcessContext, ABC):
     """The context of a record of the other stream. Only one subtask sees it, so its broadcast state is read-only."""
+
+    @abstractmethod
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
+        """Returns one of the states that were declared in `broadcast(...)`."""
+
+
+class BroadcastOnTimerContext(OnTimerContext, ABC):
+    """The context of a timer, whose function may read the broadcast state."""
 
     @abstractmethod
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
@@ -42,20 +44,23 @@ class BroadcastContext(ABC):
 
     @abstractmethod
     def apply_to_keyed_state(
-        self, descriptor: ValueStateDescriptor, function: Callable[[tuple[Any, ...], ValueState[Any]], None]
+        self, descriptor: StateDescriptor, function: Callable[[tuple[Any, ...], Any], None]
     ) -> None:
-        """Calls `function(key, state)` for each key of this subtask that has a value."""
+        """Calls `function(key, state)` for each key of this subtask that has a value in this state."""
 
 
 class BroadcastProcessFunction(Function):
     """Processes a stream that is connected with a broadcast stream."""
 
-    def process_element(self, value: Row, context: ReadOnlyBroadcastContext) -> Iterable[Row]:
+    def process_element(self, value: Row, context: ReadOnlyBroadcastContext) -> Iterable[Emitted]:
         raise NotImplementedError
 
-    def process_broadcast_element(self, value: Row, context: BroadcastContext) -> Iterable[Row]:
+    def process_broadcast_element(self, value: Row, context: BroadcastContext) -> Iterable[Emitted]:
         raise NotImplementedError
 
 
-class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
-    """Processes a keyed stream with a broadcast stream; `process_element` may also use the state of its key."""
+class KeyedBroadcastProcessFunction(BroadcastProcessFunction, TimerFunction):
+    """Processes a keyed stream with a broadcast stream; `process_element` may use the state and timers of its key.
+
+    `on_timer` gets a `BroadcastOnTimerContext`.
+    """

@@ -76,6 +76,10 @@ class StateUnclaimed(WeirError):
     """A function no longer asks for a state that the snapshot holds."""
 
 
+class NotTaken(WeirError):
+    """An operator emits records to an output that nothing takes: they would be lost."""
+
+
 class UserFunctionError(WeirError):
     """A function, a source or a sink of the job raised `cause`, at `record` if that is known."""
 

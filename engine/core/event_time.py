@@ -16,6 +16,13 @@ EVENT_TIME = "_event_time"
 A record whose timestamp is null has no event time: it moves no watermark, and windows leave it out, as in Spark.
 """
 
+EVENT_TIME_FIELD = pa.field(EVENT_TIME, pa.int64())
+
+
+def side_schema(declared: pa.Schema, timed: bool) -> pa.Schema:
+    """Returns the schema of a side output: its records keep event time if those of the main output have it."""
+    return declared.append(EVENT_TIME_FIELD) if timed else declared
+
 
 @dataclass(frozen=True)
 class EventTimeStrategy:
@@ -114,4 +121,5 @@ def without_event_times(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBa
 
 def described(schema: pa.Schema) -> str:
     """Writes a schema for messages, without the hidden event time column."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name != EVENT_TIME)
+    fields = [field for field in schema if field.name != EVENT_TIME]
+    return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in fields)

@@ -6,7 +6,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from engine.core.state_types import ListStateDescriptor, OperatorListState, ValueState, ValueStateDescriptor
+from engine.core.state_types import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    OperatorListState,
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from engine.core.tags import OutputTag
+from engine.core.timers import TimeDomain, TimerService
+from engine.core.user_metrics import MetricGroup
 from engine.protocol.signals import MIN_WATERMARK
 
 Row = dict[str, Any]
@@ -46,15 +61,35 @@ class RuntimeContext(ABC):
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """Returns the state of the current key. The stream must be keyed: use it after key_by(...)."""
+        """Returns the value of the current key. The stream must be keyed: use it after key_by(...)."""
+
+    @abstractmethod
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+        """Returns the list of the current key."""
+
+    @abstractmethod
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+        """Returns the map of the current key."""
+
+    @abstractmethod
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
+        """Returns the reduced value of the current key."""
+
+    @abstractmethod
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
+        """Returns the aggregate of the current key."""
 
     @abstractmethod
     def get_operator_state_store(self) -> OperatorStateStore:
         """Returns the store of operator state."""
 
     @abstractmethod
+    def get_metrics_group(self) -> MetricGroup:
+        """Returns the group in which the function makes its counters and gauges."""
+
+    @abstractmethod
     def count(self, name: str, rows: int = 1) -> None:
-        """Adds `rows` to the named metric of this operator."""
+        """Adds `rows` to the counter of this name."""
 
 
 class Function:
@@ -88,15 +123,87 @@ class ReduceFunction(Function):
         raise NotImplementedError
 
 
+class AggregateFunction(Function):
+    """Adds values to an accumulator, for `AggregatingStateDescriptor`."""
+
+    def create_accumulator(self) -> Any:
+        """Returns the accumulator of nothing."""
+        raise NotImplementedError
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """Returns the accumulator with a value added; it may be the same object."""
+        raise NotImplementedError
+
+    def get_result(self, accumulator: Any) -> Any:
+        raise NotImplementedError
+
+    def merge(self, left: Any, right: Any) -> Any:
+        """Returns the accumulator of what both hold."""
+        raise NotImplementedError
+
+
 class ProcessContext:
     """Describes the record that is being processed: its key and timestamp, and the current watermark."""
 
-    def __init__(self) -> None:
+    def __init__(self, timers: TimerService | None = None) -> None:
         self.current_key: tuple[Any, ...] = ()
+        """The values of the key columns; empty on a stream without keys."""
         self.timestamp_ms: int | None = None
         self.current_watermark_ms: int = MIN_WATERMARK
+        self._timers = timers
+
+    def timestamp(self) -> int | None:
+        """Returns the event time of the record, or of the timer that fires; None if there is none."""
+        return self.timestamp_ms
+
+    def get_current_key(self) -> Any:
+        """Returns the value of the key column, or a tuple of the values if there are several."""
+        return self.current_key[0] if len(self.current_key) == 1 else self.current_key
+
+    def timer_service(self) -> TimerService:
+        """Returns the service that tells the time and registers timers."""
+        assert self._timers is not None, "this context was made without timers"
+        return self._timers
 
 
-class KeyedProcessFunction(Function):
-    def process_element(self, value: Row, context: ProcessContext) -> Iterable[Row]:
+class OnTimerContext(ProcessContext):
+    """Describes the timer that fires. Its records get the timer's time as event time; processing time gives none."""
+
+    def __init__(self, timers: TimerService | None = None) -> None:
+        super().__init__(timers)
+        self.domain = TimeDomain.EVENT_TIME
+
+    def time_domain(self) -> TimeDomain:
+        """Says whether the timer is one of event time or of processing time."""
+        return self.domain
+
+
+Emitted = Row | tuple[OutputTag, Row]
+"""A record for the main output, or a tag and a record for a side output."""
+
+
+class ProcessFunction(Function):
+    """Processes a stream without keys: any number of records for each, also to side outputs (`yield tag, record`)."""
+
+    def process_element(self, value: Row, context: ProcessContext) -> Iterable[Emitted]:
+        raise NotImplementedError
+
+
+class TimerFunction(Function):
+    """A function with timers. They need keys: a timer belongs to the key under which it was registered."""
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterable[Emitted]:
+        """Is called when a timer fires, with an `OnTimerContext` and the state of its key. It may register others."""
+        raise NotImplementedError
+
+    @property
+    def has_timers(self) -> bool:
+        """True if the author wrote `on_timer`."""
+        return type(self).on_timer is not TimerFunction.on_timer
+
+
+class KeyedProcessFunction(TimerFunction):
+    """Processes a keyed stream, with state and timers per key."""
+
+    def process_element(self, value: Row, context: ProcessContext) -> Iterable[Emitted]:
         raise NotImplementedError

@@ -63,6 +63,20 @@ class JobPaths:
     def savepoint(self, name: str) -> str:
         return f"{self.savepoints()}/{name}"
 
+    def desired(self) -> str:
+        return f"{self.job}/desired.json"
+
+    def shared_launch(self) -> str:
+        """Returns the path of the last start in a bucket; for a store in a directory it is in the run folder."""
+        return f"{self.job}/launch.json"
+
+    def nonces(self) -> str:
+        """Returns the directory of what a slot reads to prove that it sees the store; in a bucket it is all of it."""
+        return f"{self.job}/run"
+
+    def nonce(self, name: str) -> str:
+        return f"{self.nonces()}/nonce-{name}"
+
     def inputs(self) -> tuple[str, str]:
         """Returns the directories of what the job reads: listings and DataFrames of sources, and static tables."""
         return f"{self.job}/sources", f"{self.job}/static"

@@ -56,12 +56,12 @@ class Transport(Protocol):
 class Offload(Protocol):
     """Runs work that blocks, away from the task thread.
 
-    The works of a lane run one at a time, in the order of submission, and their results come back in that order.
-    A lane does not wait for another one while there are threads. Every work runs and comes back, whatever its
+    The works of a queue run one at a time, in the order of submission, and their results come back in that order.
+    A queue does not wait for another one while there are threads. Every work runs and comes back, whatever its
     submitter has left meanwhile: who gets a result has to look whether it still wants it.
     """
 
-    def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(self, queue: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         """Runs `work` in the caller's context, then calls `done` on the task thread with its result or its exception.
 
         `done` is never called before `submit` has returned.

@@ -88,6 +88,20 @@ class Found:
     columns: Sequence[Column] = ()
 
 
+@dataclass(frozen=True)
+class Tidied:
+    """What a committer has done in the background: so many files became fewer, and so many were deleted.
+
+    `problems` says which output could not be tidied, and why.
+    """
+
+    folded: int = 0
+    into: int = 0
+    written_bytes: int = 0
+    deleted: int = 0
+    problems: tuple[str, ...] = ()
+
+
 class Committer(ABC):
     """Publishes the output of epochs."""
 
@@ -110,6 +124,12 @@ class Committer(ABC):
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         """Publishes the output of an epoch. Idempotent: after a crash the same epoch may be committed again."""
 
+    def prepare_rewind(self, to_epoch: int, generation: int) -> None:  # noqa: B027 (few have anything to prepare)
+        """Makes sure that the output after `to_epoch` can be hidden, or raises TargetTaken. Idempotent.
+
+        `generation` is that of the process that goes back. It has claimed the job, and has published nothing yet.
+        """
+
     def rewind(self, permit: CommitPermit, to_epoch: int) -> None:
         """Hides the output of all epochs after `to_epoch`. Idempotent; only called if the sink says `can_rewind`."""
         raise TypeError(f"{type(self).__name__} can't hide output that it has published")
@@ -128,6 +148,14 @@ class Committer(ABC):
 
         The JobMaster calls it on restore.
         """
+
+    def tidy(self, generation: int, epoch: int, kept_from: int, now_ms: float) -> Tidied:
+        """Makes published output smaller or faster to read, and deletes what is not needed any more.
+
+        `epoch` is committed, and the job never goes back behind `kept_from`. It runs beside `commit`, on another
+        thread, one call at a time. It may fail, or end half-way with its process: a later call goes on.
+        """
+        return Tidied()
 
 
 class NothingToCommit(Committer):

@@ -42,8 +42,8 @@ class SourceContext:
     """True if the job goes on from an epoch in which the source took part."""
 
     @property
-    def lane(self) -> str:
-        """The offload lane for reads: the reads of a subtask run in order, and its uploads do not wait for them."""
+    def queue(self) -> str:
+        """The offload queue for reads: the reads of a subtask run in order, and its uploads do not wait for them."""
         return f"{self.uid}[{self.subtask}] reads"
 
 

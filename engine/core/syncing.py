@@ -19,14 +19,14 @@ class EndsOnFailedSync:
         self._offload = offload
         self._end = end
 
-    def submit(self, lane: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(self, queue: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         def checked(result: Any, error: BaseException | None) -> None:
             if isinstance(error, SyncFailed):
                 self._end(error)
             else:
                 done(result, error)
 
-        self._offload.submit(lane, work, checked)
+        self._offload.submit(queue, work, checked)
 
 
 def end_by_raising(error: SyncFailed) -> None:

@@ -1,7 +1,8 @@
 """Decides whether a job may go on from a snapshot that an earlier version of it has taken (D8). Pure.
 
 State, positions and output are found by uid. What nobody claims any more would be lost, so the job is refused, unless
-the user allows it to be dropped. What is still claimed must be readable as it was saved; no option changes that.
+the user allows it to be dropped. What is still claimed must be readable: as it was saved, or adapted by the rules of
+`engine/core/evolution.py`; no option changes that. A table takes only columns with which its readers read all of it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from engine.core.errors import IncompatibleJob
+from engine.core.evolution import Unfit, adaptations
 from engine.core.sinks import Found
 from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
+from engine.graph.state_types import read_state_type
 from engine.protocol.job_description import (
     Column,
     JobDescription,
@@ -27,6 +31,8 @@ from engine.protocol.job_description import (
 from engine.protocol.manifest import Manifest
 
 ALLOW = "--allow-non-restored-state"
+AGGREGATES = "aggregates"
+"""The name under which a window operator describes its partial aggregates."""
 
 Described: TypeAlias = OperatorDescription | SourceDescription | SinkDescription
 T = TypeVar("T", OperatorDescription, SourceDescription, SinkDescription)
@@ -40,6 +46,17 @@ class Difference:
     what: str
     fix: str
     droppable: bool = False
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One change that is made good when the state is restored, or that readers of a table do not mind."""
+
+    uid: str
+    what: str
+
+
+Change: TypeAlias = Difference | Migration
 
 
 def check(
@@ -61,6 +78,11 @@ def check(
 
 def differences(graph: JobGraph, manifest: Manifest, targets: Mapping[str, Found]) -> list[Difference]:
     """Returns every change since the snapshot that loses state, positions or output, or makes them unreadable."""
+    return [one for one in changes(graph, manifest, targets) if isinstance(one, Difference)]
+
+
+def changes(graph: JobGraph, manifest: Manifest, targets: Mapping[str, Found]) -> list[Change]:
+    """Returns every change since the snapshot that matters to state, positions or output."""
     before = manifest.description
     now = describe(graph, before, manifest.epoch + 1)
     held = {uid for state in manifest.subtasks for uid in (*state.inline, *(file.uid for file in state.files))}
@@ -76,7 +98,7 @@ def differences(graph: JobGraph, manifest: Manifest, targets: Mapping[str, Found
             now.sinks,
             now,
             partial(_gone_sink, targets),
-            _changed_sink,
+            partial(_changed_sink, targets),
         ),
         *_lost_tables(before, now, targets, manifest.epoch + 1),
         *_returned_sinks(before, now, targets),
@@ -100,8 +122,8 @@ def _compared(
     now: Sequence[T],
     job: JobDescription,
     gone: Callable[[T, T | None], Difference],
-    changed: Callable[[T, T], Iterator[Difference]],
-) -> Iterator[Difference]:
+    changed: Callable[[T, T], Iterator[Change]],
+) -> Iterator[Change]:
     """Compares what has the same uid. Guesses of what is gone and what is new which belong together."""
     known = {one.uid for one in before}
     by_uid = {one.uid: one for one in now}
@@ -171,7 +193,7 @@ def _gone_operator(one: OperatorDescription, renamed: OperatorDescription | None
     return Difference(one.uid, what, f"put it back; or {ALLOW} drops its state", droppable=True)
 
 
-def _changed_operator(was: OperatorDescription, now: OperatorDescription) -> Iterator[Difference]:
+def _changed_operator(was: OperatorDescription, now: OperatorDescription) -> Iterator[Change]:
     anew = f"or give it a uid of its own and start with {ALLOW}: it then starts empty"
     if was.kind != now.kind:
         yield _other_kind(was, now.kind)
@@ -185,7 +207,41 @@ def _changed_operator(was: OperatorDescription, now: OperatorDescription) -> Ite
         if asked is None:
             yield Difference(was.uid, f"no longer has the {name} ({saved})", f"put it back, {anew}")
         elif asked != saved:
-            yield Difference(was.uid, f"{name}: was {saved}, is {asked}", f"set it back, {anew}")
+            yield from _changed_state(was.uid, name, saved, asked, anew)
+
+
+def _changed_state(uid: str, name: str, saved: str, asked: str, anew: str) -> Iterator[Change]:
+    was, now = read_state_type(saved), read_state_type(asked)
+    why = ""
+    try:
+        if was is not None and now is not None:
+            if name == AGGREGATES:
+                yield from _changed_aggregates(uid, was, now)
+            else:
+                yield from [Migration(uid, f"{name}: {what}") for what in adaptations(was, now)]
+            return
+    except Unfit as error:
+        why = f" ({error})" if was is not None and was.num_fields > 1 else ""
+    yield Difference(uid, f"{name}: was {saved}, is {asked}{why}", f"set it back, {anew}")
+
+
+def _changed_aggregates(uid: str, was: pa.StructType, now: pa.StructType) -> Iterator[Migration]:
+    """Windows that are open keep what they have, and get a new aggregate for later records only.
+
+    Raises Unfit if a mean would be made of the sum of all records and the number of some, or the other way round.
+    """
+    before, after = ({kind.field(place).name for place in range(kind.num_fields)} for kind in (was, now))
+    for name in sorted(after - before):
+        kernel, _, column = name.partition("(")
+        if (partner := f"{_PARTNERS.get(kernel)}({column}") in before & after:
+            raise Unfit(f"{name} is new and {partner} is not, so the mean of open windows would be wrong")
+    for what in adaptations(was, now):
+        added = what.partition(" is new, ")
+        yield Migration(uid, f"{AGGREGATES}: {added[0]}{_LATER if added[1] else ''}")
+
+
+_PARTNERS = {"sum": "count", "count": "sum"}
+_LATER = " is new; windows that are open now get it for later records only"
 
 
 def _moved_into_source(one: OperatorDescription, now: JobDescription) -> bool:
@@ -273,7 +329,7 @@ def _gone_sink(targets: Mapping[str, Found], one: SinkDescription, renamed: Sink
     )
 
 
-def _changed_sink(was: SinkDescription, now: SinkDescription) -> Iterator[Difference]:
+def _changed_sink(targets: Mapping[str, Found], was: SinkDescription, now: SinkDescription) -> Iterator[Change]:
     if was.target != now.target or was.kind != now.kind:
         yield Difference(
             was.uid,
@@ -282,7 +338,8 @@ def _changed_sink(was: SinkDescription, now: SinkDescription) -> Iterator[Differ
             f"start with {ALLOW}",
         )
         return
-    yield from _changed_columns(now.uid, was.target, was.columns, now.columns)
+    found = targets[now.uid].columns if now.uid in targets else ()
+    yield from _changed_columns(now, was.columns, found)
 
 
 def _is_lost(sink: SinkDescription, targets: Mapping[str, Found]) -> bool:
@@ -304,7 +361,7 @@ def _lost_tables(
             )
 
 
-def _returned_sinks(before: JobDescription, now: JobDescription, targets: Mapping[str, Found]) -> Iterator[Difference]:
+def _returned_sinks(before: JobDescription, now: JobDescription, targets: Mapping[str, Found]) -> Iterator[Change]:
     """Compares the sinks that are new to the snapshot with what is in their targets, whoever wrote that.
 
     Output that is published and not committed yet is not in the target; then the sink that made it tells its columns.
@@ -314,25 +371,32 @@ def _returned_sinks(before: JobDescription, now: JobDescription, targets: Mappin
     for sink in now.sinks:
         columns = targets[sink.uid].columns if sink.uid in targets else ()
         if sink.uid not in known and (held := columns or written.get(sink.target, ())):
-            yield from _changed_columns(sink.uid, sink.target, held, sink.columns)
+            yield from _changed_columns(sink, held, columns)
 
 
-def _changed_columns(uid: str, target: str, was: Iterable[Column], now: Iterable[Column]) -> Iterator[Difference]:
+def _changed_columns(now: SinkDescription, was: Iterable[Column], published: Iterable[Column]) -> Iterator[Change]:
+    """Compares the columns of a sink with those of the newest version, and with all that were ever published.
+
+    Spark takes the columns of a table from the file that is the first by name, and reads a column that a file lacks as
+    null. So a Weir table may get columns. It may not lose any: a reader that asks for one would fail as soon as the
+    older files are folded. Types may not change: Spark reads no mixture. Of other targets nothing is known.
+    """
     anew = f"or write to another table, by a sink with a uid of its own, and start with {ALLOW}"
-    saved, asked = ({column.name: column.type for column in of} for of in (was, now))
-    for name, kind in saved.items():
-        if name not in asked:
-            yield Difference(uid, f"{target} no longer has the column {name} {kind}", f"put it back, {anew}")
-        elif asked[name] != kind:
-            yield Difference(
-                uid,
-                f"the column {name} of {target} was {kind}, is {asked[name]}; its readers would fail",
-                f"cast it to {kind}, {anew}",
-            )
+    saved, asked = ({column.name: column.type for column in of} for of in (was, now.columns))
+    ever = {**{column.name: column.type for column in published}, **saved}
+    uid, target = now.uid, now.target
     for name, kind in asked.items():
-        if name not in saved:
+        if name in ever and ever[name] != kind:
             yield Difference(
                 uid,
-                f"{target} has the new column {name} {kind}; its readers would see it or not, by chance",
-                f"leave it out, {anew}",
+                f"the column {name} of {target} was {ever[name]}, is {kind}; its readers would fail",
+                f"cast it to {ever[name]}, {anew}",
             )
+        elif name not in saved and now.table:
+            yield Migration(uid, f"the column {name} {kind} is new in {target}, and null in older rows")
+        elif name not in saved:
+            yield Difference(uid, f"{target} has the new column {name} {kind}", f"leave it out, {anew}")
+    for name, kind in ever.items():
+        if name not in asked:
+            null = "write null in it, " if now.table else ""
+            yield Difference(uid, f"{target} no longer has the column {name} {kind}", f"put it back, {null}{anew}")

@@ -58,6 +58,11 @@ def table_committer(sink: SinkDescription, store: Store, paths: JobPaths) -> Com
     return TableSink(sink.table).committer(store, paths) if sink.table else None
 
 
+def table_place(sink: SinkDescription, store: Store, paths: JobPaths) -> tuple[Store, str]:
+    """Returns the store of a table, and its path there."""
+    return TableSink(sink.table).place(store, paths)
+
+
 def _kind(thing: object) -> str:
     """Returns the name of the class, or of its nearest base class in Weir: an author may rename classes of his own."""
     return next(base.__name__ for base in type(thing).__mro__ if base.__module__.split(".")[0] == "engine")

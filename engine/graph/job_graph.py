@@ -35,7 +35,8 @@ class OperatorSpec:
 
     `named` is True if the author chose the uid, so that state is found by it. `row_lane` is True if the operator runs
     Python per record. `state` holds by name what makes its saved state unreadable if it changes, as text.
-    `input_schema` is the schema of a sink's records.
+    `input_schema` is the schema of a sink's records. `emits_aside` is True if it may emit to side outputs. `unites` is
+    True if all of its inputs are one: the operator does not know from which a record comes.
     """
 
     uid: str
@@ -47,6 +48,8 @@ class OperatorSpec:
     static: DataFrameTable | None = None
     state: Mapping[str, str] = field(default_factory=dict)
     input_schema: pa.Schema | None = None
+    emits_aside: bool = False
+    unites: bool = False
 
 
 @dataclass(frozen=True)

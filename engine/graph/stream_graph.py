@@ -7,7 +7,9 @@ exchange between them (A10).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import count
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.job_graph import JobEdge, JobGraph, JobVertex, OperatorSpec, SourceSpec
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
+from engine.protocol.scaling import Scaling
 from engine.state.key_groups import check_parallelism
 
 DEFAULT_GROUP = "default"
@@ -35,6 +38,11 @@ class StreamInput:
     exchange: Exchange | None = None
     tag: OutputTag | None = None
 
+    @property
+    def follows(self) -> bool:
+        """True if the operator has the parallelism of the node, unless it sets its own."""
+        return self.exchange is None or self.exchange.kind is ExchangeKind.FORWARD
+
 
 @dataclass
 class StreamNode:
@@ -48,6 +56,8 @@ class StreamNode:
     operator: OperatorSpec | None = None
     inputs: tuple[StreamInput, ...] = ()
     slot_sharing_group: str = DEFAULT_GROUP
+    own_parallelism: bool = False
+    """True if the author set the parallelism of this operator."""
     line: str = field(default_factory=calling_line)
     """The author's line that added the operator."""
 
@@ -94,9 +104,25 @@ class StreamGraph:
         self.nodes.append(node)
         return node.id
 
+    def scaled(self, scaling: Scaling) -> StreamGraph:
+        """Returns this graph at the parallelism that rescales have decided.
+
+        An operator behind no exchange, or behind `forward`, follows the one before it, as it did when it was written.
+        """
+        if unknown := [uid for uid in scaling.operators if all(node.uid != uid for node in self.nodes)]:
+            raise JobError(_no_operator(unknown[0], [node.uid for node in self.nodes]))
+        nodes: list[StreamNode] = []
+        for node in self.nodes:
+            nodes.append(replace(node, parallelism=_scaled(node, nodes, scaling)))
+        return StreamGraph(nodes)
+
     def consumers(self, node: int) -> list[StreamNode]:
         """Returns the operators that read the main output of a node."""
         return [other for other in self.nodes if any(i.node == node and i.tag is None for i in other.inputs)]
+
+    def side_outputs(self, node: int) -> list[OutputTag]:
+        """Returns the side outputs of a node that are used."""
+        return [i.tag for other in self.nodes for i in other.inputs if i.node == node and i.tag is not None]
 
     def exchange(self, taken: StreamInput, node: StreamNode) -> Exchange:
         """Returns the exchange of an input.
@@ -120,7 +146,9 @@ class StreamGraph:
         if not self.nodes:
             raise JobError("the job has no source: begin with env.from_source(...) or env.from_elements(...)")
         for node in self.nodes:
-            if not self.consumers(node.id) and not (node.operator and node.operator.sink):
+            if not self.consumers(node.id) and not (
+                node.operator and (node.operator.sink or self.side_outputs(node.id))
+            ):
                 raise JobError(f"nothing follows {node.named}: end the stream with sink_to(...) or print()")
         self._check_sinks()
         self._check_side_outputs()
@@ -163,7 +191,7 @@ class StreamGraph:
             taken.tag.schema if taken.tag else before.schema,
             self.exchange(taken, node),
             (before.uid, taken.tag.name) if taken.tag else None,
-            number,
+            0 if node.operator is not None and node.operator.unites else number,
         )
 
     def _check_sinks(self) -> None:
@@ -183,7 +211,7 @@ class StreamGraph:
                 if not any(i.node == node.id and i.tag == tag for other in self.nodes for i in other.inputs):
                     raise JobError(
                         f"the {tag.name} records of source {node.named} have no consumer: end them with "
-                        f"side_output({tag.name.upper()}).sink_to(...) too"
+                        f"get_side_output({tag.name.upper()}).sink_to(...) too"
                     )
 
     def _chains(self, node: StreamNode) -> bool:
@@ -197,6 +225,33 @@ class StreamGraph:
         straight = self.exchange(taken, node).kind is ExchangeKind.FORWARD
         together = self.nodes[taken.node].slot_sharing_group == node.slot_sharing_group
         return straight and together and taken.tag is None and len(self.consumers(taken.node)) == 1
+
+
+def _scaled(node: StreamNode, before: Sequence[StreamNode], scaling: Scaling) -> int:
+    """Returns the parallelism of a node; `before` are the nodes before it, at theirs."""
+    most = node.source.source.max_parallelism if node.source else None
+    wanted = scaling.operators.get(node.uid)
+    if wanted is not None:
+        if wanted < 1:
+            raise JobError(f"the parallelism of {node.uid!r} must be at least 1, not {wanted}")
+        if most is not None and wanted > most:
+            raise JobError(f"source {node.uid!r} has {most} splits, so its parallelism can't be {wanted}: lower it")
+        return wanted
+    if node.own_parallelism:
+        return node.parallelism
+    if node.inputs and node.inputs[0].follows:
+        return before[node.inputs[0].node].parallelism
+    if scaling.parallelism is None:
+        return node.parallelism
+    if scaling.parallelism < 1:
+        raise JobError(f"the parallelism must be at least 1, not {scaling.parallelism}")
+    return scaling.parallelism if most is None else min(scaling.parallelism, most)
+
+
+def _no_operator(uid: str, known: Sequence[str]) -> str:
+    nearest = get_close_matches(uid, known, 1, cutoff=0.5)
+    meant = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    return f"the job has no operator {uid!r}{meant}; it has: {', '.join(known)}"
 
 
 def _fingerprint(graph: JobGraph, code: str) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from engine.protocol.scaling import Scaling
+
 SLOTS_TIMEOUT_S = 60.0
 HEARTBEAT_TIMEOUT_S = 10.0
 SLOW_STEP_S = 10.0
@@ -24,13 +26,19 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     machine. A slot, or a channel between two, counts as lost after `heartbeat_timeout_s` without a sign of life. A
     step of a slot (such as one call of a function) that takes `slow_step_s` is reported, and after `step_timeout_s` the
     slot is killed; deploying may take as long. `allow_non_restored_state`: state that no operator of the job claims any
-    more is dropped. A store that other users can write to is refused unless `allow_shared_store`.
+    more is dropped. `scaling` is what rescales of the running job have decided since; it goes before all other settings
+    of the parallelism. A store that other users can write to is refused unless `allow_shared_store`. With `standby` a
+    second JobMaster waits with a Spark of its own, and takes over when the first one dies. `code` is an archive with
+    the job's package, from which it is imported; empty: from the module search path. `own_tables`: tables at absolute
+    paths are put into the job's own folder instead, as a rehearsal has to. The first checkpoint by interval waits up to
+    `probation_s` for a record, so that an upgrade can go back from a version that fails at its first one.
     """
 
     path: str
     name: str | None = None
     params: dict[str, str] = {}
     parallelism: int | None = None
+    scaling: Scaling = Scaling()
     max_slots: int | None = None
     slots_timeout_s: float = SLOTS_TIMEOUT_S
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
@@ -41,19 +49,25 @@ class LaunchOptions(msgspec.Struct, frozen=True, kw_only=True):
     conf: dict[str, str] = {}
     py_files: list[str] = []
     slot_memory_mb: int | None = None
+    standby: bool = False
     allow_non_restored_state: bool = False
     allow_shared_store: bool = False
+    code: str = ""
+    own_tables: bool = False
+    probation_s: float = 0.0
 
 
 class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):
     """The options that a JobMaster process is started with: its name, its slots and its store are decided.
 
     `id` names this start. The run folder belongs to the last start: a process of an earlier start must not write there.
+    `folder` is where the job was started: its import path is looked up there when it is started again.
     """
 
     name: str
     max_slots: int
     store: str
+    folder: str = ""
     id: str = ""
 
 

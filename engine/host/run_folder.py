@@ -2,11 +2,16 @@
 
 The file `<store>/<job>/desired.json` beside it says whether the job should be running, by the last request of CLI, HTTP
 or Dagster.
+
+If the store is a bucket, both lie in a folder of this machine (`engine/host/places.py`), and the bucket has the last
+start and `desired.json` too (`engine/host/starts.py`), so that other machines know of them. Invariant: what is asked
+here is written to the bucket first. So the JobMaster that copies news of the bucket never copies an older start.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from pathlib import Path
 from typing import TypeVar
@@ -17,9 +22,14 @@ import msgspec
 from engine.core.names import check_name
 from engine.host.folders import PRIVATE
 from engine.host.launch import MasterLaunch
+from engine.host.places import local_folder
+from engine.host.starts import Desired, Start, shared_start
+from engine.host.upgrade_record import UpgradeRecord
 from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.remedy import Stage
+from engine.protocol.scaling import Scaling
+from engine.store.bucket import is_bucket
 
 T = TypeVar("T")
 
@@ -74,10 +84,34 @@ class Deaths(msgspec.Struct, frozen=True):
         return f"the JobMaster died {times}, last by: {self.reason}{whose}{then}"
 
 
+class StandbySign(msgspec.Struct, frozen=True):
+    """What the standby of a job does, for `for_s` seconds by now; `stage` is None while there is none.
+
+    `deaths` standbys died before one was ready, the last one because of `reason`.
+    """
+
+    stage: Stage | None
+    for_s: int
+    deaths: int = 0
+    reason: str = ""
+
+    @property
+    def ready(self) -> bool:
+        return self.stage is Stage.STANDING_BY
+
+    def in_words(self) -> str:
+        if self.ready:
+            return f"ready for {self.for_s} s"
+        now = f"{self.stage.value} for {self.for_s} s" if self.stage is not None else "none now"
+        times = f"{self.deaths} of them died, the last one by" if self.deaths > 1 else "the last one died by"
+        return f"{now}; {times}: {self.reason}" if self.deaths else now
+
+
 class SupervisorSign(msgspec.Struct, frozen=True):
     """A supervisor writes it every second, also while its JobMaster starts. A sign that changes is a live supervisor.
 
     `stage` is what its JobMaster does, for `for_s` seconds by now; None: none runs, and the next one has to wait.
+    `standby` is None if the job was started without one.
     """
 
     launch_id: str
@@ -85,23 +119,15 @@ class SupervisorSign(msgspec.Struct, frozen=True):
     at_ms: int
     stage: Stage | None
     for_s: int
+    standby: StandbySign | None = None
 
     def in_words(self) -> str:
         return f"{self.stage.value} for {self.for_s} s" if self.stage is not None else "waiting before the next start"
 
 
-class Desired(msgspec.Struct, frozen=True):
-    """Says whether the job should be running. If it should and does not, it may be started again with `launch`."""
-
-    running: bool
-    launch: MasterLaunch
-    by: str
-    at_ms: int
-
-
 class RunFolder:
     def __init__(self, store: str | Path, job: str) -> None:
-        self.folder = Path(store).absolute() / check_name("job", job) / "run"
+        self.folder = local_folder(store) / check_name("job", job) / "run"
         self.log_file = self.folder / "master.log"
         """Holds what the JobMaster process and Spark print. `logs` holds what the job's own code prints."""
         self.logs = self.folder / "logs"
@@ -114,6 +140,9 @@ class RunFolder:
         self._supervisor = self.folder / "supervisor.json"
         self._token = self.folder / "token"
         self._desired = self.folder.parent / "desired.json"
+        self._upgrade = self.folder.parent / "upgrade.json"
+        self._elsewhere = self.folder / "elsewhere.json"
+        self._shared = shared_start(store, job) if is_bucket(store) else None
 
     def prepare(self, *, private: bool = True) -> None:
         """Makes the folder. `private`: only the job's user can enter the job's folder above it, whatever the umask."""
@@ -121,8 +150,12 @@ class RunFolder:
         if private:
             self.folder.parent.chmod(PRIVATE)
         self.folder.chmod(PRIVATE)
+        if self._shared is not None:
+            self._shared.forget_nonces()
 
     def write_launch(self, launch: MasterLaunch) -> Path:
+        if self._shared is not None:
+            self._shared.write(Start(launch, socket.gethostname()))
         _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)), durable=True)
         return self.launch_file
 
@@ -132,6 +165,35 @@ class RunFolder:
     def belongs_to(self, launch: MasterLaunch) -> bool:
         last = self.read_launch()
         return last is None or last.id == launch.id
+
+    def hear_elsewhere(self, launch: MasterLaunch) -> None:
+        """Copies a later start, or a later wish to stop, from the bucket into this folder, where all look for them.
+
+        The JobMaster calls this. It may take long, and raises a StoreError if the bucket does not answer.
+        """
+        if self._shared is None:
+            return
+        start, desired = self._shared.read(), self._shared.read_desired()
+        if start is not None and start.launch.id != launch.id and self.belongs_to(launch):
+            _write(self.launch_file, msgspec.json.format(msgspec.json.encode(start.launch)), durable=True)
+            _write(self._elsewhere, msgspec.json.encode(start))
+            # The job is wanted there and not here: nobody on this machine may start it again.
+            self._write_desired(Desired(False, launch, f"a start on {start.host}", _now_ms()))
+        if desired is not None and not desired.running and desired.launch.id == launch.id:
+            self._write_desired(desired)
+
+    def heard_elsewhere(self) -> str | None:
+        """Returns the machine of the last start if a JobMaster of this one has heard that it is another."""
+        start = _read(self._elsewhere, Start)
+        return start.host if start is not None else None
+
+    def started_elsewhere(self) -> str | None:
+        """Returns the machine of the last start if it is not this one. It asks the bucket."""
+        start = self._shared.read() if self._shared is not None else None
+        here = self.read_launch()
+        if start is None or (here is not None and here.id == start.launch.id):
+            return self.heard_elsewhere()
+        return start.host
 
     def write_address(self, address: MasterAddress) -> None:
         """Writes the address. Prometheus reads the token and the discovery target: each JobMaster has another port."""
@@ -191,9 +253,15 @@ class RunFolder:
     def clear(self) -> None:
         """Prepares the folder for a start. The last heartbeat stays: its age says how long no JobMaster has run."""
         self._exit.unlink(missing_ok=True)
+        self._elsewhere.unlink(missing_ok=True)
         self.forget_address()
-        for nonce in self.folder.glob("nonce-*"):  # of a JobMaster that died
-            nonce.unlink(missing_ok=True)
+        self.forget_nonces()
+
+    def forget_nonces(self, but: str = "") -> None:
+        """Deletes what JobMasters that died have left. A standby has one of its own."""
+        for nonce in self.folder.glob("nonce-*"):
+            if nonce.name != but:
+                nonce.unlink(missing_ok=True)
 
     def forget_address(self) -> None:
         self._address.unlink(missing_ok=True)
@@ -201,16 +269,68 @@ class RunFolder:
         self._token.unlink(missing_ok=True)
 
     def want_running(self, launch: MasterLaunch, by: str) -> None:
-        self._write_desired(Desired(True, launch, by, _now_ms()))
+        desired = Desired(True, launch, by, _now_ms())
+        self._share(desired)
+        self._write_desired(desired)
 
     def want_stopped(self, by: str) -> None:
         """Keeps the job from being started again, whether or not it runs now."""
         desired = self.read_desired()
         if desired is not None and desired.running:
+            stopped = Desired(False, desired.launch, by, _now_ms())
+            self._share(stopped)
+            if self.read_desired_here() is not None:  # this machine may never have had the job
+                self._write_desired(stopped)
+
+    def want_stopped_here(self, by: str) -> None:
+        """Does what `want_stopped` does, without the bucket: `share_desired` tells it, and may take long."""
+        desired = self.read_desired_here()
+        if desired is not None and desired.running:
             self._write_desired(Desired(False, desired.launch, by, _now_ms()))
 
+    def share_desired(self) -> None:
+        """Tells the bucket what this machine knows, unless another one has started the job since."""
+        here, there = self.read_desired_here(), self.read_desired()
+        if here is not None and (there is None or there.launch.id == here.launch.id):
+            self._share(here)
+
+    def rescaled(self, launch: MasterLaunch, scaling: Scaling) -> None:
+        """Makes every later JobMaster of this start, and who starts the job again as it was, begin at this scaling.
+
+        The file that JobMasters are started with is written first: it decides. If the machine stops before the other
+        one is written, the next JobMaster writes it.
+        """
+        launch = msgspec.structs.replace(launch, scaling=scaling)
+        self.hear_elsewhere(launch)
+        if self.belongs_to(launch):
+            self.write_launch(launch)
+            self.repeat_launch(launch)
+
+    def repeat_launch(self, launch: MasterLaunch) -> None:
+        """Makes `desired.json` say the same as the file that this JobMaster was started with."""
+        desired = self.read_desired_here()
+        if desired is not None and desired.launch.id == launch.id and desired.launch != launch:
+            self._write_desired(Desired(desired.running, launch, desired.by, desired.at_ms))
+            self.share_desired()
+
     def read_desired(self) -> Desired | None:
+        """Returns the last wish. If the store is a bucket, this asks it: another machine may have had the last."""
+        return self._shared.read_desired() if self._shared is not None else self.read_desired_here()
+
+    def read_desired_here(self) -> Desired | None:
+        """Returns what this machine knows. It never waits: the JobMaster copies news of the bucket here."""
         return _read(self._desired, Desired)
+
+    def write_upgrade(self, record: UpgradeRecord) -> None:
+        _write(self._upgrade, msgspec.json.format(msgspec.json.encode(record)), durable=True)
+
+    def read_upgrade(self) -> UpgradeRecord | None:
+        """Returns the last upgrade of the job, done or not; None: there was none."""
+        return _read(self._upgrade, UpgradeRecord)
+
+    def _share(self, desired: Desired) -> None:
+        if self._shared is not None:
+            self._shared.write_desired(desired)
 
     def _write_desired(self, desired: Desired) -> None:
         _write(self._desired, msgspec.json.format(msgspec.json.encode(desired)), durable=True)

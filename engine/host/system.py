@@ -27,18 +27,18 @@ class SystemClock:
 class UnderWay:
     """Work that a thread began at this time."""
 
-    lane: str
+    queue: str
     thread: int
     since_ms: float
 
 
-class LaneOffload:
-    """Runs work on threads; work of one lane runs in order. `deliver` brings the result back to the deciding thread."""
+class QueueOffload:
+    """Runs work on threads; the work of a queue runs in order. `deliver` brings results to the deciding thread."""
 
     def __init__(self, deliver: Callable[[Callable[[], None]], None], threads: int) -> None:
         self._deliver = deliver
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="offload")
-        self._lanes: dict[str, deque[tuple[Callable[[], Any], Done]]] = {}
+        self._queues: dict[str, deque[tuple[Callable[[], Any], Done]]] = {}
         self._under_way: dict[str, UnderWay] = {}
         self._lock = threading.Lock()
 
@@ -47,26 +47,26 @@ class LaneOffload:
         with self._lock:
             return min(self._under_way.values(), key=lambda work: work.since_ms, default=None)
 
-    def submit(self, lane: str, work: Callable[[], Any], done: Done) -> None:
+    def submit(self, queue: str, work: Callable[[], Any], done: Done) -> None:
         work = partial(contextvars.copy_context().run, work)
         with self._lock:
-            queue = self._lanes.get(lane)
-            if queue is not None:
-                queue.append((work, done))
+            waiting = self._queues.get(queue)
+            if waiting is not None:
+                waiting.append((work, done))
                 return
-            self._lanes[lane] = deque([(work, done)])
-        self._pool.submit(self._run, lane)
+            self._queues[queue] = deque([(work, done)])
+        self._pool.submit(self._run, queue)
 
-    def _run(self, lane: str) -> None:
+    def _run(self, queue: str) -> None:
         while True:
             with self._lock:
-                queue = self._lanes[lane]
-                self._under_way.pop(lane, None)
-                if not queue:
-                    del self._lanes[lane]
+                waiting = self._queues[queue]
+                self._under_way.pop(queue, None)
+                if not waiting:
+                    del self._queues[queue]
                     return
-                work, done = queue.popleft()
-                self._under_way[lane] = UnderWay(lane, threading.get_ident(), time.monotonic() * 1000)
+                work, done = waiting.popleft()
+                self._under_way[queue] = UnderWay(queue, threading.get_ident(), time.monotonic() * 1000)
             result, error = None, None
             try:
                 result = work()

@@ -14,7 +14,10 @@ from engine.protocol.messages import MasterMessage
 
 
 class Outcome(StrEnum):
+    """FINISHED: all records are processed. STOPPED: by a person, behind a last epoch. CANCELLED: without one."""
+
     FINISHED = "finished"
+    STOPPED = "stopped"
     CANCELLED = "cancelled"
     FAILED = "failed"
     FENCED = "fenced"
@@ -38,6 +41,20 @@ class KillSlot:
     why: str
     silent: bool = False
     heard: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StartSlots:
+    """Has Spark start further tasks, under these numbers."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReleaseSlots:
+    """The tasks of these numbers are not needed. Those that run were told to end; those that wait must not start."""
+
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -68,5 +85,5 @@ class Stop:
     raised: Raised | None = None
 
 
-Action = Send | KillSlot | RunOffLoop | Note | Stop
+Action = Send | KillSlot | StartSlots | ReleaseSlots | RunOffLoop | Note | Stop
 Done = Callable[[Any, BaseException | None, float], list[Action]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from engine.protocol.coordinator import CheckpointCoordinator
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
-from engine.protocol.messages import TaskFailed
+from engine.protocol.messages import Deployed, TaskFailed
 from engine.protocol.remedy import Remedy, Where, remedy
 from engine.protocol.restart import RestartStrategy
 
@@ -22,12 +22,21 @@ class BrokenChannel:
 
 @dataclass
 class Attempt:
-    """One deployment of all subtasks. The JobMaster starts it once all slots have built their subtasks."""
+    """One deployment of all subtasks. The JobMaster starts it once all slots have built their subtasks.
+
+    It is running once all channels are connected: a link between two hosts may be cut.
+    """
 
     id: AttemptId
     coordinator: CheckpointCoordinator
     undeployed: set[str]
-    """The sessions of the slots that have not answered yet."""
+    """The sessions of the slots that have not built their subtasks yet."""
+    unconnected: set[str]
+    """The sessions of the slots with a channel whose receiver has not answered yet."""
+    started: bool = False
+    flowing_ms: float | None = None
+    """When the first record was taken, if that was before all channels were connected."""
+    deployed: list[Deployed] = field(default_factory=list)
     finished: set[SubtaskId] = field(default_factory=set)
     broken: BrokenChannel | None = None
 

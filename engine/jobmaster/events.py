@@ -214,6 +214,112 @@ class Completed(Event, frozen=True):
     subtasks: list[SubtaskFigures]
 
 
+# --- savepoints and stops ---
+
+
+class SavepointTriggered(Event, frozen=True):
+    """Somebody asked for a savepoint. `stopping` is the value of a `Stopping`: what becomes of the job behind it."""
+
+    name: str
+    place: str
+    checkpoint: int
+    stopping: str
+
+
+class SavepointTaken(Event, frozen=True):
+    """Every subtask has acknowledged the snapshot; its `state_bytes` are being copied into the savepoint's folder."""
+
+    name: str
+    place: str
+    checkpoint: int
+    state_bytes: int
+
+
+class SavepointCompleted(Event, frozen=True):
+    """The savepoint exists. `epoch` is the newest epoch of the job, or the savepoint itself if the job stops."""
+
+    name: str
+    place: str
+    checkpoint: int
+    epoch: int
+    state_bytes: int
+    duration_ms: float
+
+
+class SavepointFailed(Event, frozen=True):
+    """There is no savepoint. `reason` says why, and what exists instead."""
+
+    name: str
+    place: str
+    reason: str
+
+
+class Stopping(Event, frozen=True):
+    """Somebody asked the job to stop behind a last epoch. `savepoint` is the name of its savepoint, if there is one."""
+
+    drain: bool
+    savepoint: str
+
+
+class StopFailed(Event, frozen=True):
+    """The job was not stopped, and goes on. `reason` says why, and what exists."""
+
+    reason: str
+
+
+# --- a rescale ---
+
+
+class RescaleStarted(Event, frozen=True):
+    """The job is to run at another parallelism. `before` and `after` hold that of each operator, by uid.
+
+    It waits for further slots, if it needs some, while the job goes on.
+    """
+
+    rescale: str
+    before: dict[str, int]
+    after: dict[str, int]
+    slots_before: int
+    slots_after: int
+
+
+class RescaleCheckpoint(Event, frozen=True):
+    """The slots are there. The job will go on from this checkpoint."""
+
+    rescale: str
+    checkpoint: int
+
+
+class RescaleSwitching(Event, frozen=True):
+    """The checkpoint is `epoch`. The job leaves its attempt, to be deployed from there at the new parallelism."""
+
+    rescale: str
+    epoch: int
+
+
+class Rescaled(Event, frozen=True):
+    """The job runs at the new parallelism. The digests of its state before and after are the same.
+
+    `pause_ms` is the time in which no record was processed; None: none has come since.
+    """
+
+    rescale: str
+    epoch: int
+    pause_ms: float | None
+    digest_before: str
+    digest_after: str
+    rows: int
+
+
+class RescaleFailed(Event, frozen=True):
+    """The job goes on at the parallelism that it had."""
+
+    rescale: str
+    why: str
+    digest_before: str = ""
+    digest_after: str = ""
+
+
 # --- beside checkpoints ---
 
 
@@ -223,6 +329,23 @@ class Refreshed(Event, frozen=True):
     uid: str
     version: int | None
     error: str | None
+
+
+class Tidied(Event, frozen=True):
+    """Files of a table were folded into fewer, or old ones were deleted."""
+
+    uid: str
+    folded: int
+    into: int
+    written_bytes: int
+    deleted: int
+
+
+class NotTidied(Event, frozen=True):
+    """Output could not be folded or deleted in the background. Nothing is lost; it is tried again."""
+
+    uid: str
+    error: str
 
 
 AnyEvent = (
@@ -246,7 +369,20 @@ AnyEvent = (
     | PublishUnknown
     | Published
     | Completed
+    | SavepointTriggered
+    | SavepointTaken
+    | SavepointCompleted
+    | SavepointFailed
+    | Stopping
+    | StopFailed
+    | RescaleStarted
+    | RescaleCheckpoint
+    | RescaleSwitching
+    | Rescaled
+    | RescaleFailed
     | Refreshed
+    | Tidied
+    | NotTidied
 )
 
 

@@ -2,11 +2,12 @@
 I/O, and has neither threads nor a clock.
 
 The life of a job: FENCING (claim a generation) → RESTORING (commit the newest epoch again, abort output that no epoch
-knows) → WAITING for slots → DEPLOYING → RUNNING. A failure leads to RESTARTING and from there to RESTORING. The last
-phase is STOPPED.
+knows) → WAITING for slots → DEPLOYING (the slots build their subtasks, begin, and connect their channels) → RUNNING. A
+failure leads to RESTARTING and from there to RESTORING. The last phase is STOPPED. A standby begins in STANDBY, with
+slots that register, and comes to FENCING by `take_over`.
 
-Invariants: messages of an attempt that is over change nothing; nothing is restored while the outcome of a publication
-is open; a stopped JobMaster decides nothing more.
+Invariants: a standby does not touch the epoch log; messages of an attempt that is over change nothing; nothing is
+restored while the outcome of a publication is open; a stopped JobMaster decides nothing more.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ from engine.core.errors import (
     StoreError,
     SyncFailed,
     TargetTaken,
-    UserFunctionError,
     fault_of,
-    raised_by,
 )
 from engine.core.sinks import Committer
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, Note, Outcome, RunOffLoop, Send, Stop
-from engine.jobmaster.attempts import Attempt, BrokenChannel, Restarts
+from engine.jobmaster.attempts import Attempt, Restarts
+from engine.jobmaster.failure_handler import FailureHandler, can_not_be_restored
 from engine.jobmaster.figures import Rates, checkpoint_figures
 from engine.jobmaster.publisher import (
     CommitFailed,
@@ -41,6 +41,9 @@ from engine.jobmaster.publisher import (
     Publisher,
     Replaced,
 )
+from engine.jobmaster.rescaling import Answer, Refused, Rescaler, Scale
+from engine.jobmaster.savepoints import FilesCopied, OpenPlace, Refusal, Savepoints, Settled, StopFailed
+from engine.jobmaster.savepoints import Outcome as SavepointOutcome
 from engine.jobmaster.slot_keeper import SlotKeeper
 from engine.jobmaster.slot_pool import SlotPool
 from engine.jobmaster.slot_watch import SlotWatch
@@ -52,18 +55,22 @@ from engine.protocol.coordinator import (
     CoordinatorAction,
     DiscardLateAck,
     PublishCheckpoint,
+    StoreSavepoint,
     TooManyFailures,
     TriggerSources,
 )
 from engine.protocol.epoch_records import Claimed
-from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, FailedAt, Fault, Raised
+from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, Failed, Raised
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.protocol.messages import (
     Acknowledge,
+    Connected,
     Decline,
     Deploy,
     Deployed,
+    Drain,
+    Flowing,
     Heartbeat,
     Left,
     MasterMessage,
@@ -82,12 +89,16 @@ from engine.protocol.messages import (
 )
 from engine.protocol.remedy import Remedy, Where, remedy
 from engine.protocol.restart import ExponentialDelay, RestartStrategy
+from engine.protocol.savepoint import SavepointRequest, StopRequest
+from engine.protocol.scaling import Scaling
 from engine.snapshot.epoch_log import EpochLog
+from engine.store.places import open_place
 
 CLAIM_WAIT_MS = 10_000.0
 
 
 class Phase(Enum):
+    STANDBY = "standing by"
     FENCING = "fencing"
     RESTORING = "restoring"
     WAITING = "waiting for slots"
@@ -105,7 +116,8 @@ class MasterConfig:
     The job fails after `same_error_limit` equal errors of its own code without an epoch in between. `retry_ms` is the
     wait before the JobMaster asks the store again; while the job is claimed, it waits longer after each error. Every
     `slots_timeout_ms` it notes that slots are missing. `allow_non_restored_state`: state that no operator claims any
-    more is dropped.
+    more is dropped. `probation_ms`: so long the first checkpoint by interval waits for a record, so that a version that
+    fails at its first record publishes nothing.
     """
 
     slots_timeout_ms: float = 60_000
@@ -118,6 +130,7 @@ class MasterConfig:
     same_error_limit: int = 3
     retry_ms: float = 50
     allow_non_restored_state: bool = False
+    probation_ms: float = 0.0
 
 
 @dataclass
@@ -140,10 +153,13 @@ class JobMaster:
         wall_ms: Callable[[], int],
         jitter: Callable[[], float],
         config: MasterConfig | None = None,
+        scale: Scale | None = None,
+        open_place: OpenPlace = open_place,
+        *,
+        standby: bool = False,
     ) -> None:
-        self.execution = execution
         self.config = config or MasterConfig()
-        self.phase = Phase.FENCING
+        self.phase = Phase.STANDBY if standby else Phase.FENCING
         self.stats = MasterStats()
         self.slots = SlotPool(execution.slots)
         self._keeper = SlotKeeper(
@@ -156,6 +172,7 @@ class JobMaster:
             jitter,
             self._slot_lost,
         )
+        self._rescaler = Rescaler(scale, execution, self.slots, self._keeper, self.config.slots_timeout_ms)
         self.attempt = AttemptId(0, 0)
         self.totals: dict[str, SubtaskTotals] = {}
         self.rates = Rates()
@@ -170,7 +187,11 @@ class JobMaster:
             self._off_loop,
             self._publication_is,
         )
+        self._savepoints = Savepoints(self._publisher, epoch_log, open_place, self._off_loop, self._savepoint_is)
         self._restarts = Restarts(execution.graph.restart, self.config.same_error_limit)
+        self._failures = FailureHandler(
+            self._restarts, self.config.cause_grace_ms, jitter, wall_ms, self._end_attempt, self._end_job
+        )
         self._owner = owner
         self._wall_ms = wall_ms
         self._jitter = jitter
@@ -184,6 +205,7 @@ class JobMaster:
         self._read_to_end: Manifest | None = None
         self._cancelling = False
         self._claiming = False
+        self._ending: tuple[Outcome, Manifest] | None = None  # the last epoch is committed; savepoints may be open
 
     def _watch_of(self, execution: ExecutionGraph) -> SlotWatch:
         """No I/O is worth waiting for once its checkpoint has expired, or its deployment has timed out."""
@@ -192,9 +214,23 @@ class JobMaster:
         return SlotWatch(config.heartbeat_timeout_ms, config.slow_step_ms, config.step_timeout_ms, io_timeout_ms)
 
     @property
+    def execution(self) -> ExecutionGraph:
+        """The job at its parallelism now."""
+        return self._rescaler.now.execution
+
+    @property
     def refusal(self) -> str:
         """Why the last slot was refused, while slots are missing."""
         return self._keeper.refusal
+
+    @property
+    def connecting(self) -> list[int]:
+        """The slots that were started and have a channel whose receiver has not answered yet."""
+        current = self._current
+        if current is None or not current.started:
+            return []
+        numbers = (slot.index for slot in self.slots.assigned if slot.session in current.unconnected)
+        return sorted(number for number in numbers if number is not None)
 
     @property
     def newest(self) -> ManifestRef | None:
@@ -222,6 +258,8 @@ class JobMaster:
         if self._keeper.beat_at_ms is None or now_ms >= self._keeper.beat_at_ms:
             actions += self._keeper.beat(now_ms)
         actions += self._publisher.on_tick(now_ms)
+        if self._ending is not None:
+            return actions + self._end_if_settled()
         match self.phase:
             case Phase.FENCING:
                 if not self._claiming and now_ms >= self._claim_at_ms:
@@ -230,18 +268,20 @@ class JobMaster:
                 actions += self._deploy_if_ready(now_ms)
             case Phase.DEPLOYING:
                 assert self._current is not None
-                if now_ms - self._since_ms > self.config.deploy_timeout_ms:
+                if self._current.undeployed and now_ms - self._since_ms > self.config.deploy_timeout_ms:
                     actions += self._deploy_timed_out(self._current, now_ms)
                 else:
-                    actions += self._cause_if_due(self._current, now_ms)
+                    actions += self._failures.cause_if_due(self._current, now_ms)
             case Phase.RUNNING:
                 assert self._current is not None
-                if due := self._cause_if_due(self._current, now_ms):
+                if due := self._failures.cause_if_due(self._current, now_ms):
                     return actions + due
                 actions += self._carry_out(self._current.coordinator.on_tick(now_ms), now_ms)
+                actions += self._go_on_stopping(now_ms)
+                actions += self._rescaler.on_tick(now_ms) + self._checkpoint_for_rescale(now_ms)
             case Phase.RESTARTING:
                 if now_ms >= self._restart_at_ms and not self._publisher.busy:
-                    actions += self._restore(now_ms)
+                    actions += self._go_on(now_ms)
         return actions
 
     def wakeup_ms(self) -> float:
@@ -250,7 +290,7 @@ class JobMaster:
         if self._current is not None and self._current.broken is not None:
             times.append(self._current.broken.decided_at_ms)
         if self.phase is Phase.RUNNING and self._current is not None:
-            times.append(self._current.coordinator.wakeup_ms())
+            times += [self._current.coordinator.wakeup_ms(), self._rescaler.wakeup_ms]
         if self.phase is Phase.RESTARTING:
             times.append(self._restart_at_ms)
         return min(time for time in times if time is not None)
@@ -269,6 +309,8 @@ class JobMaster:
         if isinstance(message, Heartbeat):
             self.totals.update(message.totals)
             self.rates.add(message.totals, now_ms)
+            if self._current is not None and any(total.rows_in for total in message.totals.values()):
+                self._current.coordinator.on_records()
             return self._keeper.on_heartbeat(slot, message)
         if isinstance(message, Left):
             self.slots.left(slot, message.attempt)
@@ -281,9 +323,20 @@ class JobMaster:
         assert current is not None
         match message:
             case Deployed():
-                current.undeployed.discard(session)
-                return self._start_if_deployed(current)
+                if session in current.undeployed:
+                    current.undeployed.discard(session)
+                    current.deployed.append(message)
+                return self._start_if_deployed(current, now_ms)
+            case Connected():
+                current.unconnected.discard(session)
+                return self._running_if_connected(current)
+            case Flowing() if self.phase is Phase.DEPLOYING:
+                current.flowing_ms = current.flowing_ms or now_ms
+                return []
+            case Flowing():
+                return self._rescaler.on_flowing(now_ms)
             case Acknowledge():
+                self._rescaler.on_acknowledged(message)
                 outcome, actions = current.coordinator.on_acknowledge(message, now_ms)
                 odd = events.OddAcknowledgement(message.checkpoint, str(message.subtask), outcome.value)
                 noted: list[Action] = [] if outcome is AckOutcome.SUCCESS else [Note(odd)]
@@ -295,19 +348,64 @@ class JobMaster:
                 if len(current.finished) == len(self.execution.subtasks):
                     current.coordinator.want_final()
                 return []
+            case TaskFailed(corrupt=True):
+                return self._end_job(can_not_be_restored(self.newest, message.error))
             case TaskFailed():
-                return self._task_failed(message, now_ms)
+                return self._failures.task_failed(current, message, now_ms)
 
     def on_slot_gone(self, session: str, why: str, now_ms: float) -> list[Action]:
         return [] if self.phase is Phase.STOPPED else self._keeper.on_gone(session, why, now_ms)
 
     def trigger_checkpoint(self, now_ms: float) -> tuple[int | None, list[Action]]:
         """Triggers a checkpoint by hand. Returns its number, or None if the job is not running."""
-        if self.phase is not Phase.RUNNING or self._current is None or self._cancelling:
+        if self._not_running() is not None:
             return None, []
-        coordinator = self._current.coordinator
+        coordinator = self._running.coordinator
         actions = coordinator.trigger(now_ms)
         return coordinator.next_checkpoint - 1, self._carry_out(actions, now_ms)
+
+    def take_over(self, now_ms: float) -> list[Action]:
+        """Lets a standby claim the job. Its slots have registered already, so they can be deployed to at once."""
+        assert self.phase is Phase.STANDBY
+        self.phase = Phase.FENCING
+        return self.on_tick(now_ms)
+
+    def trigger_savepoint(self, request: SavepointRequest, now_ms: float) -> tuple[int | Refusal, list[Action]]:
+        """Triggers a savepoint that the job goes on behind. Returns its checkpoint's number, or why it can't be."""
+        refusal = self._not_running() or self._savepoints.refusal(request)
+        if refusal is None and self._rescaler.takes_checkpoint:
+            refusal = Refusal("the job is being rescaled, which would abort the savepoint: ask again in a few seconds")
+        if refusal is not None:
+            return refusal, []
+        coordinator = self._running.coordinator
+        noted, decided = self._savepoints.trigger(request, coordinator, now_ms)
+        return coordinator.next_checkpoint - 1, noted + self._carry_out(decided, now_ms)
+
+    def stop(self, request: StopRequest, now_ms: float) -> tuple[Refusal | None, list[Action]]:
+        """Stops the job behind a last epoch, which is committed before it ends. Returns why, if it can't be."""
+        refusal = self._not_running() or self._savepoints.refusal(request.savepoint)
+        if refusal is not None:
+            return refusal, []
+        given_up = self._rescaler.on_attempt_over("the job is being stopped")
+        self._running.coordinator.hold()
+        return None, given_up + self._savepoints.stop(request) + self._go_on_stopping(now_ms)
+
+    def _not_running(self) -> Refusal | None:
+        if self.phase is Phase.RUNNING and not self._cancelling and self._ending is None:
+            return self._savepoints.refusal(None)
+        return Refusal("the job is not running now: look at it with weir status")
+
+    @property
+    def _running(self) -> Attempt:
+        assert self._current is not None
+        return self._current
+
+    def rescale(self, wanted: Scaling, now_ms: float) -> tuple[Answer, list[Action]]:
+        """Begins to run the job at another parallelism, or says why not."""
+        if (refusal := self._not_running()) is not None:
+            return Refused(refusal.why, False), []
+        answer, actions = self._rescaler.request(wanted, self.attempt.generation, now_ms)
+        return answer, actions + self._checkpoint_for_rescale(now_ms)
 
     def cancel(self, now_ms: float) -> list[Action]:
         self._cancelling = True
@@ -318,20 +416,18 @@ class JobMaster:
     def _register(self, message: Register, now_ms: float) -> list[Action]:
         actions = self._keeper.register(message, self.attempt.generation, now_ms)
         if (unfit := self._keeper.hopeless) is not None:
-            return actions + self._stop(Outcome.FAILED, unfit.why, unfit.raised)
-        return actions + (self._deploy_if_ready(now_ms) if self.phase is Phase.WAITING else [])
+            return actions + self._end_job(unfit.why, unfit.raised)
+        if self.phase is Phase.WAITING:
+            return actions + self._deploy_if_ready(now_ms)
+        return actions + self._checkpoint_for_rescale(now_ms)
 
     def _not_built(self, session: str, message: NotBuilt, now_ms: float) -> list[Action]:
         actions = self._keeper.not_built(session, message, now_ms)
         unfit = self._keeper.hopeless
-        return actions if unfit is None else actions + self._stop(Outcome.FAILED, unfit.why, unfit.raised)
+        return actions if unfit is None else actions + self._end_job(unfit.why, unfit.raised)
 
-    def _slot_lost(
-        self, failure: AttemptFailure, detail: str, now_ms: float, at: FailedAt, fault: Fault
-    ) -> list[Action]:
-        if self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
-            return []
-        return self._end_attempt(failure, detail, now_ms, at, fault)
+    def _slot_lost(self, failed: Failed, now_ms: float) -> list[Action]:
+        return self._end_attempt(failed, now_ms) if self.phase in (Phase.DEPLOYING, Phase.RUNNING) else []
 
     def _deploy_timed_out(self, current: Attempt, now_ms: float) -> list[Action]:
         """Ends the attempt, and the slots that did not answer: their I/O may hang, which a new process does not."""
@@ -340,7 +436,7 @@ class JobMaster:
         detail = f"slots {waits} did not answer in {self.config.deploy_timeout_ms / 1000:.0f} s"
         failure = AttemptFailure.DEPLOY_TIMEOUT
         killed = self._keeper.give_up(late, f"{failure.text}: {detail}", now_ms)
-        return killed + self._end_attempt(failure, detail, now_ms)
+        return killed + self._end_attempt(Failed(failure, detail), now_ms)
 
     # ------------------------------------------------------------------ start
 
@@ -352,7 +448,7 @@ class JobMaster:
         self._claiming = False
         if error is not None:
             if remedy(Where.JOBMASTER, fault_of(error)) is Remedy.END:
-                return self._stop(Outcome.FAILED, str(error))
+                return self._end_job(str(error))
             if not isinstance(error, StoreError):
                 raise error  # another JobMaster may do better
             delay_ms, self._claim_retries = self._claim_retries.on_failure(now_ms, self._jitter(), fault_of(error))
@@ -363,7 +459,23 @@ class JobMaster:
             return [Note(events.ClaimLost())]
         self._next_checkpoint = claimed.record.next_checkpoint
         self.attempt = AttemptId(claimed.generation, 0)
-        return [Note(events.Claimed()), *self._restore(now_ms)]
+        return [Note(events.Claimed()), *self._go_on(now_ms)]
+
+    def _go_on(self, now_ms: float) -> list[Action]:
+        """Restores the job, after its durable parallelism was read or written if that is due."""
+        io = self._rescaler.io
+        if io is None:
+            return self._restore(now_ms)
+        self.phase = Phase.RESTORING
+        return [self._off_loop("parallelism", io, self._parallelism_settled)]
+
+    def _parallelism_settled(self, result: Any, error: BaseException | None, now_ms: float) -> list[Action]:
+        actions = self._rescaler.on_io(result, error)
+        if actions is None:
+            self.phase, self._restart_at_ms = Phase.RESTARTING, now_ms + self.config.retry_ms
+            return []
+        self._publisher.rescaled(self.execution.graph)
+        return actions + self._restore(now_ms)
 
     def _restore(self, now_ms: float) -> list[Action]:
         self.phase = Phase.RESTORING
@@ -380,27 +492,20 @@ class JobMaster:
 
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
-            return self._stop(Outcome.FAILED, self._corrupt(str(error)))
+            return self._end_job(can_not_be_restored(self.newest, str(error)))
         if isinstance(error, IncompatibleJob | TargetTaken):
-            return self._stop(Outcome.FAILED, str(error))
+            return self._end_job(str(error))
         if error is not None:
-            return self._commit_failed(error, now_ms)
+            return self._failures.commit_failed(error, now_ms)
         self._restarts.on_committed()
+        if manifest is not None and manifest.drained:
+            return self._stop(Outcome.STOPPED, _drained(manifest))
         dropped = self._publisher.dropped
         self._publisher.go_on_from(manifest)
         self._read_to_end = manifest if manifest is not None and manifest.final else None
         self.phase = Phase.WAITING
         self._since_ms = now_ms
         return [*(Note(events.StateDropped(one.uid, one.what)) for one in dropped), *self._deploy_if_ready(now_ms)]
-
-    def _corrupt(self, what: str) -> str:
-        epoch = self.newest.epoch if self.newest else 0
-        return (
-            f"the snapshot of epoch {epoch} can't be restored: {what}. Its output is committed, so Weir does not go "
-            "back to an older epoch by itself. Bring the file back from a backup, or start the job with --rewind (its "
-            "tables hide what later epochs published), --fork NAME (another job goes on from the older state, with "
-            "tables of its own) or --allow-replay (published output stays, and some of it is published again)"
-        )
 
     def _deploy_if_ready(self, now_ms: float) -> list[Action]:
         if not self.slots.enough:
@@ -411,107 +516,89 @@ class JobMaster:
         self.rates.clear()
         assigned = self.slots.assign()
         checkpoints, subtasks = self.execution.graph.checkpoints, self.execution.subtasks
+        probation_ms = 0.0 if self.stats.checkpoints_completed else self.config.probation_ms
         self._current = Attempt(
             self.attempt,
-            CheckpointCoordinator(checkpoints, self.attempt, subtasks, self._next_checkpoint, now_ms),
+            CheckpointCoordinator(checkpoints, self.attempt, subtasks, self._next_checkpoint, now_ms, probation_ms),
             undeployed={slot.session for slot in assigned},
+            unconnected={slot.session for slot in assigned},
         )
         addresses = [slot.address for slot in assigned]
         return [
             Note(events.Deploying(str(self.attempt), self.newest.epoch if self.newest else None)),
-            *(
-                Send(slot.session, Deploy(self.attempt, index, addresses, self.newest, self._publisher.job_id))
-                for index, slot in enumerate(assigned)
-            ),
+            *(Send(slot.session, self._deployment(index, addresses)) for index, slot in enumerate(assigned)),
         ]
+
+    def _deployment(self, index: int, addresses: list[str]) -> Deploy:
+        rescaler, job_id = self._rescaler, self._publisher.job_id
+        setup = rescaler.now
+        plan, digests = setup.execution.graph.fingerprint, rescaler.wants_digests
+        return Deploy(self.attempt, index, addresses, self.newest, job_id, setup.scaling, plan, digests)
 
     def waited_ms(self, now_ms: float) -> float | None:
         """Returns how long the job has been waiting for slots; None if it is not."""
         return now_ms - self._since_ms if self.phase is Phase.WAITING else None
 
-    def _start_if_deployed(self, current: Attempt) -> list[Action]:
-        if self.phase is not Phase.DEPLOYING or current.undeployed:
+    def _start_if_deployed(self, current: Attempt, now_ms: float) -> list[Action]:
+        if current.started or current.undeployed:
+            return []
+        if not self._rescaler.on_deployed(current.deployed):
+            return self._redeploy(now_ms)
+        current.started = True
+        return [*self._broadcast(Start(current.id)), *self._rescaler.on_running(now_ms)]
+
+    def _running_if_connected(self, current: Attempt) -> list[Action]:
+        if self.phase is not Phase.DEPLOYING or current.unconnected:
             return []
         self.phase = Phase.RUNNING
         self.stats.running_since_ms = self._wall_ms()
-        return [Note(events.Running(str(current.id))), *self._broadcast(Start(current.id))]
+        flowed = [] if current.flowing_ms is None else self._rescaler.on_flowing(current.flowing_ms)
+        return [Note(events.Running(str(current.id))), *flowed]
+
+    # ------------------------------------------------------------------ another parallelism
+
+    def _checkpoint_for_rescale(self, now_ms: float) -> list[Action]:
+        """Takes the checkpoint that a rescale switches behind. It waits for savepoints: the switch would abort them."""
+        if self._not_running() is not None or self._current is None or not self._rescaler.wants_checkpoint:
+            return []
+        if self._savepoints.under_way:
+            return []
+        coordinator = self._current.coordinator
+        actions = self._rescaler.on_trigger(coordinator.next_checkpoint)
+        return actions + self._carry_out(coordinator.trigger(now_ms), now_ms)
+
+    def _redeploy(self, now_ms: float) -> list[Action]:
+        """Leaves the attempt, which has not failed, for one at another parallelism."""
+        left = self._leave_attempt("the job is rescaled", now_ms)
+        self.phase, self._restart_at_ms = Phase.RESTARTING, now_ms
+        return left
 
     # ------------------------------------------------------------------ failures
 
-    def _task_failed(self, message: TaskFailed, now_ms: float) -> list[Action]:
-        if message.corrupt:
-            return self._stop(Outcome.FAILED, self._corrupt(message.error))
-        if message.channel_broken:
-            assert self._current is not None
-            if self._current.broken is None:
-                self._current.broken = BrokenChannel(message, now_ms + self.config.cause_grace_ms)
-            return self._cause_if_due(self._current, now_ms)
-        return self._failed_in_task(message, now_ms)
-
-    def _cause_if_due(self, current: Attempt, now_ms: float) -> list[Action]:
-        """Ends the attempt with a broken channel as the cause, unless a cause for the break may still show up."""
-        broken = current.broken
-        if broken is None or now_ms < broken.decided_at_ms:
-            return []
-        return self._failed_in_task(broken.report, now_ms)
-
-    def _failed_in_task(self, message: TaskFailed, now_ms: float) -> list[Action]:
-        failure = AttemptFailure.RUNTIME
-        if message.fault is Fault.JOB:  # with a line it is a function, without one a file, a column or a state
-            by_function = message.raised is None or message.raised.line
-            failure = AttemptFailure.USER_CODE if by_function else AttemptFailure.UNFIT
-        where = f"{message.subtask}: " if message.subtask else ""
-        noted: list[Action] = [Note(events.TaskFailed(where, message.error, message.detail, message.raised))]
-        if message.fault is Fault.JOB and message.raised is not None:
-            times = self._restarts.on_job_error(message.uid, message.raised)
-            if times is not None:
-                reason = f"{message.error} (the same error {times} times without a checkpoint in between)"
-                return noted + self._stop(Outcome.FAILED, reason, message.raised)
-        at = FailedAt(message.uid, message.subtask, raised=message.raised)
-        return noted + self._end_attempt(failure, where + message.error, now_ms, at, message.fault)
-
-    def _commit_failed(self, error: BaseException, now_ms: float) -> list[Action]:
-        """A committer raised, after the epoch was published or while it is committed again."""
-        fault, raised = fault_of(error), raised_by(error)
-        uid = error.uid if isinstance(error, UserFunctionError) else ""
-        if fault is Fault.JOB and raised is not None:
-            times = self._restarts.on_commit_error(uid, raised)
-            if times is not None:
-                reason = f"{error} (the same error {times} times without a committed epoch in between)"
-                return self._stop(Outcome.FAILED, reason, raised)
-        at = FailedAt(uid, raised=raised)
-        return self._end_attempt(AttemptFailure.COMMIT_FAILED, str(error), now_ms, at, fault)
-
-    def _end_attempt(
-        self,
-        failure: AttemptFailure,
-        detail: str,
-        now_ms: float,
-        at: FailedAt | None = None,
-        fault: Fault = Fault.OUTSIDE,
-    ) -> list[Action]:
+    def _end_attempt(self, failed: Failed, now_ms: float) -> list[Action]:
         """Rolls all slots back. The job is restored when no publication is open, unless it gives up."""
-        actions: list[Action] = list(self._broadcast(Rollback(self.attempt)))
-        actions += self._abort_checkpoints(failure.text, now_ms)
-        self._current = None
-        self.slots.release(self.attempt, now_ms)
-        delay_ms = self._restarts.on_failure(now_ms, self._jitter(), fault)
-        failed = self._failed(failure, detail, at or FailedAt())
-        self.stats.last_failure = failed
-        self.stats.running_since_ms = None
-        actions.append(Note(failed))
+        if self._ending is not None:  # the last epoch is committed: nothing that is left to do needs slots
+            return self._abort_checkpoints(failed.failure.text, now_ms) + self._end_if_settled()
+        text = f"{failed.failure.text}: {failed.detail}"
+        actions = self._savepoints.on_attempt_over(text) + self._leave_attempt(failed.failure.text, now_ms)
+        actions += self._rescaler.on_attempt_over(f"the attempt failed meanwhile: {text}")
+        event, delay_ms = self._failures.attempt_ended(self.attempt, failed, now_ms)
+        self.stats.last_failure = event
+        actions.append(Note(event))
         if delay_ms is None:
-            return actions + self._stop(Outcome.FAILED, f"{failure.text}: {detail}", failed.raised)
+            return actions + self._end_job(text, event.raised)
         self.stats.restarts += 1
         self.phase = Phase.RESTARTING
         self._restart_at_ms = now_ms + delay_ms
         return actions
 
-    def _failed(self, failure: AttemptFailure, detail: str, at: FailedAt) -> events.AttemptFailed:
-        vertex, subtask = (at.subtask.vertex, at.subtask.index) if at.subtask else ("", None)
-        return events.AttemptFailed(
-            str(self.attempt), failure.code, detail, at.uid, vertex, subtask, at.slot, at.raised, at_ms=self._wall_ms()
-        )
+    def _leave_attempt(self, why: str, now_ms: float) -> list[Action]:
+        actions: list[Action] = list(self._broadcast(Rollback(self.attempt)))
+        actions += self._abort_checkpoints(why, now_ms)
+        self._current = None
+        self.slots.release(self.attempt, now_ms)
+        self.stats.running_since_ms = None
+        return actions
 
     def _abort_checkpoints(self, why: str, now_ms: float) -> list[Action]:
         """Aborts the checkpoints of an attempt that is over, except the one that is being published."""
@@ -526,9 +613,13 @@ class JobMaster:
         self._next_checkpoint = max(self._next_checkpoint, coordinator.next_checkpoint)
         return self._carry_out(decided, now_ms)
 
+    def _end_job(self, reason: str, raised: Raised | None = None) -> list[Action]:
+        return self._stop(Outcome.FAILED, reason, raised)
+
     def _stop(self, outcome: Outcome, reason: str, raised: Raised | None = None) -> list[Action]:
         self.phase = Phase.STOPPED
         return [
+            *self._rescaler.on_attempt_over(f"the job ended: {reason}"),
             *self._keeper.shut_down(reason),
             Note(events.Stopped(outcome.value, reason, raised)),
             Stop(outcome, reason, raised),
@@ -540,21 +631,30 @@ class JobMaster:
         actions: list[Action] = []
         for action in decided:
             match action:
-                case TriggerSources(checkpoint):
+                case TriggerSources(checkpoint, savepoint, suspend):
                     self._next_checkpoint = checkpoint + 1
-                    actions.append(Note(events.Triggered(checkpoint, str(self.attempt))))
-                    actions += self._broadcast(Trigger(self.attempt, checkpoint, self._wall_ms()))
+                    if not savepoint:
+                        actions.append(Note(events.Triggered(checkpoint, str(self.attempt))))
+                    digests = self._rescaler.is_digested(checkpoint)
+                    actions += self._broadcast(
+                        Trigger(self.attempt, checkpoint, self._wall_ms(), suspend, digests=digests)
+                    )
+                case StoreSavepoint(completed):
+                    actions += self._savepoints.store(completed, now_ms)
                 case PublishCheckpoint(completed):
                     actions += self._publisher.publish(completed, now_ms)
-                case AbortCheckpoint(checkpoint, failure, detail):
-                    self.stats.checkpoints_failed += 1
-                    actions.append(Note(events.Aborted(checkpoint, failure.code, detail)))
+                case AbortCheckpoint(checkpoint, failure, detail, savepoint):
+                    if not savepoint:
+                        self.stats.checkpoints_failed += 1
+                        actions.append(Note(events.Aborted(checkpoint, failure.code, detail)))
                     actions += self._broadcast(NotifyAbort(self.attempt, checkpoint))
                     actions.append(self._publisher.discard(self.attempt, checkpoint))
+                    actions += self._savepoints.on_abort(checkpoint, f"{failure.text}: {detail}", now_ms)
+                    actions += self._rescaler.on_aborted(checkpoint, f"{failure.text}: {detail}")
                 case DiscardLateAck(ack):
                     actions.append(self._publisher.delete([file.path for file in ack.state.files]))
                 case TooManyFailures(detail):
-                    actions += self._end_attempt(AttemptFailure.CHECKPOINTS_FAILED, detail, now_ms)
+                    actions += self._end_attempt(Failed(AttemptFailure.CHECKPOINTS_FAILED, detail), now_ms)
         return actions
 
     def _publication_is(self, outcome: PublicationOutcome, now_ms: float) -> list[Action]:
@@ -566,15 +666,18 @@ class JobMaster:
             case NotPublished(completed, failure, detail):
                 coordinator = self._coordinator_of(completed)
                 if coordinator is None:
-                    return self._publish_next(now_ms)
+                    aborted = self._savepoints.on_abort(completed.checkpoint, f"{failure.text}: {detail}", now_ms)
+                    return aborted + self._publish_next(now_ms)
                 failed = coordinator.on_not_published(completed.checkpoint, failure, detail)
                 return self._carry_out(failed, now_ms) + self._publish_next(now_ms)
             case CommitFailed(completed, error):
                 if (coordinator := self._coordinator_of(completed)) is not None:
                     coordinator.on_publication_over(completed.checkpoint, now_ms)
+                assert self.newest is not None
+                noted = self._savepoints.on_commit_failed(completed.checkpoint, self.newest.epoch, str(error))
                 if self.phase in (Phase.DEPLOYING, Phase.RUNNING):
-                    return self._commit_failed(error, now_ms)
-                return []  # the job is restarting already: the restore commits this epoch again
+                    return noted + self._failures.commit_failed(error, now_ms)
+                return noted  # the job is restarting already: the restore commits this epoch again
             case Committed(completed, manifest):
                 return self._committed(completed, manifest, now_ms)
             case Replaced(detail):
@@ -591,10 +694,29 @@ class JobMaster:
         if coordinator is not None:
             coordinator.on_publication_over(completed.checkpoint, now_ms)
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
-        actions.append(self._publisher.sweep(self.attempt.generation))
-        if manifest.final and coordinator is not None:
-            return actions + self._stop(Outcome.FINISHED, self._finished(manifest))
+        actions.append(self._publisher.sweep(self.attempt.generation, self._savepoints.copied))
+        actions += self._publisher.tidy(self.attempt.generation, now_ms)
+        if completed.stops:
+            self._ending = (Outcome.STOPPED, manifest)
+            return actions + self._savepoints.on_committed(completed, manifest) + self._end_if_settled()
+        if manifest.final and coordinator is not None and not self._savepoints.stopping:
+            coordinator.hold()
+            self._ending = (Outcome.FINISHED, manifest)
+            return actions + self._end_if_settled()
+        if coordinator is not None and (
+            switching := self._rescaler.on_committed(completed.checkpoint, self.newest, now_ms)
+        ):
+            return actions + switching + self._redeploy(now_ms)
         return actions + self._publish_next(now_ms)
+
+    def _end_if_settled(self) -> list[Action]:
+        """Ends a job whose last epoch is committed, once no savepoint is under way."""
+        if self._ending is None or self._savepoints.under_way:
+            return []
+        outcome, manifest = self._ending
+        stopped = outcome is Outcome.STOPPED
+        how = self._savepoints.how_it_stopped(manifest.epoch) if stopped else self._finished(manifest)
+        return self._stop(outcome, how)
 
     def _finished(self, manifest: Manifest) -> str:
         ended = self._read_to_end
@@ -604,6 +726,37 @@ class JobMaster:
                 "later give the source watch=…, to read all again start it under another --name"
             )
         return f"all records are processed and committed in epoch {manifest.epoch}"
+
+    def _go_on_stopping(self, now_ms: float) -> list[Action]:
+        """Takes the next step of a stop: drains the sources, and triggers the checkpoint that the job stops behind."""
+        current = self._current
+        if current is None or not self._savepoints.stopping:
+            return []
+        actions: list[Action] = []
+        if self._savepoints.drain_now(current.coordinator):
+            actions += self._broadcast(Drain(self.attempt))
+        ended = len(current.finished) == len(self.execution.subtasks)
+        noted, decided = self._savepoints.trigger_stop(current.coordinator, now_ms, all_finished=ended)
+        return actions + noted + self._carry_out(decided, now_ms)
+
+    def _savepoint_is(self, outcome: SavepointOutcome, now_ms: float) -> list[Action]:
+        """Reacts to the outcome of a savepoint."""
+        match outcome:
+            case FilesCopied(completed):
+                return self._publisher.publish(completed, now_ms)
+            case StopFailed(detail, completed):
+                self._ending = None
+                aborted: list[Action] = []
+                if completed is not None and (coordinator := self._coordinator_of(completed)) is not None:
+                    failure = CheckpointFailure.FINALIZE_FAILED
+                    aborted = self._carry_out(
+                        coordinator.on_not_published(completed.checkpoint, failure, detail), now_ms
+                    )
+                if self.phase not in (Phase.DEPLOYING, Phase.RUNNING):
+                    return aborted
+                return aborted + self._end_attempt(Failed(AttemptFailure.STOP_FAILED, detail), now_ms)
+            case Settled():
+                return self._end_if_settled()
 
     def _coordinator_of(self, completed: CompletedCheckpoint) -> CheckpointCoordinator | None:
         """Returns the coordinator that triggered this checkpoint, or None if its attempt is over."""
@@ -623,3 +776,11 @@ class JobMaster:
 
     def _broadcast(self, message: MasterMessage) -> list[Action]:
         return [Send(slot.session, message) for slot in self.slots.assigned]
+
+
+def _drained(manifest: Manifest) -> str:
+    return (
+        f"it was drained in epoch {manifest.epoch}: its windows and timers have fired for good, and records that it "
+        "read now would be late for them. To process what has come since, start it under another --name, or --from a "
+        "savepoint that was taken before the drain"
+    )

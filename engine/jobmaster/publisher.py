@@ -10,7 +10,7 @@ the next; a permit exists only for a published epoch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -23,6 +23,7 @@ from engine.graph.description import describe, table_committer
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, Note, RunOffLoop
+from engine.jobmaster.housekeeping import Housekeeping
 from engine.protocol import ledger
 from engine.protocol.checkpoint import CommitPermit, CompletedCheckpoint
 from engine.protocol.epoch_records import Claimed, LogRecord
@@ -30,6 +31,8 @@ from engine.protocol.failures import CheckpointFailure
 from engine.protocol.ids import AttemptId
 from engine.protocol.job_description import JobDescription
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
+from engine.protocol.savepoint import Stopping
+from engine.snapshot.beginning import delete_claimed
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.retention import disposable
@@ -115,6 +118,7 @@ class Publisher:
         self._allow_non_restored_state = allow_non_restored_state
         self._off_loop = off_loop
         self._tell = tell
+        self._housekeeping = Housekeeping(epoch_log, committers, off_loop)
         self.dropped: list[Difference] = []
         """What the user has allowed to be dropped, as of the last restore."""
         self._targets: dict[str, Found] = {}  # by uid: what is in the targets of sinks
@@ -134,6 +138,10 @@ class Publisher:
         A job that fails meanwhile may end before its last epoch is committed. Its next start commits it.
         """
         return self._publication is not None
+
+    def publishes(self, checkpoint: int | None) -> bool:
+        """True while the outcome of this checkpoint's publication is open."""
+        return self._publication is not None and self._publication.completed.checkpoint == checkpoint
 
     @property
     def job_id(self) -> str:
@@ -235,6 +243,10 @@ class Publisher:
         committers = {sink.uid: table_committer(sink, store, paths) for sink in gone}
         return {uid: committer for uid, committer in committers.items() if committer is not None}
 
+    def rescaled(self, graph: JobGraph) -> None:
+        """The next attempts run the same job at another parallelism."""
+        self._graph = graph
+
     def go_on_from(self, restored: Manifest | None) -> None:
         """Makes this manifest's totals the base of the next attempt's ledger."""
         self._description = describe(
@@ -256,13 +268,9 @@ class Publisher:
         if self.busy or not self._queue:
             return []
         completed = self._queue.popleft()
-        manifest = self._make_manifest(completed)
-        broken = ledger.violations(manifest.ledger, self._base, self._graph.checkpoints.mode)
+        manifest, broken = self.manifest_of(completed)
         if broken:
-            return self._tell(
-                NotPublished(completed, CheckpointFailure.LEDGER_MISMATCH, "; ".join(broken)),
-                now_ms,
-            )
+            return self._tell(NotPublished(completed, CheckpointFailure.LEDGER_MISMATCH, broken), now_ms)
         self._publication = Publication(completed, manifest)
         return [self._off_loop("manifest", lambda: self._epoch_log.write_manifest(manifest), self._manifest_written)]
 
@@ -271,6 +279,14 @@ class Publisher:
         waiting = list(self._queue)
         self._queue.clear()
         return waiting
+
+    def manifest_of(self, completed: CompletedCheckpoint) -> tuple[Manifest, str]:
+        """Returns the manifest that this checkpoint would have as the next epoch, and what its ledger says against it.
+
+        Savepoints that the job goes on behind have such a manifest, too, and are no epoch.
+        """
+        manifest = self._make_manifest(completed)
+        return manifest, "; ".join(ledger.violations(manifest.ledger, self._base, self._graph.checkpoints.mode))
 
     def _make_manifest(self, completed: CompletedCheckpoint) -> Manifest:
         carried = [c for ack in completed.acks for c in ack.committables]
@@ -288,6 +304,7 @@ class Publisher:
             ledger=ledger.total(self._base, (ack.ledger for ack in completed.acks)),
             description=self._description,
             final=completed.final,
+            drained=completed.stopping is Stopping.DRAIN,
         )
 
     @property
@@ -358,8 +375,11 @@ class Publisher:
 
     # ------------------------------------------------------------------ retention
 
-    def sweep(self, generation: int) -> RunOffLoop:
-        """Deletes the snapshots that no kept epoch needs."""
+    def sweep(self, generation: int, copied: Collection[tuple[int, int]] = ()) -> RunOffLoop:
+        """Deletes the snapshots that no kept epoch needs.
+
+        `copied` are the (generation, checkpoint) of snapshots that are being copied into savepoints.
+        """
         assert self.newest is not None
         store, paths = self._epoch_log.store, self._epoch_log.paths
         held = {parsed[0] for ref in self._retained if (parsed := paths.parse_checkpoint(ref.path))}
@@ -373,7 +393,8 @@ class Publisher:
 
         def work() -> None:
             files = [path for number in sorted(unswept) for path in store.list(paths.generation(number))]
-            for directory in disposable(paths, files, kept, generation):
+            for directory in disposable(paths, files, kept, generation, copied):
+                delete_claimed(store, [file for file in files if file.startswith(f"{directory}/")])
                 store.delete(directory)
 
         def done(_: None, error: BaseException | None, now_ms: float) -> list[Action]:
@@ -382,6 +403,12 @@ class Publisher:
             return []
 
         return self._off_loop("sweep", work, done)
+
+    def tidy(self, generation: int, now_ms: float) -> list[Action]:
+        """Begins a round of housekeeping after a sweep."""
+        assert self.newest is not None
+        kept_from = min(ref.epoch for ref in self._retained)
+        return self._housekeeping.after_commit(generation, self.newest.epoch, kept_from, now_ms)
 
     def discard(self, attempt: AttemptId, checkpoint: int) -> RunOffLoop:
         """Deletes the state files of an aborted checkpoint. The output that its sinks pre-committed stays."""

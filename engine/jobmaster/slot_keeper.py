@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from engine.jobmaster import events
-from engine.jobmaster.actions import Action, KillSlot, Note, Send
+from engine.jobmaster.actions import Action, KillSlot, Note, ReleaseSlots, Send
 from engine.jobmaster.slot_pool import SlotInfo, SlotPool
 from engine.jobmaster.slot_watch import SlotWatch
-from engine.protocol.failures import AttemptFailure, FailedAt, Fault, Raised
+from engine.protocol.failures import AttemptFailure, Failed, FailedAt, Fault, Raised
 from engine.protocol.messages import Heartbeat, MasterHeartbeat, NotBuilt, OverBudget, Register, Shutdown, Welcome
 from engine.protocol.restart import ExponentialDelay, RestartStrategy
 
 REFUSALS = ExponentialDelay(initial_ms=500, max_ms=10_000, multiplier=2, reset_after_ms=60_000)
 """How long a refused slot is kept before it is killed. Its lease, of 15 s or more, must not end before."""
 
-Lost = Callable[[AttemptFailure, str, float, FailedAt, Fault], list[Action]]
+RELEASED = "the job was rescaled and does not need this slot"
+
+Lost = Callable[[Failed, float], list[Action]]
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class SlotKeeper:
 
     def register(self, message: Register, generation: int, now_ms: float) -> list[Action]:
         slot = SlotInfo(message.session, message.address, message.pid, message.task_attempt, now_ms, message.partition)
+        if message.partition in self._pool.released:  # it died before it heard that it has to end
+            return [Send(message.session, Shutdown(RELEASED))]
         where = f"the slot in process {message.pid} at {message.address}"
         if message.nonce != self._nonce:
             seen = f" ({message.unseen})" if message.unseen else ""
@@ -101,7 +105,7 @@ class SlotKeeper:
     @property
     def hopeless(self) -> Unfit | None:
         """The job's own fault: the last try of every slot failed because of its code."""
-        return list(self._unfit.values())[-1] if len(self._unfit) >= self._pool.needed else None
+        return list(self._unfit.values())[-1] if len(self._unfit) >= len(self._pool.tasks) else None
 
     def _refuse(self, slot: SlotInfo, why: str, now_ms: float) -> list[Action]:
         """Keeps the slot for a while before it is killed: a bad host would start one after the other otherwise."""
@@ -121,14 +125,16 @@ class SlotKeeper:
         """The slot ends itself. It is the job's fault: its code holds too much, or its budget is too small."""
         used, budget = message.used_bytes / 1e6, message.budget_bytes / 1e6
         detail = f"slot process {slot.pid} held {used:.0f} MB and may hold {budget:.0f}: raise --slot-memory"
-        return self._lose(slot, AttemptFailure.SLOT_MEMORY, detail, now_ms, fault=Fault.JOB)
+        failed = Failed(AttemptFailure.SLOT_MEMORY, detail, FailedAt(slot=slot.index), Fault.JOB)
+        return self._lose(slot, failed, now_ms)
 
     def on_gone(self, session: str, why: str, now_ms: float) -> list[Action]:
         self._refused.pop(session, None)
         slot = self._pool.get(session)
         if slot is None:
             return []
-        return self._lose(slot, AttemptFailure.SLOT_LOST, f"slot process {slot.pid}: {why}", now_ms)
+        detail = f"slot process {slot.pid}: {why}"
+        return self._lose(slot, Failed(AttemptFailure.SLOT_LOST, detail, FailedAt(slot=slot.index)), now_ms)
 
     def beat(self, now_ms: float) -> list[Action]:
         """Renews the slots' leases, and kills those that are silent or hang, and those that were refused.
@@ -141,9 +147,9 @@ class SlotKeeper:
         self.beat_at_ms = now_ms + self._heartbeat_ms
         actions: list[Action] = [Send(slot.session, MasterHeartbeat()) for slot in self._pool.all]
         for doomed in self._watch.doomed(self._pool, now_ms):
-            why = f"{doomed.failure.text}: {doomed.detail}"
+            why = f"{doomed.failed.failure.text}: {doomed.failed.detail}"
             actions.append(self._kill(doomed.slot, why, now_ms))
-            lost = self._lose(doomed.slot, doomed.failure, doomed.detail, now_ms, doomed.at)
+            lost = self._lose(doomed.slot, doomed.failed, now_ms)
             actions += lost or [Note(events.SlotKilled(doomed.slot.pid, why))]
         for refusal in [r for r in self._refused.values() if r.kill_at_ms <= now_ms]:
             del self._refused[refusal.slot.session]
@@ -158,6 +164,14 @@ class SlotKeeper:
             self._pool.remove(slot.session)
         return killed
 
+    def release_surplus(self) -> list[Action]:
+        """Ends the tasks that the job has no use for, after a rescale or instead of one."""
+        numbers, gone = self._pool.release_surplus()
+        for number in numbers:
+            self._unfit.pop(number, None)
+        ended: list[Action] = [Send(slot.session, Shutdown(RELEASED)) for slot in gone]
+        return [*ended, ReleaseSlots(tuple(numbers))] if numbers else []
+
     def shut_down(self, reason: str) -> list[Action]:
         sessions = [*(slot.session for slot in self._pool.all), *self._refused]
         return [Send(session, Shutdown(reason)) for session in sessions]
@@ -168,19 +182,9 @@ class SlotKeeper:
         heard = (other.task_attempt for other in self._pool.all if not self._watch.silent(other, now_ms))
         return KillSlot(slot, why, silent=True, heard=tuple(heard))
 
-    def _lose(
-        self,
-        slot: SlotInfo,
-        failure: AttemptFailure,
-        detail: str,
-        now_ms: float,
-        at: FailedAt | None = None,
-        fault: Fault = Fault.OUTSIDE,
-    ) -> list[Action]:
+    def _lose(self, slot: SlotInfo, failed: Failed, now_ms: float) -> list[Action]:
         self._pool.remove(slot.session)
-        if slot.index is None:
-            return []
-        return self._lost(failure, detail, now_ms, at or FailedAt(slot=slot.index), fault)
+        return [] if slot.index is None else self._lost(failed, now_ms)
 
     # ------------------------------------------------------------------ missing
 

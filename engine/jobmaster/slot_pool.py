@@ -1,4 +1,8 @@
-"""`SlotPool` holds the Spark tasks that have registered. Any of them can fill any slot."""
+"""`SlotPool` holds the Spark tasks that have registered. Any of them can fill any slot.
+
+Each Spark task has a number, which its replacement keeps: `SlotInfo.partition`. A rescale asks for more tasks, under
+new numbers, and releases those that the job no longer needs. Invariant: a released task is never deployed to.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +38,10 @@ class SlotInfo:
 class SlotPool:
     def __init__(self, needed: int) -> None:
         self.needed = needed
+        self.tasks = set(range(needed))
+        """The numbers of the tasks that Spark keeps running for the job, registered or not."""
+        self.released: set[int] = set()
+        """The numbers of the tasks that the job needs no more. They are told to end whenever they register."""
         self._slots: dict[str, SlotInfo] = {}
         self._leaving: set[str] = set()
 
@@ -79,6 +87,27 @@ class SlotPool:
         for index, slot in enumerate(chosen):
             slot.index = index
         return chosen
+
+    def ask(self, tasks: int) -> list[int]:
+        """Returns the numbers of the tasks that Spark has to start, so that there are this many."""
+        first = max(self.tasks | self.released) + 1
+        new = list(range(first, first + tasks - len(self.tasks)))
+        self.tasks |= set(new)
+        return new
+
+    def release_surplus(self) -> tuple[list[int], list[SlotInfo]]:
+        """Releases the tasks that no slot needs, the newest first.
+
+        Returns their numbers, and those of them that have registered.
+        """
+        used = {slot.partition for slot in self.assigned}
+        numbers = sorted(self.tasks - used, reverse=True)[: max(0, len(self.tasks) - self.needed)]
+        self.tasks -= set(numbers)
+        self.released |= set(numbers)
+        gone = [slot for slot in self._slots.values() if slot.partition in numbers]
+        for slot in gone:
+            self.remove(slot.session)
+        return numbers, gone
 
     def release(self, attempt: AttemptId, now_ms: float) -> None:
         """Frees all slots of an attempt that is over; each has to say that it has left it."""

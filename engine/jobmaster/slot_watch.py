@@ -6,18 +6,16 @@ from dataclasses import dataclass
 
 from engine.jobmaster import events
 from engine.jobmaster.slot_pool import SlotInfo, SlotPool
-from engine.protocol.failures import AttemptFailure, FailedAt
+from engine.protocol.failures import AttemptFailure, Failed, FailedAt
 from engine.protocol.messages import LongStep
 
 
 @dataclass(frozen=True)
 class Doomed:
-    """A slot to kill. `detail` says what it did not do in time."""
+    """A slot to kill. The detail of `failed` says what it did not do in time."""
 
     slot: SlotInfo
-    failure: AttemptFailure
-    detail: str
-    at: FailedAt
+    failed: Failed
 
 
 @dataclass(frozen=True)
@@ -56,18 +54,19 @@ class SlotWatch:
         step = slot.step
         at = FailedAt(step.uid if step else "", None, slot.index)
         if self.silent(slot, now_ms):
-            return Doomed(slot, AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", FailedAt(slot=slot.index))
+            where = FailedAt(slot=slot.index)
+            return Doomed(slot, Failed(AttemptFailure.SLOT_SILENT, f"slot process {slot.pid}", where))
         if slot.leaving is not None and now_ms - slot.leaving.since_ms > self.slow_step_ms:
             over = f"attempt {slot.leaving.attempt}, which is over"
             detail = f"slot process {slot.pid} did not leave {over}, within {self.slow_step_ms / 1000:g} s"
-            return Doomed(slot, AttemptFailure.SLOT_HUNG, detail + _where(step), at)
+            return Doomed(slot, Failed(AttemptFailure.SLOT_HUNG, detail + _where(step), at))
         if step is not None and step.for_ms > self.step_timeout_ms:
             detail = f"slot process {slot.pid} was in one step for {step.for_ms / 1000:.0f} s{_where(step)}"
-            return Doomed(slot, AttemptFailure.SLOT_HUNG, detail, at)
+            return Doomed(slot, Failed(AttemptFailure.SLOT_HUNG, detail, at))
         if slot.io is not None and slot.io.for_ms > self.io_timeout_ms:
             detail = f"slot process {slot.pid} was in one piece of I/O for {slot.io.for_ms / 1000:.0f} s"
             at = FailedAt(slot.io.uid, None, slot.index)
-            return Doomed(slot, AttemptFailure.IO_HUNG, detail + _where(slot.io), at)
+            return Doomed(slot, Failed(AttemptFailure.IO_HUNG, detail + _where(slot.io), at))
         return None
 
 

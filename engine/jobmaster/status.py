@@ -45,8 +45,11 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubtaskStatus(Flow, frozen=True, kw_only=True):
+    """A subtask. `gauges`: what the gauges of its functions show, by operator and name."""
+
     subtask: int
     slot: int
+    gauges: dict[str, dict[str, float]] = {}
 
 
 class VertexStatus(Flow, frozen=True, kw_only=True):
@@ -119,12 +122,29 @@ class Checkpoints(msgspec.Struct, frozen=True):
     pending: list[int]
 
 
+class StandbyStatus(msgspec.Struct, frozen=True):
+    """The second JobMaster that takes over when this one dies. `doing` says what it does, in words."""
+
+    ready: bool
+    doing: str
+
+
+class RescaleFigures(msgspec.Struct, frozen=True):
+    """The rescales of a job that its history knows. `under_way` says what the one that is not over does; else empty."""
+
+    completed: int = 0
+    failed: int = 0
+    last_pause_ms: float | None = None
+    under_way: str = ""
+
+
 class Past(msgspec.Struct, frozen=True):
     """Facts from the timeline that a JobMaster does not know, since it may have been started long after the job."""
 
     started_at_ms: int | None
     restarts: int
     last_checkpoint: CheckpointSummary | None
+    rescales: RescaleFigures = RescaleFigures()
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +159,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How long the job has been waiting for slots; None if it is not."""
     refusal: str = ""
     """Why the last slot was refused, while slots are missing."""
+    connecting: list[int] = []
+    """The slots with a channel whose receiver has not answered yet, while the job is deployed."""
     guarantee: str
     started_at_ms: int | None
     uptime_ms: int | None
@@ -146,8 +168,11 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: AttemptFailed | None
     jobmaster_deaths: int = 0
     last_death: str = ""
+    standby: StandbyStatus | None = None
+    """None if the job was started without a standby."""
     epoch: int
     checkpoints: Checkpoints
+    rescales: RescaleFigures = RescaleFigures()
     committed_rows: dict[str, int]
     read_rows: dict[str, int]
     malformed_rows: dict[str, int]
@@ -155,6 +180,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Records that windows dropped because they came after their window had fired, up to the newest epoch."""
     untimed_rows: dict[str, int]
     """Records without an event time, which are in no window."""
+    user_counts: dict[str, dict[str, int]] = {}
+    """The counters of functions by operator and name, up to the newest epoch."""
     slots: list[SlotStatus]
     spark_ui: str | None
     vertices: list[VertexStatus]
@@ -182,6 +209,7 @@ def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wal
         slots_needed=master.execution.slots,
         waiting_ms=None if waited_ms is None else int(waited_ms),
         refusal=master.refusal,
+        connecting=master.connecting,
         guarantee=guarantee(graph),
         started_at_ms=past.started_at_ms,
         uptime_ms=wall_ms - since_ms if since_ms is not None else None,
@@ -195,11 +223,13 @@ def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wal
             past.last_checkpoint,
             [p.checkpoint for p in master.coordinator.pending] if master.coordinator else [],
         ),
+        rescales=past.rescales,
         committed_rows={uid: totals.get(ledger.sink_rows(uid), 0) for uid, _ in graph.sinks},
         read_rows={uid: totals.get(ledger.source_rows(uid), 0) for uid in sources},
         malformed_rows={uid: totals.get(ledger.malformed_rows(uid), 0) for uid in sources},
         late_rows=ledger.by_uid(ledger.late_rows, totals),
         untimed_rows=ledger.by_uid(ledger.untimed_rows, totals),
+        user_counts=ledger.user_counts([uid for vertex in graph.vertices for uid in vertex.uids], totals),
         slots=[
             SlotStatus(s.index, s.pid, s.address, s.task_attempt, s.step if s.slow_reported else None)
             for s in master.slots.all
@@ -279,4 +309,5 @@ def _subtask(master: JobMaster, subtask: SubtaskId, wall_ms: int) -> SubtaskStat
         watermark_ms=watermark_ms,
         lag_ms=wall_ms - watermark_ms if watermark_ms is not None else None,
         finished=totals.finished,
+        gauges=totals.gauges,
     )

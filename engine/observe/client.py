@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
 
 import httpx
 import msgspec
 
 from engine.core.errors import Ending, NotRunning, WeirError
+from engine.core.paths import JobPaths
+from engine.host.places import local_folder
 from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign
+from engine.host.starts import shared_jobs
+from engine.host.upgrade_record import UpgradeStatus
+from engine.jobmaster.collecting import Collection
 from engine.jobmaster.status import CheckpointStatus, JobStatus
 from engine.observe.history import History
+from engine.observe.rescales import RescaleRecord
+from engine.observe.savepoints import (
+    LOST,
+    SavepointRecord,
+    SavepointRecords,
+    SavepointState,
+    StopRecord,
+    with_store,
+)
 from engine.observe.timeline import CheckpointDetail, Timeline
+from engine.snapshot.query import StateOfKey
+from engine.store.bucket import is_bucket
+from engine.store.opening import open_store
+from engine.store.places import open_place
 
 
 @dataclass(frozen=True)
@@ -35,6 +55,17 @@ class JobClient:
             raise NotRunning(self._why_not())
         return Timeline(History(self.store, self.name).events())
 
+    def upgrade(self) -> UpgradeStatus | None:
+        """Returns the job's last upgrade, done or not; this also works while the job does not run."""
+        record = self.folder.read_upgrade()
+        return record.status if record is not None else None
+
+    def state(self, uid: str, key: Sequence[str]) -> StateOfKey:
+        """Returns the state of a key in the newest epoch; `key` holds a text per key column."""
+        query = urlencode([("key", text) for text in key])
+        answer = self._call("GET", f"/state/{quote(uid, safe='')}?{query}")
+        return msgspec.json.decode(answer.content, type=StateOfKey)
+
     def trigger_checkpoint(self) -> int:
         return int(self._call("POST", "/checkpoints").json()["checkpoint"])
 
@@ -51,18 +82,139 @@ class JobClient:
             time.sleep(0.1)
         raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still complete")
 
+    def gc(self, *, dry_run: bool = False) -> Collection:
+        """Lets the running JobMaster delete what nobody needs; with `dry_run` it only says what that is."""
+        answer = self._call("POST", "/gc", {"dry_run": dry_run})
+        return msgspec.json.decode(answer.content, type=Collection)
+
+    def savepoint(self, name: str | None = None, to: str | None = None) -> str:
+        """Takes a savepoint of the running job, and returns its name at once. `to`: the folder to put it into."""
+        return str(self._call("POST", "/savepoints", {"name": name, "to": to}).json()["savepoint"])
+
+    def wait_for_savepoint(
+        self,
+        name: str,
+        timeout_s: float | None = None,
+        on_progress: Callable[[SavepointRecord], None] = lambda record: None,
+    ) -> SavepointRecord:
+        """Waits until the savepoint is completed; raises an error that says why if it failed.
+
+        The job may end meanwhile: then the store tells what became of the savepoint.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while deadline is None or time.monotonic() < deadline:
+            found = next((one for one in self.savepoints() if one.savepoint == name), None)
+            if found is None:
+                raise WeirError(f"job {self.name!r} has no savepoint {name!r}; weir savepoints {self.name} lists them")
+            if found.state is SavepointState.COMPLETED:
+                return found
+            if found.state is not SavepointState.PENDING:
+                raise WeirError(f"there is no savepoint {found.place}: {found.reason}. Job {self.name!r} goes on")
+            on_progress(found)
+            time.sleep(0.1)
+        raise WeirError(f"savepoint {name!r} is not complete after {timeout_s:.0f} s; it may still complete")
+
+    def savepoints(self) -> list[SavepointRecord]:
+        """Returns the job's savepoints, newest first; this also works after the job has ended."""
+        with contextlib.suppress(NotRunning):
+            return msgspec.json.decode(self._call("GET", "/savepoints").content, type=list[SavepointRecord])
+        if self.name not in known_jobs(self.store):
+            raise NotRunning(self._why_not())
+        records = SavepointRecords(History(self.store, self.name).savepoints())
+        ended = self.ended()
+        records.settle(f"the job ended first: {ended.reason}" if ended is not None else LOST)
+        return with_store(records.newest_first, open_store(self.store), JobPaths(self.name), open_place)
+
+    def stop(
+        self, drain: bool = False, savepoint: bool = False, name: str | None = None, to: str | None = None
+    ) -> str | None:
+        """Stops the job behind a last epoch, which is committed before it ends. Returns at once.
+
+        `drain`: sources end as if they had read everything. `savepoint`: the last epoch is also made a savepoint, whose
+        name is returned; a name or a folder asks for one, too.
+        """
+        wanted = savepoint or name is not None or to is not None
+        asked = {"drain": drain, "savepoint": {"name": name, "to": to} if wanted else None}
+        answer = self._call("POST", "/stop", asked).json()["savepoint"]
+        return None if answer is None else str(answer)
+
+    def stop_record(self) -> StopRecord | None:
+        """Returns the newest request to stop the job; None: there was none."""
+        return msgspec.json.decode(self._call("GET", "/stop").content, type=StopRecord | None)
+
+    def wait_until_stopped(
+        self, timeout_s: float | None = None, on_progress: Callable[[str], None] = lambda what: None
+    ) -> MasterExit:
+        """Waits until a job that is being stopped has ended. Raises an error that says why if it goes on instead."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while deadline is None or time.monotonic() < deadline:
+            ended = self.ended()
+            if ended is not None:
+                return ended
+            with contextlib.suppress(NotRunning):
+                stop = self.stop_record()
+                if stop is not None and stop.failed:
+                    raise WeirError(f"job {self.name!r} is not stopped and goes on: {stop.reason}")
+                on_progress(stop.doing if stop is not None else "")
+            time.sleep(0.1)
+        raise WeirError(f"job {self.name!r} has not stopped after {timeout_s:.0f} s; it may still stop")
+
+    def rescale(self, parallelism: int | None = None, operators: Mapping[str, int] | None = None) -> str | None:
+        """Begins to run the job at another parallelism and returns the rescale's id; None: it runs with it already.
+
+        `parallelism` is that of all operators that set none in code, `operators` holds that of single ones by uid.
+        """
+        body = {"parallelism": parallelism, "operators": dict(operators or {})}
+        started: str | None = self._call("POST", "/rescale", body).json()["rescale"]
+        return started
+
+    def rescales(self) -> list[RescaleRecord]:
+        """Returns the rescales of the job, newest first."""
+        return msgspec.json.decode(self._call("GET", "/rescales").content, type=list[RescaleRecord])
+
+    def wait_for_rescale(
+        self, rescale: str, timeout_s: float, on_state: Callable[[RescaleRecord], None] = lambda record: None
+    ) -> RescaleRecord:
+        """Waits until the rescale is completed, failed or interrupted, also through a change of the JobMaster.
+
+        `on_state` gets each state that it goes through.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                found = next((record for record in self.rescales() if record.rescale == rescale), None)
+            except NotRunning:
+                if self.ended() is not None:
+                    raise
+                found = None  # its JobMaster is being replaced
+            if found is not None:
+                if found.state.over:
+                    return found
+                on_state(found)
+            time.sleep(0.1)
+        raise WeirError(
+            f"rescale {rescale} is not over after {timeout_s:.0f} s; weir rescales {self.name} says what becomes of it"
+        )
+
     def cancel(self, by: str = "cli") -> None:
         """Ends the job. If it is not running, keeps it from being started again, and raises `NotRunning`.
 
-        While its JobMaster starts there is nobody to ask: the supervisor sees that it should stop.
+        While its JobMaster starts there is nobody to ask: the supervisor sees that it should stop. A bucket is asked
+        last, because it may be away; a JobMaster that is cancelled tells it itself.
         """
-        self.folder.want_stopped(by)
+        self.folder.want_stopped_here(by)
         try:
             self._call("POST", "/cancel")
         except Ending:
             return  # the supervisor was faster
         except NotRunning:
+            self.folder.want_stopped(by)
             if self.folder.live_supervisor() is None:
+                if (host := self.folder.started_elsewhere()) is not None:
+                    raise NotRunning(
+                        f"job {self.name!r} was started last on {host}, which is asked through the store to end it: "
+                        "if it runs, it ends within some seconds"
+                    ) from None
                 raise
 
     def wait_until_running(
@@ -124,13 +276,13 @@ class JobClient:
         sign = self.folder.live_supervisor()
         return sign.in_words() if sign is not None else None
 
-    def _call(self, method: str, path: str) -> httpx.Response:
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
         address = self.folder.read_address()
         if address is None:
             raise NotRunning(self._why_not())
         headers = {"authorization": f"Bearer {address.token}"}
         try:
-            response = httpx.request(method, address.url + path, headers=headers, timeout=15)
+            response = httpx.request(method, address.url + path, headers=headers, json=body, timeout=15)
         except httpx.TransportError as error:
             raise NotRunning(self._why_not()) from error
         if response.status_code == 503:
@@ -143,9 +295,14 @@ class JobClient:
         ended = self.folder.read_exit()
         if ended is not None:
             return f"job {self.name!r} is not running: it is {ended.outcome} ({ended.reason})"
-        known = known_jobs(self.store)
-        if self.name not in known:
-            return f"there is no job {self.name!r} in the store {self.store}; it has: {', '.join(known) or 'none'}"
+        host = self.folder.heard_elsewhere()
+        if self.folder.read_launch() is None:  # this machine knows nothing of it; only now is a bucket asked
+            known = known_jobs(self.store)
+            if self.name not in known:
+                return f"there is no job {self.name!r} in the store {self.store}; it has: {', '.join(known) or 'none'}"
+            host = self.folder.started_elsewhere()
+        if host is not None:
+            return f"job {self.name!r} does not run on this machine; it was started last on {host}: look there"
         return f"job {self.name!r} is not running now{self._last_known()}; its log is {self.folder.log_file}"
 
     def _last_known(self) -> str:
@@ -159,4 +316,6 @@ class JobClient:
 
 
 def known_jobs(store: str) -> list[str]:
-    return sorted(path.parent.parent.name for path in Path(store).glob("*/run/launch.json"))
+    """Returns the jobs that were ever started in this store; in a bucket on any machine."""
+    here = {path.parent.parent.name for path in local_folder(store).glob("*/run/launch.json")}
+    return sorted(here.union(shared_jobs(store) if is_bucket(store) else ()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hmac
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -22,11 +22,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from engine.core.errors import NoAnswer
+from engine.core.errors import NoAnswer, WeirError
+from engine.host.upgrade_record import UpgradeStatus
+from engine.jobmaster.collecting import Collection
+from engine.jobmaster.rescaling import Answer
+from engine.jobmaster.savepoints import Refusal
 from engine.jobmaster.status import JobStatus, VertexStatus
 from engine.observe.bounded import CONNECTIONS, BoundedProtocol
 from engine.observe.metrics import CONTENT_TYPE, exposition
+from engine.observe.rescale_routes import RescaleRoutes
+from engine.observe.savepoint_requests import default_name, requested
+from engine.observe.savepoints import SavepointRecord, SavepointRecords
 from engine.observe.timeline import Timeline
+from engine.protocol.savepoint import SavepointRequest, StopRequest
+from engine.protocol.scaling import Scaling
+from engine.snapshot.query import NoSuchState, StateOfKey
 
 ROUTES = {
     "GET /": "lists these routes",
@@ -35,9 +45,19 @@ ROUTES = {
     "GET /checkpoints": "lists the checkpoints that are remembered, newest first; ?limit=20&offset=0",
     "POST /checkpoints": "triggers a checkpoint now and returns its number; GET /checkpoints/{id} tells how it ended",
     "GET /checkpoints/{id}": "shows one checkpoint: where its time went, by vertex, operator and subtask; its ledger",
+    "GET /savepoints": "lists the job's savepoints, newest first",
+    "POST /savepoints": "takes a savepoint and returns its name at once; GET /savepoints/{name} tells how it ended",
+    "GET /savepoints/{name}": "shows one savepoint: its state, place, size, epoch and duration, or why it failed",
+    "GET /stop": "shows the newest request to stop the job: how far it has come, or why the job goes on",
+    "POST /stop": "stops the job behind a last epoch, which may also become a savepoint; the job goes on if that fails",
     "GET /restarts": "lists why and when attempts ended, newest first, and how long until the job ran again",
+    "POST /rescale": "begins to run the job at another parallelism and returns an id; GET /rescales tells how it ended",
+    "GET /rescales": "lists the rescales, newest first: from, to, pause, digests of the state before and after",
     "GET /events": "lists what happened, oldest first; ?after_ms=0",
+    "GET /upgrade": "shows the last upgrade of the job: its phase, the two versions, why it went back; null: none",
+    "GET /state/{uid}": "shows the state of a key in the newest epoch; ?key=ann, repeated for a key of several columns",
     "GET /metrics": "returns all figures in Prometheus' text format",
+    "POST /gc": 'deletes what nobody needs of the job\'s snapshots and tables; {"dry_run": true} only lists it',
     "POST /cancel": "ends the job; its last epoch stays",
 }
 
@@ -45,10 +65,12 @@ ROUTES = {
 class Answering(Protocol):
     """The JobMaster process as HTTP sees it. The other methods run on the deciding thread only.
 
-    `ask` runs one that changes nothing, `decide` runs `trigger` or `cancel`.
+    `ask` runs one that changes nothing, `decide` runs `trigger`, `rescale`, `take_savepoint`, `stop_job` or `cancel`.
+    `check_savepoint` and `list_savepoints` read stores, and run on any thread but the deciding one.
     """
 
     timeline: Timeline
+    savepoints: SavepointRecords
 
     def ask(self, question: Callable[[], Any]) -> Any: ...
 
@@ -58,9 +80,27 @@ class Answering(Protocol):
 
     def vertex(self, vertex_id: str) -> VertexStatus | None: ...
 
+    def upgrade(self) -> UpgradeStatus | None: ...
+
+    def look_up(self, uid: str, key: Sequence[str]) -> StateOfKey | None:
+        """Returns the state of a key; None: there is no epoch yet. It reads the store, so any thread may call it."""
+
     def trigger(self) -> int | None: ...
 
+    def rescale(self, wanted: Scaling) -> Answer: ...
+
     def cancel(self) -> bool: ...
+
+    def collect(self, dry_run: bool) -> Collection:
+        """Collects garbage. It runs on the caller's thread, beside the deciding one."""
+
+    def take_savepoint(self, request: SavepointRequest) -> int | Refusal: ...
+
+    def stop_job(self, request: StopRequest) -> Refusal | None: ...
+
+    def check_savepoint(self, request: SavepointRequest) -> None: ...
+
+    def list_savepoints(self, known: list[SavepointRecord]) -> list[SavepointRecord]: ...
 
 
 class RestServer:
@@ -88,7 +128,7 @@ class RestServer:
 
 
 def make_app(token: str, process: Answering) -> Starlette:
-    handlers = _Handlers(process)
+    handlers, rescaling = _Handlers(process), RescaleRoutes(process)
     by_route: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
         "GET /": handlers.routes,
         "GET /job": handlers.job,
@@ -96,18 +136,30 @@ def make_app(token: str, process: Answering) -> Starlette:
         "GET /checkpoints": handlers.checkpoints,
         "POST /checkpoints": handlers.trigger,
         "GET /checkpoints/{id}": handlers.checkpoint,
+        "GET /savepoints": handlers.savepoints,
+        "POST /savepoints": handlers.take_savepoint,
+        "GET /savepoints/{name}": handlers.savepoint,
+        "GET /stop": handlers.last_stop,
+        "POST /stop": handlers.stop,
         "GET /restarts": handlers.restarts,
+        "POST /rescale": rescaling.rescale,
+        "GET /rescales": rescaling.rescales,
         "GET /events": handlers.events,
+        "GET /upgrade": handlers.upgrade,
+        "GET /state/{uid}": handlers.state,
         "GET /metrics": handlers.metrics,
+        "POST /gc": handlers.gc,
         "POST /cancel": handlers.cancel,
     }
     assert by_route.keys() == ROUTES.keys()
     routes = []
     for route, handler in by_route.items():
         method, path = route.split(" ")
-        routes.append(Route(path.replace("vertices/{id}", "vertices/{id:path}"), handler, methods=[method]))
+        path = path.replace("vertices/{id}", "vertices/{id:path}").replace("state/{uid}", "state/{uid:path}")
+        routes.append(Route(path, handler, methods=[method]))
     app = Starlette(
-        routes=routes, exception_handlers={HTTPException: _explain, NoAnswer: _no_answer, Exception: _failed}
+        routes=routes,
+        exception_handlers={HTTPException: _explain, NoAnswer: _no_answer, WeirError: _refused, Exception: _failed},
     )
     app.add_middleware(BaseHTTPMiddleware, dispatch=_authorise(f"Bearer {token}"))
     return app
@@ -134,6 +186,10 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 async def _no_answer(request: Request, error: Exception) -> Response:
     return _error(503, str(error))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return _error(409, str(error))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -185,6 +241,49 @@ class _Handlers:
             raise HTTPException(404, f"checkpoint {number} is not remembered; GET /checkpoints lists those that are")
         return _json(found.with_parts())
 
+    async def savepoints(self, request: Request) -> Response:
+        return _json(await self._savepoints())
+
+    async def savepoint(self, request: Request) -> Response:
+        wanted = request.path_params["name"]
+        found = next((one for one in await self._savepoints() if one.savepoint == wanted), None)
+        if found is None:
+            raise HTTPException(404, f"the job has no savepoint {_short(wanted)!r}; GET /savepoints lists them")
+        return _json(found)
+
+    async def _savepoints(self) -> list[SavepointRecord]:
+        known = await self._ask(lambda: list(map(msgspec.structs.replace, self._process.savepoints.newest_first)))
+        found: list[SavepointRecord] = await run_in_threadpool(self._process.list_savepoints, known)
+        return found
+
+    async def take_savepoint(self, request: Request) -> Response:
+        wanted = requested(await _body(request), default_name())
+        await run_in_threadpool(self._process.check_savepoint, wanted)
+        taken = await run_in_threadpool(self._process.decide, lambda: self._process.take_savepoint(wanted))
+        if isinstance(taken, Refusal):
+            return _error(409, taken.why)
+        return JSONResponse({"savepoint": wanted.name, "checkpoint": taken}, status_code=202)
+
+    async def last_stop(self, request: Request) -> Response:
+        return _json(await self._ask(lambda: self._process.savepoints.stop))
+
+    async def stop(self, request: Request) -> Response:
+        asked = await _body(request)
+        part = asked.get("savepoint")
+        if part is not None and not isinstance(part, dict):
+            raise HTTPException(400, 'write {"savepoint": {"name": …, "to": …}}, or null for none')
+        savepoint = None if part is None else requested(part, default_name())
+        if savepoint is not None:
+            await run_in_threadpool(self._process.check_savepoint, savepoint)
+        drain = asked.get("drain", False)
+        if not isinstance(drain, bool):
+            raise HTTPException(400, '"drain" is true or false')
+        stop = StopRequest(drain, savepoint)
+        refused = await run_in_threadpool(self._process.decide, lambda: self._process.stop_job(stop))
+        if refused is not None:
+            return _error(409, refused.why)
+        return JSONResponse({"stopping": True, "savepoint": savepoint.name if savepoint else None}, status_code=202)
+
     async def restarts(self, request: Request) -> Response:
         return _json(await self._ask(lambda: self._process.timeline.restarts))
 
@@ -193,13 +292,44 @@ class _Handlers:
         events = await self._ask(lambda: list(self._process.timeline.events))
         return _json([event for event in events if event.at_ms > after_ms])
 
+    async def upgrade(self, request: Request) -> Response:
+        return _json(await self._ask(self._process.upgrade))
+
+    async def state(self, request: Request) -> Response:
+        uid, key = request.path_params["uid"], request.query_params.getlist("key")
+        try:
+            found = await run_in_threadpool(self._process.look_up, uid, key)
+        except NoSuchState as error:
+            raise HTTPException(404, str(error)) from error
+        except FileNotFoundError as error:
+            raise NoAnswer("the epoch was replaced by newer ones while its state was read: ask again") from error
+        if found is None:
+            return _error(409, "the job has no epoch yet, so there is no state to show")
+        return _json(found)
+
     async def metrics(self, request: Request) -> Response:
         status = await self._ask(self._process.status)
         return PlainTextResponse(exposition(status), headers={"content-type": CONTENT_TYPE})
 
+    async def gc(self, request: Request) -> Response:
+        body = await _body(request)
+        dry_run = body.get("dry_run", False)
+        if not isinstance(dry_run, bool) or set(body) - {"dry_run"}:
+            raise HTTPException(400, 'send {"dry_run": true}, {"dry_run": false} or nothing')
+        return _json(await run_in_threadpool(self._process.collect, dry_run))
+
     async def cancel(self, request: Request) -> Response:
         await run_in_threadpool(self._process.decide, self._process.cancel)
         return JSONResponse({"cancelling": True}, status_code=202)
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """Returns the JSON object that was sent; nothing is an empty one."""
+    data = await request.body()
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any]) if data.strip() else {}
+    except msgspec.MsgspecError as error:
+        raise HTTPException(400, f"the body is no JSON object: {error}") from error
 
 
 def _json(value: Any) -> Response:

@@ -29,7 +29,8 @@ class _StatusCollector(Collector):
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        for metric in (*self._of_job(), *self._of_last_checkpoint(), *self._of_operators(), *self._of_subtasks()):
+        of_job = (*self._of_job(), *self._of_last_checkpoint())
+        for metric in (*of_job, *self._of_operators(), *self._of_functions(), *self._of_subtasks()):
             if metric.samples:
                 yield metric
 
@@ -57,6 +58,8 @@ class _StatusCollector(Collector):
         yield self._counter(
             "weir_jobmaster_deaths", "JobMasters that died since the job was started.", status.jobmaster_deaths
         )
+        ready = int(status.standby.ready) if status.standby is not None else None
+        yield self._gauge("weir_standby_ready", "1 if a standby can take over at once.", ready)
         yield self._gauge("weir_slots_registered", "Spark tasks that can be deployed to.", len(status.slots))
         yield self._gauge("weir_slots_needed", "Slots that the job takes.", status.slots_needed)
         yield self._gauge("weir_epoch", "The newest published epoch.", status.epoch)
@@ -70,6 +73,14 @@ class _StatusCollector(Collector):
             "weir_checkpoints_failed",
             "Checkpoints of this JobMaster that expired, were declined or aborted.",
             checkpoints.failed,
+        )
+        rescales = status.rescales
+        yield self._counter("weir_rescales_completed", "Rescales that the history knows.", rescales.completed)
+        yield self._counter("weir_rescales_failed", "Rescales that failed; the job went on as before.", rescales.failed)
+        yield self._gauge(
+            "weir_last_rescale_pause_seconds",
+            "Time in which no record was processed, in the last rescale.",
+            _seconds(rescales.last_pause_ms),
         )
 
     def _of_last_checkpoint(self) -> Iterator[Metric]:
@@ -114,6 +125,20 @@ class _StatusCollector(Collector):
             for uid, rows in rows_by_uid.items():
                 counter.add_metric([status.job, uid], rows)
             yield counter
+
+    def _of_functions(self) -> Iterator[Metric]:
+        labels = ["job", "operator", "name"]
+        counters = CounterMetricFamily("weir_user_count", "Counters of functions in the newest epoch.", labels=labels)
+        for uid, counts in self._status.user_counts.items():
+            for name, value in counts.items():
+                counters.add_metric([self._status.job, uid, name], value)
+        gauges = GaugeMetricFamily("weir_user_gauge", "Gauges of functions.", labels=[*labels, "subtask"])
+        for subtask in (subtask for vertex in self._status.vertices for subtask in vertex.subtasks):
+            for uid, values in subtask.gauges.items():
+                for name, shown in values.items():
+                    gauges.add_metric([self._status.job, uid, name, str(subtask.subtask)], shown)
+        yield counters
+        yield gauges
 
     def _of_subtasks(self) -> Iterator[Metric]:
         yield self._by_subtask(CounterMetricFamily, "weir_rows_in", "Rows taken in this attempt.", "rows_in")

@@ -1,4 +1,4 @@
-"""`Timeline` puts together the checkpoints and restarts of a job from the events of its history.
+"""`Timeline` puts together the checkpoints, restarts and rescales of a job from the events of its history.
 
 Invariants: the same events give the same timeline, in the JobMaster as they happen and in a reader later; an event
 that a JobMaster notes after it was replaced changes nothing.
@@ -28,6 +28,7 @@ from engine.jobmaster.events import (
 )
 from engine.jobmaster.figures import TIMES
 from engine.jobmaster.status import CheckpointStatus, CheckpointSummary, Past
+from engine.observe.rescales import RescaleRecord, Rescales
 from engine.protocol.failures import AttemptFailure, CheckpointFailure, Raised
 
 EVENTS = 500
@@ -101,6 +102,7 @@ class Timeline:
         self._checkpoints: deque[CheckpointRecord] = deque(maxlen=CHECKPOINTS)
         self._restarts: deque[RestartRecord] = deque(maxlen=RESTARTS)
         self._down: list[RestartRecord] = []
+        self._rescales = Rescales()
         self._generation = 0
         self._attempt = ""
         for event in events:
@@ -117,13 +119,18 @@ class Timeline:
         return list(reversed(self._restarts))
 
     @property
+    def rescales(self) -> list[RescaleRecord]:
+        return self._rescales.newest_first
+
+    @property
     def last_completed(self) -> CheckpointRecord | None:
         return next((c for c in reversed(self._checkpoints) if c.status is CheckpointStatus.COMPLETED), None)
 
     @property
     def past(self) -> Past:
         last = self.last_completed
-        return Past(self.started_at_ms, self.restarts_since_start, last.summary() if last else None)
+        summary = last.summary() if last else None
+        return Past(self.started_at_ms, self.restarts_since_start, summary, self._rescales.figures)
 
     def checkpoint(self, number: int) -> CheckpointRecord | None:
         """Returns the newest checkpoint of this number: a new JobMaster may use a number of its predecessor again."""
@@ -135,6 +142,7 @@ class Timeline:
         self.events.append(event)
         if event.generation < self._generation:
             return
+        self._rescales.add(event)
         match event:
             case Claimed():
                 self._claimed(event)

@@ -22,7 +22,7 @@ from engine.core.authors import short_line
 from engine.core.errors import JobFailed, RaisedInSlot, SparkLost, WeirError, raised_by
 from engine.core.paths import JobPaths
 from engine.graph.execution_graph import ExecutionGraph
-from engine.graph.job_graph import JobGraph
+from engine.graph.scalable import ScalableJob
 from engine.host.descriptors import raise_descriptor_limit
 from engine.host.folders import check_store
 from engine.host.launch import MasterLaunch
@@ -32,10 +32,11 @@ from engine.jobmaster.events import AnyEvent, AttemptFailed
 from engine.observe.client import JobClient
 from engine.process.master_process import MasterProcess
 from engine.process.sending import check_sendable
-from engine.process.upgrade import check_places, check_upgrade
+from engine.process.upgrade import check_inputs, check_places, check_upgrade, has_begun
+from engine.protocol.scaling import Scaling
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.session import is_local, spark_master_of
-from engine.store.directory import DirectoryStore
+from engine.store.opening import address_of, open_store, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,23 +60,26 @@ class AttachedJob:
     def __init__(
         self,
         session: SparkSession,
-        graph: JobGraph,
+        job: ScalableJob,
         store: str | Path,
         *,
         allow_non_restored_state: bool = False,
         allow_shared_store: bool = False,
     ) -> None:
-        self.client = JobClient(str(Path(store).absolute()), graph.name)
+        graph = job.at(Scaling())
+        self.client = JobClient(address_of(store), graph.name)
         if self.client.alive() or self.client.looked_after() is not None:
             raise WeirError(f"job {graph.name!r} is running already: cancel it, or execute under another name")
         check_store(self.client.store, graph.name, allow_shared=allow_shared_store)
-        epoch_log = EpochLog(DirectoryStore(self.client.store), JobPaths(graph.name))
+        epoch_log = EpochLog(open_store(self.client.store), JobPaths(graph.name))
+        begun = has_begun(epoch_log)
         if dropped := check_upgrade(graph, epoch_log, allow_non_restored_state):
             print(dropped)
         check_sendable(graph)
         if graph.no_checkpoints:
             print(f"weir: {graph.no_checkpoints}", file=sys.stderr)
         check_places(graph)
+        check_inputs(graph, self.client.store)
         raise_descriptor_limit()
         slots = ExecutionGraph(graph).slots
         check_room(session, slots)
@@ -83,7 +87,7 @@ class AttachedJob:
             path="",
             name=graph.name,
             store=self.client.store,
-            max_slots=slots,
+            max_slots=session.sparkContext.defaultParallelism,
             spark_master=spark_master_of(session),
             id=secrets.token_hex(8),
             allow_non_restored_state=allow_non_restored_state,
@@ -97,7 +101,7 @@ class AttachedJob:
         self._folder.write_launch(launch)
         module_path = tuple(sys.path) if is_local(launch.spark_master) else ()
         self._process = MasterProcess(
-            launch, graph, lambda: graph, session, module_path=module_path, on_event=self._show_failure
+            launch, job, lambda: job, session, module_path=module_path, begun=begun, on_event=self._show_failure
         )
         self._end: MasterExit | None = None
         self._thread = threading.Thread(target=self._run, name=f"weir {graph.name}", daemon=True)
@@ -141,11 +145,10 @@ class AttachedJob:
         """Waits as `wait` does, and returns what came of the job."""
         end = self.wait()
         paths = JobPaths(self.client.name)
-        last = EpochLog(DirectoryStore(self.client.store), paths).last()
+        store = open_store(self.client.store)
+        last = EpochLog(store, paths).last()
         tables = {
-            uid: sink.path if sink.path.startswith("/") else str(Path(self.client.store, paths.table(sink.path)))
-            for uid, sink in self._graph.sinks
-            if isinstance(sink, TableSink)
+            uid: shown(*sink.place(store, paths)) for uid, sink in self._graph.sinks if isinstance(sink, TableSink)
         }
         return JobResult(end.outcome, end.reason, last.newest.epoch if last and last.newest else 0, tables)
 

@@ -15,9 +15,11 @@ import msgspec
 
 from engine.api.environment import StreamEnvironment
 from engine.api.params import Param
+from engine.connectors.table import TableSink
 from engine.core.authors import defined_at, line_of, raised, short_line
 from engine.core.errors import JobError, LoadFailed, WeirError, fault_of
 from engine.graph.job_graph import JobGraph
+from engine.graph.scalable import ScalableJob
 from engine.graph.stream_graph import StreamGraph
 from engine.host.launch import LaunchOptions
 from engine.protocol.failures import Fault
@@ -34,17 +36,30 @@ def default_name(path: str) -> str:
 
 @dataclass(frozen=True)
 class LoadedJob:
-    stream_graph: StreamGraph
+    """`graph` is that of `job` at the scaling of the options."""
+
+    job: ScalableJob
     graph: JobGraph
     params: list[Param]
 
+    @property
+    def stream_graph(self) -> StreamGraph:
+        return self.job.stream_graph
+
 
 def load(options: LaunchOptions) -> JobGraph:
-    """Builds the same graph in the JobMaster and in every slot."""
+    """Returns the job's graph at the scaling of the options."""
     return load_job(options).graph
 
 
+def load_scalable(options: LaunchOptions) -> ScalableJob:
+    """Makes the same job in the JobMaster and in every slot."""
+    return load_job(options).job
+
+
 def load_job(options: LaunchOptions) -> LoadedJob:
+    if options.code and sys.path[0] != options.code:
+        sys.path.insert(0, options.code)  # before the files that the archive was made of
     function = find_job(options.path)
     _check_signature(options.path, function)
     env = StreamEnvironment(params=options.params, parallelism=options.parallelism)
@@ -53,8 +68,17 @@ def load_job(options: LaunchOptions) -> LoadedJob:
     except (Exception, SystemExit) as error:
         raise _not_built(f"the job {options.path} raised while it was being built", error) from error
     env.params.check_all_known(_arguments(function)[1:])
-    graph = env.build(options.name or default_name(options.path), _code_hash(function))
-    return LoadedJob(env.graph, graph, list(env.params.declared.values()))
+    if options.own_tables:
+        _put_tables_into_own_folder(env.graph)
+    job = env.scalable(options.name or default_name(options.path), _code_hash(function))
+    return LoadedJob(job, job.at(options.scaling), list(env.params.declared.values()))
+
+
+def _put_tables_into_own_folder(graph: StreamGraph) -> None:
+    for node in graph.nodes:
+        sink = node.operator.sink if node.operator is not None else None
+        if isinstance(sink, TableSink):
+            sink.path = sink.path.removeprefix("/")
 
 
 def _arguments(function: Callable[..., None]) -> list[inspect.Parameter]:

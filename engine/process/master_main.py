@@ -1,4 +1,6 @@
-"""`python -m engine.process.master_main LAUNCH ID` runs a JobMaster in a process of its own, which is the Spark driver.
+"""`python -m engine.process.master_main LAUNCH ID [standby]` runs a JobMaster in its own process, the Spark driver.
+
+A standby waits for the order on its standard input before it claims the job.
 
 `ID` names the start that this JobMaster belongs to. If the file LAUNCH is of a later start, the JobMaster ends at once.
 """
@@ -22,16 +24,21 @@ from engine.host.descriptors import raise_descriptor_limit
 from engine.host.launch import LaunchOptions, MasterLaunch, read_launch
 from engine.host.lifeline import Lifeline
 from engine.host.run_folder import MasterExit, RunFolder
+from engine.host.takeover import Order
 from engine.jobmaster.actions import Outcome
-from engine.process.loading import load
+from engine.process.child import STANDBY
+from engine.process.loading import load_scalable
 from engine.process.master_process import MasterProcess
-from engine.process.upgrade import check_upgrade
+from engine.process.upgrade import check_upgrade, has_begun
+from engine.protocol.failures import Fault
 from engine.protocol.remedy import FENCED_EXIT_CODE, Remedy, Stage, Where, remedy
 from engine.snapshot.epoch_log import EpochLog
+from engine.spark.code import keep_code
+from engine.spark.inputs import runs_queries
 from engine.spark.packaging import package
 from engine.spark.scratch import private_scratch
 from engine.spark.session import is_local, kill_java, start_session
-from engine.store.directory import DirectoryStore
+from engine.store.opening import open_store
 
 logger = logging.getLogger("weir.master")
 
@@ -40,11 +47,12 @@ CRASHED_EXIT_CODE = 70
 
 ORPHANED_EVERY_S = 0.5
 
-_EXIT_CODES = {Outcome.FINISHED: 0, Outcome.CANCELLED: 0, Outcome.FENCED: FENCED_EXIT_CODE}
+_EXIT_CODES = {Outcome.FINISHED: 0, Outcome.STOPPED: 0, Outcome.CANCELLED: 0, Outcome.FENCED: FENCED_EXIT_CODE}
 
 
 def main() -> None:
     lifeline = Lifeline.inherited()
+    order = Order.inherited() if sys.argv[3:] == [STANDBY] else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     raise_descriptor_limit()
@@ -52,15 +60,21 @@ def main() -> None:
         launch = read_launch(sys.argv[1])
         folder = RunFolder(launch.store, launch.name)
         with private_scratch() as scratch:
-            end = run(launch, lifeline, scratch) if launch.id == sys.argv[2] else _LATER_START
+            end = run(launch, lifeline, scratch, order) if launch.id == sys.argv[2] else _LATER_START
     except BaseException as error:
-        if remedy(Where.JOBMASTER, fault_of(error)) is not Remedy.END:
+        stands_by = order is not None and not order.given  # the job goes on without it
+        if stands_by or remedy(Where.JOBMASTER, fault_of(error)) is not Remedy.END:
             crash(lifeline, error)
         logger.exception("the job can't run")
         end = MasterExit(Outcome.FAILED, str(error), raised_by(error))
         lifeline.last_words(fault_of(error), end.reason)
         folder.write_exit(end, launch)
-    logger.info("the job is %s: %s", end.outcome, end.reason)
+    if order is not None and not order.given:
+        lifeline.last_words(Fault.OUTSIDE, end.reason)
+    if end.outcome is Outcome.FENCED:
+        logger.warning("this JobMaster ends: %s; it can publish and commit nothing any more", end.reason)
+    else:
+        logger.info("the job is %s: %s", end.outcome, end.reason)
     sys.stdout.flush()
     # Flight servers and Spark's gateway have threads that hang at interpreter exit; the JVM ends with its pipe.
     os._exit(_EXIT_CODES.get(end.outcome, 1))
@@ -81,13 +95,20 @@ def crash(lifeline: Lifeline, error: BaseException) -> NoReturn:
         os._exit(CRASHED_EXIT_CODE)
 
 
-def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
+def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path, order: Order | None = None) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
     lifeline.show(Stage.LOADING)
     threading.Thread(target=_end_if_orphaned, args=(lifeline, parent), daemon=True).start()
-    graph = load(launch)
+    folder = RunFolder(launch.store, launch.name)
+    folder.hear_elsewhere(launch)
+    if not folder.belongs_to(launch):
+        return _LATER_START
+    job = load_scalable(launch)
+    keep_code(launch)
+    graph = job.at(launch.scaling)
     # Before Spark starts: a job that has changed since its supervisor was started is refused at once.
-    epoch_log = EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
+    epoch_log = EpochLog(open_store(launch.store), JobPaths(launch.name))
+    begun = has_begun(epoch_log)
     if dropped := check_upgrade(graph, epoch_log, launch.allow_non_restored_state):
         logger.info("%s", dropped)
     lifeline.show(Stage.STARTING)
@@ -99,17 +120,20 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path) -> MasterExit:
         spark_master=launch.spark_master,
         conf=launch.conf,
         py_files=_shipped(launch),
+        queries=runs_queries(graph),
     )
     logger.info("Spark is up after %.1f s", time.monotonic() - started_s)
     process = MasterProcess(
         launch,
-        graph,
-        partial(load, _of_graph(launch)),
+        job,
+        partial(load_scalable, _of_graph(launch)),
         session,
         module_path=tuple(sys.path) if is_local(launch.spark_master) else (),
         orphaned=lambda: lifeline.broken or os.getppid() != parent,
         lifeline=lifeline,
+        begun=begun,
         spark_lost=lambda error: crash(lifeline, error),
+        told_to_take_over=None if order is None else lambda: order.given,
     )
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
     return process.run()
@@ -126,7 +150,14 @@ def _end_if_orphaned(lifeline: Lifeline, parent: int) -> None:
 
 def _of_graph(launch: MasterLaunch) -> LaunchOptions:
     """Returns the options that decide the graph. Slots get these only: Spark's configuration may hold secrets."""
-    return LaunchOptions(path=launch.path, name=launch.name, params=launch.params, parallelism=launch.parallelism)
+    return LaunchOptions(
+        path=launch.path,
+        name=launch.name,
+        params=launch.params,
+        parallelism=launch.parallelism,
+        code=launch.code,
+        own_tables=launch.own_tables,
+    )
 
 
 def _shipped(launch: MasterLaunch) -> list[str]:

@@ -12,7 +12,7 @@ import os
 import random
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
@@ -20,43 +20,71 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.core.errors import NoAnswer, SparkLost, StoreError, UserFunctionError, WeirError
+from engine.core.errors import Fenced, NoAnswer, SparkLost, StoreError, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
 from engine.core.sinks import Committer, Sink
 from engine.core.syncing import EndsOnFailedSync, end_by_raising
 from engine.graph.execution_graph import ExecutionGraph
+from engine.graph.scalable import ScalableJob
 from engine.host.launch import MasterLaunch
 from engine.host.lifeline import Lifeline
 from engine.host.mailbox import Mailbox
-from engine.host.run_folder import Deaths, LastHeartbeat, MasterAddress, MasterExit, RunFolder
-from engine.host.system import LaneOffload, SystemClock
+from engine.host.run_folder import (
+    Deaths,
+    LastHeartbeat,
+    MasterAddress,
+    MasterExit,
+    RunFolder,
+    StandbySign,
+    SupervisorSign,
+)
+from engine.host.system import SystemClock
+from engine.host.upgrade_record import UpgradeStatus
 from engine.jobmaster import events
-from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.actions import (
+    Action,
+    KillSlot,
+    Note,
+    Outcome,
+    ReleaseSlots,
+    RunOffLoop,
+    Send,
+    StartSlots,
+    Stop,
+)
+from engine.jobmaster.collecting import Collection, collect
 from engine.jobmaster.events import AnyEvent, stamped
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
-from engine.jobmaster.status import JobStatus, VertexStatus, describe, describe_vertex
+from engine.jobmaster.rescaling import Answer, Scale
+from engine.jobmaster.savepoints import Refusal, savepoint_folder
+from engine.jobmaster.status import JobStatus, StandbyStatus, VertexStatus, describe, describe_vertex
 from engine.network.control import ControlServer
 from engine.network.places import holds_sockets
 from engine.observe.history import History
 from engine.observe.http import RestServer
 from engine.observe.logs import MASTER, LogHandler, LogWriter
+from engine.observe.savepoints import LOST, SavepointRecord, SavepointRecords, with_store
 from engine.observe.timeline import Timeline
+from engine.process.bucket_chores import BucketChores
+from engine.process.master_io import Queue, master_offload, queue_of
 from engine.protocol.failures import Fault
 from engine.protocol.messages import EndProcess, SlotMessage
 from engine.protocol.remedy import Stage
+from engine.protocol.savepoint import SavepointRequest, StopRequest
+from engine.protocol.scaling import Scaling
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.query import StateOfKey, look_up
 from engine.spark.inputs import SparkInputs
 from engine.spark.scratch import private_scratch
 from engine.spark.session import LOOPBACK, is_local, spark_master_of
 from engine.spark.slot_process import SlotLaunch
 from engine.spark.slot_tasks import SlotJob
 from engine.spark.watch import SparkWatch, stopped
-from engine.store.directory import DirectoryStore
+from engine.store.opening import open_store
+from engine.store.places import open_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from engine.graph.job_graph import JobGraph
 
 TICK_S = 0.02
 HEARTBEAT_MS = 1000
@@ -73,48 +101,61 @@ _FENCED = Stop(Outcome.FENCED, "another JobMaster runs this job")
 
 
 class MasterProcess:
-    """`build` makes the graph again in each slot; slots append `module_path` to their module search path.
+    """`build` makes the job again in each slot; slots append `module_path` to their module search path.
 
     `orphaned` returns True once the process that would stop this job is gone; the job is then cancelled. The deciding
-    thread gives signs of life on `lifeline`. `spark_lost` may end the process, on any thread; without it, `run` raises.
-    `on_event` gets each event on the deciding thread.
+    thread gives signs of life on `lifeline`. `begun`: the job has a log already. `spark_lost` may end the process, on
+    any thread; without it, `run` raises. `on_event` gets each event on the deciding thread. With `told_to_take_over`
+    this is a standby: it shows and claims nothing until that returns True.
     """
 
     def __init__(
         self,
         launch: MasterLaunch,
-        graph: JobGraph,
-        build: Callable[[], JobGraph],
+        job: ScalableJob,
+        build: Callable[[], ScalableJob],
         session: SparkSession,
         *,
         module_path: tuple[str, ...] = (),
         orphaned: Callable[[], bool] = lambda: False,
         lifeline: Lifeline | None = None,
+        begun: bool = False,
         spark_lost: Callable[[SparkLost], None] | None = None,
         on_event: Callable[[AnyEvent], None] = lambda event: None,
+        told_to_take_over: Callable[[], bool] | None = None,
     ) -> None:
         self._launch = launch
-        self._graph = graph
+        self._job = job
+        self._graph = job.at(launch.scaling)
         self._build = build
         self._session = session
         self._spark_ui = session.sparkContext.uiWebUrl
         self._module_path = module_path
         self._orphaned = orphaned
         self._lifeline = lifeline or Lifeline()
+        self._begun = begun
         self._spark_lost = spark_lost or self._raise
         self._on_event = on_event
+        self._told_to_take_over = told_to_take_over
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self._offload = EndsOnFailedSync(LaneOffload(self._mailbox.put, threads=4), end_by_raising)
+        self._offload = EndsOnFailedSync(master_offload(self._mailbox.put), end_by_raising)
         self._history = History(launch.store, launch.name)
-        self._execution = ExecutionGraph(graph)
-        self._store = DirectoryStore(launch.store)
+        self._chores = BucketChores(launch, self._folder, self._history, self._offload)
+        self._store = open_store(launch.store)
+        self._execution = ExecutionGraph(self._graph)
         self._paths = JobPaths(launch.name)
         self._end: Stop | None = None
         self._heartbeat_at_ms = 0.0
         self._heartbeat_phase: Phase | None = None
-        self._inputs = SparkInputs(graph, session, self._store, self._paths, self._clock, self._offload, self._note)
+        self._beating = False
+        self._began = False
+        self._rest: RestServer | None = None
+        self._standby: StandbySign | None = None
+        self._inputs = SparkInputs(
+            self._graph, session, self._store, self._paths, self._clock, self._offload, self._note
+        )
 
     def run(self) -> MasterExit:
         """Runs the job until it has ended. Stops everything that it started; the Spark session is the caller's."""
@@ -127,33 +168,41 @@ class MasterProcess:
             watch.stop()
 
     def _run(self, watch: SparkWatch, sockets: Path) -> MasterExit:
-        self.timeline = Timeline(self._history.events())
-        self._last_seen = self._folder.read_heartbeat()
-        self._deaths = self._folder.read_deaths() or _NO_DEATHS
         self._token = secrets.token_urlsafe(32)  # slots and clients of an earlier JobMaster have another
         nonce = secrets.token_hex(16)
         # Each JobMaster has a file of its own: the slots of one that is being replaced still read theirs.
-        nonce_path = f"{self._paths.job}/run/nonce-{secrets.token_hex(8)}"
+        nonce_path = self._paths.nonce(secrets.token_hex(8))
         self._store.write(nonce_path, nonce.encode())
-        host = self._host()
-        epoch_log = EpochLog(self._store, self._paths)
+        epoch_log = EpochLog(self._store, self._paths, self._begun)
         committers = {uid: self._committer(uid, sink) for uid, sink in self._graph.sinks}
         config = MasterConfig(
             slots_timeout_ms=self._launch.slots_timeout_s * 1000,
             heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
             allow_non_restored_state=self._launch.allow_non_restored_state,
+            probation_ms=self._launch.probation_s * 1000,
             slow_step_ms=self._launch.slow_step_s * 1000,
             step_timeout_ms=self._launch.step_timeout_s * 1000,
             deploy_timeout_ms=self._launch.step_timeout_s * 1000,
         )
         owner = f"{os.getpid()}-{secrets.token_hex(8)}"
+        scale = Scale(self._launch.scaling, self._job.at, self._save_scaling, self._saved_scaling, self._most_slots())
         self.master = JobMaster(
-            self._execution, epoch_log, committers, owner, nonce, self._clock.wall_ms, random.random, config
+            self._execution,
+            epoch_log,
+            committers,
+            owner,
+            nonce,
+            self._clock.wall_ms,
+            random.random,
+            config,
+            scale,
+            standby=self._told_to_take_over is not None,
         )
         self._control = ControlServer(
             self._launch.name, self._place(sockets), self._token, self._on_message, self._on_gone
         )
-        rest = RestServer(host, self._token, self)
+        self._nonce = Path(nonce_path).name
+        self._to_logs = LogHandler(LogWriter(self._folder.logs, MASTER))
         slot_launch = SlotLaunch(
             self._launch.name,
             self._build,
@@ -165,18 +214,15 @@ class MasterProcess:
             self._launch.heartbeat_timeout_s,
             self._module_path,
             None if self._launch.slot_memory_mb is None else self._launch.slot_memory_mb * 1_000_000,
+            self._launch.scaling,
         )
-        self._lifeline.show(Stage.PREPARING)
-        self._inputs.prepare()
         self._slot_job = SlotJob(self._session, slot_launch, self._execution, self._on_slot_job_end, logger.warning)
-        self._slot_job.start()
-        rest.start()
-        self._rest_url = rest.url
-        to_logs = LogHandler(LogWriter(self._folder.logs, MASTER))
-        logger.addHandler(to_logs)
-        if not self._folder.belongs_to(self._launch):
-            self._end = _FENCED  # before it claims the job: it would take it away from a later start
         try:
+            if self._told_to_take_over is None:
+                self._lifeline.show(Stage.PREPARING)
+                self._inputs.prepare()
+                self._begin()
+            self._slot_job.start()
             self._loop()
             watch.stop()
             self._lifeline.show(Stage.ENDING)
@@ -186,8 +232,39 @@ class MasterProcess:
             return self._leave()
         finally:
             self._forget_nonce(nonce_path)
-            rest.stop()  # last: until `MasterExit` can be read, clients hear that the job is ending
-            logger.removeHandler(to_logs)
+            if self._rest is not None:  # last: until `MasterExit` can be read, clients hear that the job is ending
+                self._rest.stop()
+            logger.removeHandler(self._to_logs)
+
+    @property
+    def _stands_by(self) -> bool:
+        return self.master.phase is Phase.STANDBY
+
+    def _begin(self) -> None:
+        """Reads what earlier JobMasters left, and answers over HTTP from now on. The claim follows."""
+        self._folder.hear_elsewhere(self._launch)
+        self.timeline = Timeline(self._history.events())
+        self.savepoints = SavepointRecords(self._history.savepoints())
+        self.savepoints.settle(LOST)
+        # A standby was started with the parallelism of that moment.
+        self._folder.repeat_launch(msgspec.structs.replace(self._launch, scaling=self._saved_scaling()))
+        self._last_seen = self._folder.read_heartbeat()
+        self._deaths = self._folder.read_deaths() or _NO_DEATHS
+        self._rest = RestServer(self._host(), self._token, self)
+        self._rest.start()
+        logger.addHandler(self._to_logs)
+        self._began = True
+        if not self._folder.belongs_to(self._launch):
+            self._end = _FENCED  # before it claims the job: it would take it away from a later start
+
+    def _take_over(self) -> None:
+        """Does what a JobMaster does before it claims the job. The one before has written the job's inputs already."""
+        logger.info("taking over: the JobMaster is gone")
+        self._inputs.prepare()
+        self._folder.forget_nonces(but=self._nonce)
+        self._begin()
+        if self._end is None:
+            self._carry_out(self.master.take_over(self._clock.now_ms()))
 
     def _committer(self, uid: str, sink: Sink) -> Committer:
         try:
@@ -201,8 +278,28 @@ class MasterProcess:
         assert self._end is not None
         end = _FENCED if self._replaced() else self._end  # a JobMaster that slept may not know of its successor
         ended = MasterExit(end.outcome, end.reason, end.raised)
+        if not self._began:  # the end of a standby is not the end of the job
+            return ended
+        if end.outcome is Outcome.STOPPED:
+            self._folder.want_stopped_here("stop")
+            with contextlib.suppress(StoreError):  # the job has ended, whatever its bucket does now
+                self._folder.share_desired()
         self._folder.write_exit(ended, self._launch)
         return ended
+
+    def _most_slots(self) -> int | None:
+        """Returns how many slots Spark can run. A cluster may have room or get some; who waits for it will see."""
+        return self._launch.max_slots if is_local(spark_master_of(self._session)) else None
+
+    def _save_scaling(self, scaling: Scaling) -> None:
+        """Makes the parallelism durable: every later JobMaster of this start begins with it."""
+        if self._replaced():
+            raise Fenced(_FENCED.reason)
+        self._folder.rescaled(self._launch, scaling)
+
+    def _saved_scaling(self) -> Scaling:
+        last = self._folder.read_launch()
+        return last.scaling if last is not None and last.id == self._launch.id else self._launch.scaling
 
     def _forget_nonce(self, path: str) -> None:
         with contextlib.suppress(OSError, StoreError):
@@ -211,7 +308,8 @@ class MasterProcess:
     def _finish_history(self) -> None:
         """Waits until the last events are written, because the process may end right after this."""
         written = threading.Event()
-        self._offload.submit("history", written.set, _written)
+        self._offload.submit(Queue.HISTORY, self._history.flush, _written)
+        self._offload.submit(Queue.HISTORY, written.set, _written)
         written.wait(END_PATIENCE_S)
 
     def _host(self) -> str:
@@ -235,7 +333,12 @@ class MasterProcess:
             if self._end is None:
                 self._carry_out(self.master.on_tick(self._clock.now_ms()))
             self._beat()
-            self._inputs.poll()
+            if self._stands_by:
+                if self._told_to_take_over is not None and self._told_to_take_over():
+                    self._take_over()
+            else:
+                self._chores.poll(self._clock.now_ms())
+                self._inputs.poll()
             if self._orphaned():
                 self._carry_out(self.master.cancel(self._clock.now_ms()))
 
@@ -246,21 +349,33 @@ class MasterProcess:
             return
         self._heartbeat_at_ms, self._heartbeat_phase = now_ms + HEARTBEAT_MS, phase
         generation = self.master.attempt.generation
-        known = phase not in (Phase.FENCING, Phase.RESTORING)
-        self._lifeline.show(Stage.DECIDING, (self.master.newest.epoch if self.master.newest else 0) if known else None)
+        known = phase not in (Phase.STANDBY, Phase.FENCING, Phase.RESTORING)
+        epoch = self.master.newest.epoch if self.master.newest else 0
+        self._lifeline.show(self._shown_stage(), epoch if known else None)
+        if self._beating:
+            return  # the store hangs: its heartbeats would only queue up
+        self._beating = True
         heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, phase.value)
 
-        def work() -> bool:
+        def work() -> SupervisorSign | None:
             if self._replaced():
-                return True
-            self._folder.write_heartbeat(heartbeat)
-            return False
+                raise Fenced(_FENCED.reason)
+            if phase is not Phase.STANDBY:
+                self._folder.write_heartbeat(heartbeat)
+            return self._folder.read_supervisor()
 
-        def done(replaced: bool | None, error: BaseException | None) -> None:
-            if replaced and self._end is None:
+        def done(sign: SupervisorSign | None, error: BaseException | None) -> None:
+            self._beating = False
+            if isinstance(error, Fenced) and self._end is None:
                 self._end = _FENCED
+            self._standby = sign.standby if sign is not None else None
 
-        self._offload.submit("heartbeat", work, done)
+        self._offload.submit(Queue.HEARTBEAT, work, done)
+
+    def _shown_stage(self) -> Stage:
+        if not self._stands_by:
+            return Stage.DECIDING
+        return Stage.STANDING_BY if self.master.slots.enough else Stage.WARMING
 
     def _replaced(self) -> bool:
         address = self._folder.read_address()
@@ -340,20 +455,59 @@ class MasterProcess:
         past = self.timeline.past
         wall_ms, now_ms = self._clock.wall_ms(), self._clock.now_ms()
         status = describe(self.master, past, self._launch.path, self._spark_ui, wall_ms, now_ms)
-        return msgspec.structs.replace(status, jobmaster_deaths=self._deaths.total, last_death=self._deaths.reason)
+        sign = self._standby
+        standby = StandbyStatus(sign.ready, sign.in_words()) if sign is not None else None
+        died, why = self._deaths.total, self._deaths.reason
+        return msgspec.structs.replace(status, jobmaster_deaths=died, last_death=why, standby=standby)
 
     def vertex(self, vertex_id: str) -> VertexStatus | None:
-        if all(vertex.id != vertex_id for vertex in self._graph.vertices):
+        if all(vertex.id != vertex_id for vertex in self.master.execution.graph.vertices):
             return None
         return describe_vertex(self.master, vertex_id, self._clock.wall_ms())
+
+    def upgrade(self) -> UpgradeStatus | None:
+        last = self._folder.read_upgrade()
+        return last.status if last is not None else None
+
+    def look_up(self, uid: str, key: Sequence[str]) -> StateOfKey | None:
+        """Runs on a thread of HTTP, as it reads the store."""
+        newest = self.ask(lambda: self.master.newest)
+        return look_up(EpochLog(self._store, self._paths), newest, uid, key) if newest is not None else None
 
     def trigger(self) -> int | None:
         checkpoint, actions = self.master.trigger_checkpoint(self._clock.now_ms())
         self._carry_out(actions)
         return checkpoint
 
+    def collect(self, dry_run: bool) -> Collection:
+        return collect(self._store, self._paths.job, dry_run=dry_run)
+
+    def take_savepoint(self, request: SavepointRequest) -> int | Refusal:
+        taken, actions = self.master.trigger_savepoint(request, self._clock.now_ms())
+        self._carry_out(actions)
+        return taken
+
+    def stop_job(self, request: StopRequest) -> Refusal | None:
+        refusal, actions = self.master.stop(request, self._clock.now_ms())
+        self._carry_out(actions)
+        return refusal
+
+    def check_savepoint(self, request: SavepointRequest) -> None:
+        """Raises an error if the savepoint exists or can't be written. Reads stores: not on the deciding thread."""
+        savepoint_folder(EpochLog(self._store, self._paths), request, open_place).check_new()
+
+    def list_savepoints(self, known: list[SavepointRecord]) -> list[SavepointRecord]:
+        """Compares what is known with what is there. Reads stores: not on the deciding thread."""
+        return with_store(known, self._store, self._paths, open_place)
+
+    def rescale(self, wanted: Scaling) -> Answer:
+        answer, actions = self.master.rescale(wanted, self._clock.now_ms())
+        self._carry_out(actions)
+        return answer
+
     def cancel(self) -> bool:
-        self._folder.want_stopped("http")
+        self._folder.want_stopped_here("http")
+        self._offload.submit(Queue.HISTORY, self._folder.share_desired, _written)
         self.stop()
         return True
 
@@ -377,9 +531,13 @@ class MasterProcess:
                     job, task = self._slot_job, slot.task_attempt
                     kill = partial(job.kill_silent, task, why, heard) if silent else partial(job.kill, task, why)
                     # Off this thread: in a JVM that hangs, the call would wait for ever.
-                    self._offload.submit("kill", kill, _killed)
+                    self._offload.submit(Queue.KILL, kill, _killed)
+                case StartSlots(numbers):
+                    self._slot_job.add(numbers)
+                case ReleaseSlots(numbers):
+                    self._slot_job.release(numbers)
                 case RunOffLoop(name, work, done):
-                    self._offload.submit(_LANES.get(name, "publish"), work, self._bind(done))
+                    self._offload.submit(queue_of(name), work, self._bind(done))
                 case Note(event):
                     self._note(event)
                 case Stop():
@@ -393,15 +551,20 @@ class MasterProcess:
 
     def _note(self, event: AnyEvent) -> None:
         generation = self.master.attempt.generation
+        if not self._began:
+            logger.info("standing by: %s %s", event.kind, _short(event))
+            return
         if isinstance(event, events.Claimed) and self._last_seen is not None:
             event = msgspec.structs.replace(event, last_seen_ms=self._last_seen.at_ms, death=self._deaths.reason)
         event = stamped(event, self._clock.wall_ms(), generation)
         self.timeline.add(event)
+        self.savepoints.add(event)
         logger.info("%s under generation %d %s", event.kind, generation, _short(event))
         self._on_event(event)
-        self._offload.submit("history", lambda: self._history.append(event), _written)
+        self._offload.submit(Queue.HISTORY, lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
-            self._folder.write_address(MasterAddress(self._rest_url, os.getpid(), generation, self._token))
+            assert self._rest is not None
+            self._folder.write_address(MasterAddress(self._rest.url, os.getpid(), generation, self._token))
 
 
 def _short(event: AnyEvent) -> dict[str, Any]:
@@ -418,7 +581,3 @@ def _killed(_: None, error: BaseException | None) -> None:
 def _written(_: None, error: BaseException | None) -> None:
     if error is not None:
         logger.warning("an event is missing in the job's history: %s", error)
-
-
-_LANES = {"delete": "clean", "sweep": "clean"}
-"""The lanes of I/O that may run beside publication. All other I/O of the JobMaster runs in order, in one lane."""

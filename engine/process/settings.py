@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from engine.core.errors import WeirError
+from engine.store.bucket import is_bucket
 
 FILE = "weir.toml"
 
@@ -41,7 +42,7 @@ def read_settings() -> Settings:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise WeirError(f"the configuration file {path} can't be read: {error}") from error
     settings = _checked(path, content)
-    if settings.store is not None:
+    if settings.store is not None and not is_bucket(settings.store):
         beside = str(path.absolute().parent / settings.store)
         settings = msgspec.structs.replace(settings, store=beside)
     return settings

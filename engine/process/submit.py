@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -24,15 +24,16 @@ from engine.host.folders import check_store
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
+from engine.process.going_on import AFRESH, goes_on
 from engine.process.loading import load
 from engine.process.settings import read_settings
-from engine.process.upgrade import check_places, check_upgrade, compare
+from engine.process.upgrade import check_inputs, check_places, check_upgrade, compare
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import as_forked, as_gone_back, fork, go_back, newest_intact
 from engine.spark.conf import resolved
 from engine.spark.java import find_java
 from engine.spark.session import check_master, check_slots, checked_conf, default_max_slots, is_local
-from engine.store.directory import DirectoryStore
+from engine.store.opening import address_of, open_store
 
 
 class FromSnapshot(Enum):
@@ -48,7 +49,14 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
 
     Raises an error for anything that can be found wrong before a process is started.
     """
-    settings = read_settings()
+    launch = check_launch(options, store)
+    _check_not_running(JobClient(launch.store, launch.name), options)
+    return launch
+
+
+def check_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
+    """Decides the options of a start, as `plan_launch` does, of a job that may be running: it is to be upgraded."""
+    store, settings = address_of(store), read_settings()
     parallelism = options.parallelism or settings.parallelism
     check_master(options.spark_master)
     graph = load(msgspec.structs.replace(options, parallelism=parallelism))
@@ -57,12 +65,10 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
         check_slots(ExecutionGraph(graph).slots, slots)
     check_store(store, graph.name, allow_shared=options.allow_shared_store)
     check_places(graph)
+    check_inputs(graph, store)
     find_java()  # a JobMaster would look for one for ever
     checked_conf(resolved(options.conf, os.environ))
-    _check_not_running(JobClient(str(store), graph.name), options)
-    for file in options.py_files:
-        if not Path(file).is_file():
-            raise WeirError(f"--py-files {file}: there is no such file; `weir package {options.path}` makes one")
+    check_files(options.path, options.py_files)
     decided = {
         "name": graph.name,
         "parallelism": parallelism,
@@ -70,7 +76,14 @@ def plan_launch(options: LaunchOptions, store: str | Path) -> MasterLaunch:
         "py_files": [str(Path(file).absolute()) for file in options.py_files],
     }
     asked = msgspec.structs.asdict(options)
-    return MasterLaunch(**asked | decided, store=str(Path(store).absolute()), id=secrets.token_hex(8))
+    return MasterLaunch(**asked | decided, store=store, folder=os.getcwd(), id=secrets.token_hex(8))
+
+
+def check_files(job: str, py_files: Sequence[str]) -> None:
+    """Raises an error if an archive of code for the workers is missing."""
+    for file in py_files:
+        if not Path(file).is_file():
+            raise WeirError(f"--py-files {file}: there is no such file; `weir package {job}` makes one")
 
 
 def _check_not_running(client: JobClient, options: LaunchOptions) -> None:
@@ -102,7 +115,7 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     graph = load(launch)
     if choice is FromSnapshot.LAST:
         said = check_upgrade(graph, _epoch_log(launch), launch.allow_non_restored_state)
-        return "\n".join(line for line in (said, graph.no_checkpoints) if line)
+        return "\n".join(line for line in (_goes_on(launch), said, graph.no_checkpoints) if line)
     hide = choice is FromSnapshot.REWIND
     fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
     if hide and fixed:
@@ -126,6 +139,15 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
         else "published output stays, and some of it is published again"
     )
     return f"going back to epoch {old}, as epoch {new}: {what}"
+
+
+def _goes_on(launch: MasterLaunch) -> str:
+    """Says which epoch the job goes on from, and whose it is if other code made it."""
+    words = goes_on(launch.store, launch.name)
+    before = RunFolder(launch.store, launch.name).read_launch()
+    if not words or words == AFRESH or before is None or before.path in ("", launch.path):
+        return f"{launch.name} {words}" if words else ""
+    return f"{launch.name} {words}, which {before.path} made; another --name begins afresh"
 
 
 def _newest_is_intact(log: EpochLog) -> int | None:
@@ -158,10 +180,10 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     return msgspec.structs.replace(launch, name=name), f"{name} goes on from epoch {epoch} of {launch.name}"
 
 
-def start_detached(launch: MasterLaunch, by: str) -> JobClient:
-    """Starts a supervisor that outlives this process, and returns at once."""
+def start_detached(launch: MasterLaunch, by: str, id: str | None = None) -> JobClient:
+    """Starts a supervisor that outlives this process, and returns at once. `id`: of the start, if it is decided."""
     folder = RunFolder(launch.store, launch.name)
-    launch = msgspec.structs.replace(launch, id=secrets.token_hex(8))
+    launch = msgspec.structs.replace(launch, id=id or secrets.token_hex(8))
     folder.prepare(private=not launch.allow_shared_store)
     folder.clear()
     folder.forget_deaths()
@@ -179,7 +201,7 @@ def start_detached(launch: MasterLaunch, by: str) -> JobClient:
 
 
 def _epoch_log(launch: MasterLaunch) -> EpochLog:
-    return EpochLog(DirectoryStore(launch.store), JobPaths(launch.name))
+    return EpochLog(open_store(launch.store), JobPaths(launch.name))
 
 
 def _pause() -> None:

@@ -1,5 +1,6 @@
 """Keeps a JobMaster running: replaces one that dies or hangs by one of a higher generation, which goes on from the last
-epoch. Shows in the run folder that the job is looked after, from the start on.
+epoch. If the job has a standby, that one takes over. Shows in the run folder that the job is looked after, from the
+start on.
 
 A JobMaster that ended on purpose leaves its `MasterExit` behind; anything else is a death. `engine/protocol/remedy.py`
 decides which deaths end the job. A supervisor that slept while the job was started anew leaves the run folder alone.
@@ -11,16 +12,16 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 from engine.host.launch import MasterLaunch, read_launch
-from engine.host.lifeline import Listener
 from engine.host.rotated import rotate_open
 from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.actions import Outcome
+from engine.process.child import MasterChild
+from engine.process.standby import StandbyKeeper
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import Death, Stage, death_of
 from engine.protocol.supervision import Supervision
@@ -45,9 +46,8 @@ class Supervisor:
         self._on_crash = on_crash
         self._jitter = jitter
         self._supervision = Supervision(launch.jobmaster_timeout_s * 1000)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._listener: Listener | None = None
-        self._words: Death | None = None
+        self._master: MasterChild | None = None
+        self._standby = StandbyKeeper(self._start_child, launch.jobmaster_timeout_s, jitter) if launch.standby else None
         self._died: Deaths | None = None
         self._not_before_s = 0.0
         self._look_s = 0.0
@@ -67,36 +67,48 @@ class Supervisor:
         """Replaces a JobMaster that died or hangs. Returns how the job ended once it has."""
         with contextlib.suppress(OSError):  # a log that can't be rotated must not end the job
             rotate_open(self._folder.log_file, LOG_BYTES, LOG_FILES)
-        if self._process is not None:
-            self._listen()
-        self._give_sign()
-        if self._process is None:
-            return self._start_when_due()
-        hung_s = self._supervision.hung_for_s(_now_ms())
-        if hung_s is None and not _has_ended(self._process.pid):
-            return None
-        code = self._end_process(self._process)
-        if (ended := self._left_outcome()) is not None:
-            return ended
-        return self._on_death(death_of(code, self._supervision.stage, self._words, hung_s))
+        ended = self._poll_master()
+        if self._standby is not None:
+            if ended is not None:
+                self._standby.end()
+            else:
+                self._standby.poll(self._supervision.stage if self._master is not None else None)
+        return ended
 
     def stop(self) -> None:
         """Cancels the job, and kills a JobMaster that does not end by itself."""
-        process = self._process
-        if process is None or process.poll() is not None:
+        if self._standby is not None:
+            self._standby.end()
+        master = self._master
+        if master is None or master.ended:
             return
-        process.terminate()
-        try:
-            process.wait(STOP_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        master.terminate()
+        if not master.wait(STOP_PATIENCE_S):
+            master.end()
 
     @property
     def master_pid(self) -> int | None:
-        return self._process.pid if self._process else None
+        return self._master.pid if self._master else None
+
+    @property
+    def standby_pid(self) -> int | None:
+        return self._standby.pid if self._standby else None
 
     # --- one JobMaster after the other ---
+
+    def _poll_master(self) -> MasterExit | None:
+        if self._master is not None:
+            self._listen(self._master)
+        self._give_sign()
+        if self._master is None:
+            return self._start_when_due()
+        hung_s = self._supervision.hung_for_s(_now_ms())
+        if hung_s is None and not self._master.ended:
+            return None
+        code, words = self._end_process(self._master)
+        if (ended := self._left_outcome()) is not None:
+            return ended
+        return self._on_death(death_of(code, self._supervision.stage, words, hung_s)) or self._start_when_due()
 
     def _start_when_due(self) -> MasterExit | None:
         try:
@@ -106,6 +118,9 @@ class Supervisor:
                 return MasterExit(Outcome.CANCELLED, "cancelled while no JobMaster ran")
             if time.monotonic() < self._not_before_s:
                 return None
+            if self._standby is not None and (standby := self._standby.take()) is not None:
+                self._take_over(standby)
+                return None
             self._folder.clear()
             self._start_process()
         except OSError as error:
@@ -113,13 +128,13 @@ class Supervisor:
         return None
 
     def _unwanted(self) -> bool:
-        desired = self._folder.read_desired()
+        desired = self._folder.read_desired_here()
         return desired is not None and not desired.running and desired.launch.id == self._launch.id
 
     def _give_sign(self) -> None:
         """Once a second, says what the JobMaster does. Ends one that was cancelled before it could be asked."""
-        now_s, process = time.monotonic(), self._process
-        stage = None if process is None else self._supervision.stage or Stage.LOADING
+        now_s, master = time.monotonic(), self._master
+        stage = None if master is None else self._supervision.stage or Stage.LOADING
         if stage is not self._stage:
             self._stage, self._stage_since_s = stage, now_s
         elif now_s < self._look_s:
@@ -127,60 +142,45 @@ class Supervisor:
         self._look_s = now_s + LOOK_EVERY_S
         self._signs += 1
         wall_ms, for_s = time.time_ns() // 1_000_000, int(now_s - self._stage_since_s)
+        standby = self._standby.sign() if self._standby is not None else None
+        sign = SupervisorSign(self._launch.id, self._signs, wall_ms, stage, for_s, standby)
         with contextlib.suppress(OSError):
             if self._folder.belongs_to(self._launch):
-                self._folder.write_supervisor(SupervisorSign(self._launch.id, self._signs, wall_ms, stage, for_s))
-            if process is not None and not _has_ended(process.pid) and self._unwanted():
-                process.terminate()  # one that runs cancels itself, or again
+                self._folder.write_supervisor(sign)
+            if master is not None and self._unwanted():
+                master.terminate()  # one that runs cancels itself, or again
 
     def _start_process(self) -> None:
-        listener = Listener()
-        try:
-            with self._folder.log_file.open("ab") as output:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "engine.process.master_main", *self._arguments()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=listener.environ,
-                    pass_fds=[listener.descriptor],
-                    start_new_session=True,  # Ctrl-C goes to the supervisor alone, which cancels the job
-                )
-        except OSError:
-            listener.close()
-            raise
-        finally:
-            listener.started()
-        self._listener, self._words = listener, None
+        self._master = self._start_child(standby=False)
         self._supervision.on_start()
 
-    def _arguments(self) -> list[str]:
-        """Returns the launch file and whose it is: a later start may replace the file before it is read."""
-        return [str(self._folder.launch_file), self._launch.id]
+    def _take_over(self, standby: MasterChild) -> None:
+        assert self._standby is not None
+        self._folder.forget_address()
+        self._supervision.on_start(self._standby.stage)
+        self._standby.on_takeover()
+        self._master = standby
+        standby.take_over()
 
-    def _listen(self) -> None:
-        assert self._listener is not None
+    def _start_child(self, *, standby: bool) -> MasterChild:
+        """The arguments name the launch file and whose it is: a later start may replace it before it is read."""
+        arguments = [str(self._folder.launch_file), self._launch.id]
+        return MasterChild(arguments, self._folder.log_file, standby=standby)
+
+    def _listen(self, master: MasterChild) -> None:
         row = self._supervision.in_a_row
-        for sign in self._listener.heard():
+        for sign in master.heard():
             self._supervision.on_sign(sign.stage, sign.epoch)
-            self._words = sign.words or self._words
         if row and not self._supervision.in_a_row and self._died is not None:
             self._remember(Death(self._died.fault, self._died.reason), self._died.at_ms, self._died.again_at_ms)
 
-    def _end_process(self, process: subprocess.Popen[bytes]) -> int:
-        """Ends what is left of a JobMaster: Spark's JVM in its process group, too, even if it is stopped."""
-        if not _has_ended(process.pid):
-            process.kill()
-        # The process is not reaped yet, so its number still names its group. The JVM deletes its files and ends.
-        for number in (signal.SIGTERM, signal.SIGCONT):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
-        code = process.wait()
-        self._listen()
-        assert self._listener is not None
-        self._listener.close()
-        self._process = self._listener = None
-        return code
+    def _end_process(self, master: MasterChild) -> tuple[int, Death | None]:
+        """Returns the exit code and the last words of a JobMaster that has ended, or has to."""
+        code = master.end()
+        self._listen(master)
+        master.close()
+        self._master = None
+        return code, master.words
 
     def _left_outcome(self) -> MasterExit | None:
         try:
@@ -192,14 +192,16 @@ class Supervisor:
         if self._slept_through_a_start():
             return _LATER_START
         now_ms = _now_ms()
-        delay_ms = self._supervision.on_death(death, now_ms, self._jitter())
+        standby = self._standby is not None and self._standby.pid is not None
+        delay_ms = self._supervision.on_death(death, now_ms, self._jitter(), standby=standby)
         if delay_ms is None:
             return MasterExit(Outcome.FAILED, death.reason)
         wall_ms = time.time_ns() // 1_000_000
         self._remember(death, wall_ms, wall_ms + int(delay_ms))
         with contextlib.suppress(OSError):
             self._folder.forget_address()
-        self._on_crash(f"the JobMaster died ({death.reason}); starting another{_in(delay_ms)}")
+        then = "its standby takes over" if standby else "starting another"
+        self._on_crash(f"the JobMaster died ({death.reason}); {then}{_in(delay_ms)}")
         self._not_before_s = (now_ms + delay_ms) / 1000
         return None
 
@@ -223,14 +225,6 @@ def _in(delay_ms: float) -> str:
 
 def _now_ms() -> float:
     return time.monotonic() * 1000
-
-
-def _has_ended(pid: int) -> bool:
-    """Says whether a child has ended, and leaves it unreaped: its number still names its process group."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # `stop` has reaped it
-        return True
 
 
 def main() -> None:

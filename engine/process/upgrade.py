@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from engine.connectors.dataframe import DataFrameSource
 from engine.connectors.table import TableSink
 from engine.core.errors import CorruptSnapshot, StoreError, WeirError
 from engine.core.sinks import Committer, Found
@@ -13,6 +14,8 @@ from engine.graph.description import table_committer
 from engine.graph.job_graph import JobGraph
 from engine.protocol.manifest import Manifest
 from engine.snapshot.epoch_log import EpochLog
+from engine.store.bucket import is_bucket
+from engine.store.opening import check_bucket
 
 
 def check_upgrade(graph: JobGraph, epoch_log: EpochLog, allow_non_restored_state: bool) -> str:
@@ -32,10 +35,21 @@ def check_upgrade(graph: JobGraph, epoch_log: EpochLog, allow_non_restored_state
     return "\n".join(f"dropped, as allowed: {one.uid}: {one.what}" for one in dropped)
 
 
+def has_begun(epoch_log: EpochLog) -> bool:
+    """Returns True if the job has a log, so that a claim which finds none knows that the store is away."""
+    try:
+        return epoch_log.last() is not None
+    except CorruptSnapshot:
+        return True
+
+
 def check_places(graph: JobGraph) -> None:
     """Raises an error if a table outside of the store can't be made or written: a commit would find it much later."""
     for uid, sink in graph.sinks:
-        if not isinstance(sink, TableSink) or not sink.path.startswith("/"):
+        if not isinstance(sink, TableSink) or sink.in_store:
+            continue
+        if is_bucket(sink.path):
+            check_bucket(sink.path.rpartition("/")[0])
             continue
         place = Path(sink.path)
         there = next(folder for folder in (place, *place.parents) if folder.exists())
@@ -48,6 +62,18 @@ def check_places(graph: JobGraph) -> None:
             ) from error
 
 
+def check_inputs(graph: JobGraph, store: str) -> None:
+    """Raises an error if the job reads DataFrames and its store is a bucket: Spark writes them with its own writer."""
+    sources = [vertex.source for vertex in graph.vertices if vertex.source is not None]
+    frames = [source.uid for source in sources if isinstance(source.source, DataFrameSource)]
+    named = [*frames, *(uid for uid, _ in graph.static_tables)]
+    if named and is_bucket(store):
+        raise WeirError(
+            f"operator {named[0]!r} reads a DataFrame, which Weir can't write to a bucket yet: choose a directory with "
+            "--store, or let the job read files"
+        )
+
+
 def compare(
     graph: JobGraph,
     epoch_log: EpochLog,
@@ -57,9 +83,16 @@ def compare(
     allow_non_restored_state: bool,
 ) -> list[Difference]:
     """Compares a job with the snapshot that it is to go on from, and with what its tables hold up to an epoch."""
+    targets = look_at_targets(graph, epoch_log, job_id, manifest, epoch)
+    return check(graph, manifest, targets, allow_non_restored_state) if manifest is not None else []
+
+
+def look_at_targets(
+    graph: JobGraph, epoch_log: EpochLog, job_id: str, manifest: Manifest | None, epoch: int
+) -> dict[str, Found]:
+    """Returns by uid what is in the targets of the job's sinks, and of those that are gone, up to an epoch."""
     store, paths = epoch_log.store, epoch_log.paths
     committers: dict[str, Committer | None] = {uid: sink.committer(store, paths) for uid, sink in graph.sinks}
     gone = gone_sinks(graph, manifest) if manifest is not None else []
     committers |= {sink.uid: table_committer(sink, store, paths) for sink in gone}
-    targets = {uid: of.look(job_id, epoch) if of is not None else Found() for uid, of in committers.items()}
-    return check(graph, manifest, targets, allow_non_restored_state) if manifest is not None else []
+    return {uid: of.look(job_id, epoch) if of is not None else Found() for uid, of in committers.items()}

@@ -8,14 +8,15 @@ from engine.protocol.failures import AckOutcome
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import ManifestRef
 from engine.protocol.messages import Acknowledge
-from engine.protocol.savepoint import SavepointRequest
+from engine.protocol.savepoint import SavepointRequest, Stopping
 
 
 @dataclass
 class PendingCheckpoint:
     """A triggered checkpoint that waits for every subtask. Repeated and unknown acknowledgements do no harm.
 
-    `savepoint` is there if it becomes a savepoint and no epoch.
+    `savepoint` is there if it becomes a savepoint: one that the job goes on behind is no epoch, one that the job stops
+    behind is both.
     """
 
     checkpoint: int
@@ -25,6 +26,7 @@ class PendingCheckpoint:
     expected: frozenset[SubtaskId]
     final: bool = False
     savepoint: SavepointRequest | None = None
+    stopping: Stopping = Stopping.NO
     acks: dict[SubtaskId, Acknowledge] = field(default_factory=dict)
 
     def acknowledge(self, ack: Acknowledge) -> AckOutcome:
@@ -38,6 +40,11 @@ class PendingCheckpoint:
     @property
     def complete(self) -> bool:
         return len(self.acks) == len(self.expected)
+
+    @property
+    def periodic(self) -> bool:
+        """True for a checkpoint that nobody waits for: it may be subsumed, and its failure counts."""
+        return self.savepoint is None and self.stopping is Stopping.NO
 
     @property
     def missing(self) -> list[SubtaskId]:
@@ -55,13 +62,27 @@ class CompletedCheckpoint:
     final: bool
     acks: tuple[Acknowledge, ...]
     savepoint: SavepointRequest | None = None
+    stopping: Stopping = Stopping.NO
+
+    @property
+    def stops(self) -> bool:
+        """True if the job ends once this checkpoint is committed."""
+        return self.stopping is not Stopping.NO
 
     @classmethod
     def of(cls, pending: PendingCheckpoint, now_ms: float) -> CompletedCheckpoint:
         assert pending.complete, f"checkpoint {pending.checkpoint} still waits for {pending.missing}"
         acks = tuple(pending.acks[subtask] for subtask in sorted(pending.acks))
-        triggered_ms, final, savepoint = pending.triggered_ms, pending.final, pending.savepoint
-        return cls(pending.checkpoint, pending.attempt, triggered_ms, now_ms, final, acks, savepoint)
+        return cls(
+            pending.checkpoint,
+            pending.attempt,
+            pending.triggered_ms,
+            now_ms,
+            pending.final,
+            acks,
+            pending.savepoint,
+            pending.stopping,
+        )
 
 
 _ISSUED = object()

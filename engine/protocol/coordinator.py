@@ -5,7 +5,8 @@ It is pure: the caller passes time and messages in and carries out the actions t
 Invariants: at most `max_concurrent` periodic checkpoints are pending; an abort is announced exactly once; completed
 checkpoints are handed out for publication in the order of their ids; only a publication resets the failure count.
 Savepoints that the job goes on behind stand beside all this: they wait for nothing, hold up nothing, are never
-subsumed, subsume nothing, and their failures do not count.
+subsumed, subsume nothing, and their failures do not count. While the job is held, nothing is triggered but the
+checkpoint that it stops behind, which is an epoch and never subsumed.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from engine.protocol.config import CheckpointConfig
 from engine.protocol.failures import AckOutcome, CheckpointFailure
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.messages import Acknowledge, Decline
-from engine.protocol.savepoint import SavepointRequest
+from engine.protocol.savepoint import SavepointRequest, Stopping, StopRequest
 
 
 @dataclass(frozen=True)
 class TriggerSources:
+    """`savepoint`: it is no epoch. `suspend`: sources emit nothing behind the barrier."""
+
     checkpoint: int
+    savepoint: bool = False
+    suspend: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,10 @@ class PublishCheckpoint:
 
 @dataclass(frozen=True)
 class StoreSavepoint:
-    """Copy the state into the savepoint's folder; then its own files are not needed any more."""
+    """Copy the state into the savepoint's folder.
+
+    If the job goes on, the checkpoint's own files are not needed afterwards. If it stops, publish the checkpoint.
+    """
 
     completed: CompletedCheckpoint
     request: SavepointRequest
@@ -42,11 +50,15 @@ class StoreSavepoint:
 
 @dataclass(frozen=True)
 class AbortCheckpoint:
-    """Notify all slots, delete the state files and record the abort in the history. Sinks keep their committables."""
+    """Notify all slots, delete the state files and record the abort in the history. Sinks keep their committables.
+
+    `savepoint`: it would have been no epoch.
+    """
 
     checkpoint: int
     failure: CheckpointFailure
     detail: str
+    savepoint: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,9 @@ class CheckpointCoordinator:
         subtasks: Collection[SubtaskId],
         next_checkpoint: int,
         now_ms: float,
+        probation_ms: float = 0.0,
     ) -> None:
+        """`probation_ms`: how long the first checkpoint by interval waits for a record that was read."""
         assert subtasks
         self.config = config
         self.attempt = attempt
@@ -92,7 +106,9 @@ class CheckpointCoordinator:
         self._aborted: deque[int] = deque(maxlen=_ABORTED_KNOWN)
         self._last_trigger_ms = now_ms
         self._last_completion_ms: float | None = None
+        self._probation_ends_ms = now_ms + probation_ms
         self._final_wanted = False
+        self._held = False
 
     @property
     def pending(self) -> list[PendingCheckpoint]:
@@ -129,16 +145,36 @@ class CheckpointCoordinator:
         """Starts a savepoint now, behind which the job goes on."""
         return self._begin(now_ms, savepoint=request)
 
+    def hold(self) -> None:
+        """Triggers nothing by itself from now on: the job is being stopped, or has published its final epoch."""
+        self._held = True
+
+    def trigger_stop(self, request: StopRequest, now_ms: float) -> list[CoordinatorAction]:
+        """Starts the checkpoint that the job stops behind. It is an epoch, and a savepoint if one is asked for."""
+        assert self._held, "a newer checkpoint could subsume the one that the job stops behind"
+        final = self._final_wanted or request.drain
+        return self._begin(now_ms, final=final, savepoint=request.savepoint, stopping=request.stopping)
+
     def _begin(
-        self, now_ms: float, *, final: bool = False, savepoint: SavepointRequest | None = None
+        self,
+        now_ms: float,
+        *,
+        final: bool = False,
+        savepoint: SavepointRequest | None = None,
+        stopping: Stopping = Stopping.NO,
     ) -> list[CoordinatorAction]:
         checkpoint = self.next_checkpoint
         self.next_checkpoint += 1
         expires_ms = now_ms + self.config.timeout_ms
         self._pending[checkpoint] = PendingCheckpoint(
-            checkpoint, self.attempt, now_ms, expires_ms, self._subtasks, final, savepoint
+            checkpoint, self.attempt, now_ms, expires_ms, self._subtasks, final, savepoint, stopping
         )
-        return [TriggerSources(checkpoint)]
+        stops = stopping is not Stopping.NO
+        return [TriggerSources(checkpoint, savepoint=savepoint is not None and not stops, suspend=stops)]
+
+    def on_records(self) -> None:
+        """Ends the probation: checkpoints from now on come behind a record that every operator has to process."""
+        self._probation_ends_ms = self._last_trigger_ms
 
     def want_final(self) -> None:
         """Makes all further checkpoints final, as every subtask has finished. They repeat until one is published."""
@@ -158,13 +194,14 @@ class CheckpointCoordinator:
             return outcome, []
         del self._pending[ack.checkpoint]
         completed = CompletedCheckpoint.of(pending, now_ms)
-        if pending.savepoint is not None:
-            return outcome, [StoreSavepoint(completed, pending.savepoint)]
+        if completed.savepoint is not None and not completed.stops:
+            return outcome, [StoreSavepoint(completed, completed.savepoint)]
         self._publishing[ack.checkpoint] = completed
         actions: list[CoordinatorAction] = []
         for older in [p for p in self._periodic if p.checkpoint < ack.checkpoint]:
             actions += self._abort(older, CheckpointFailure.SUBSUMED, f"checkpoint {ack.checkpoint} completed first")
-        actions.append(PublishCheckpoint(completed))
+        savepoint = completed.savepoint
+        actions.append(PublishCheckpoint(completed) if savepoint is None else StoreSavepoint(completed, savepoint))
         return outcome, actions
 
     def on_decline(self, decline: Decline) -> list[CoordinatorAction]:
@@ -195,16 +232,18 @@ class CheckpointCoordinator:
 
     @property
     def _periodic(self) -> list[PendingCheckpoint]:
-        return [pending for pending in self._pending.values() if pending.savepoint is None]
+        return [pending for pending in self._pending.values() if pending.periodic]
 
     def _due_ms(self) -> float | None:
         under_way = len(self._periodic) + len(self._publishing)
+        if self._held:
+            return None
         if self._final_wanted:
             settled = not self._pending and not self._publishing  # a savepoint may need the sources until it is taken
             return self._last_trigger_ms if settled else None
         if self.config.interval_ms is None or under_way >= self.config.max_concurrent:
             return None
-        due = self._last_trigger_ms + self.config.interval_ms
+        due = max(self._last_trigger_ms + self.config.interval_ms, self._probation_ends_ms)
         if self._last_completion_ms is not None:
             due = max(due, self._last_completion_ms + self.config.min_pause_ms)
         return due
@@ -212,7 +251,8 @@ class CheckpointCoordinator:
     def _abort(self, pending: PendingCheckpoint, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
         del self._pending[pending.checkpoint]
         self._aborted.append(pending.checkpoint)
-        return [AbortCheckpoint(pending.checkpoint, failure, detail)]
+        savepoint = pending.savepoint is not None and pending.stopping is Stopping.NO
+        return [AbortCheckpoint(pending.checkpoint, failure, detail, savepoint)]
 
     def _fail(self, pending: PendingCheckpoint, failure: CheckpointFailure, detail: str) -> list[CoordinatorAction]:
         return self._abort(pending, failure, detail) + self._count(pending, failure, detail)
@@ -220,7 +260,7 @@ class CheckpointCoordinator:
     def _count(
         self, failed: PendingCheckpoint | CompletedCheckpoint, failure: CheckpointFailure, detail: str
     ) -> list[CoordinatorAction]:
-        if not failure.counts or failed.savepoint is not None:
+        if not failure.counts or failed.savepoint is not None or failed.stopping is not Stopping.NO:
             return []
         self.consecutive_failures += 1
         if self.consecutive_failures > self.config.tolerable_failed:

@@ -23,12 +23,12 @@ class RecordKind(Enum):
     REWIND = "rewind"
 
 
-class LogRecord(msgspec.Struct, frozen=True):
+class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One record of the epoch log.
 
     `owner` tells two writers apart that claim the same generation: a record with equal bytes is the writer's own.
     `job_id` is made with the first record and never changes. Jobs of the same name in two stores have different ids,
-    and so have a job and its fork.
+    and so have a job and its fork. `checksum` is that of all other fields; it is empty in records of earlier versions.
     """
 
     number: int
@@ -38,6 +38,19 @@ class LogRecord(msgspec.Struct, frozen=True):
     newest: ManifestRef | None
     next_checkpoint: int
     job_id: str
+    checksum: str = ""
+
+    def sealed(self) -> LogRecord:
+        """Returns the record with its checksum: one changed bit could let two attempts use the same names."""
+        return msgspec.structs.replace(self, checksum=self._digest())
+
+    @property
+    def intact(self) -> bool:
+        return self.checksum in ("", self._digest())
+
+    def _digest(self) -> str:
+        rest = msgspec.structs.replace(self, checksum="")
+        return hashlib.blake2b(msgspec.json.encode(rest), digest_size=8).hexdigest()
 
 
 class Created(Enum):
@@ -74,7 +87,7 @@ def fence_after(last: LogRecord | None, owner: str) -> LogRecord:
         newest=last.newest if last else None,
         next_checkpoint=last.next_checkpoint if last else 1,
         job_id=last.job_id if last else job_id_from(owner),
-    )
+    ).sealed()
 
 
 def epoch_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
@@ -90,7 +103,7 @@ def epoch_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
         newest=manifest,
         next_checkpoint=manifest.checkpoint + 1,
         job_id=last.job_id,
-    )
+    ).sealed()
 
 
 def rewind_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
@@ -105,4 +118,4 @@ def rewind_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
         newest=manifest,
         next_checkpoint=manifest.checkpoint + 1,
         job_id=last.job_id,
-    )
+    ).sealed()

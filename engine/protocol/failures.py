@@ -78,6 +78,7 @@ class AttemptFailure(Enum):
     DEPLOY_TIMEOUT = ("deploy_timeout", "not all slots were deployed in time")
     CHECKPOINTS_FAILED = ("checkpoints_failed", "more checkpoints failed than `tolerable_failed` allows")
     COMMIT_FAILED = ("commit_failed", "a sink could not commit a completed epoch")
+    STOP_FAILED = ("stop_failed", "the job could not be stopped behind a last epoch, and goes on")
 
     def __init__(self, code: str, text: str) -> None:
         self.code = code
@@ -92,3 +93,13 @@ class FailedAt:
     subtask: SubtaskId | None = None
     slot: int | None = None
     raised: Raised | None = None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What ended an attempt: what failed, where, and whose fault it is."""
+
+    failure: AttemptFailure
+    detail: str
+    at: FailedAt = FailedAt()
+    fault: Fault = Fault.OUTSIDE

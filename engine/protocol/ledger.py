@@ -66,6 +66,17 @@ def by_uid(counter: Callable[[str], str], totals: Mapping[str, int]) -> Counters
     return {name.removeprefix(head): rows for name, rows in totals.items() if name.startswith(head)}
 
 
+def user_count(uid: str, name: str) -> str:
+    """Names a counter that a function keeps."""
+    return f"user:{uid}:{name}"
+
+
+def user_counts(uids: Iterable[str], totals: Mapping[str, int]) -> dict[str, Counters]:
+    """Returns the counters of functions by operator and name."""
+    found = {uid: by_uid(lambda name, uid=uid: user_count(uid, name), totals) for uid in uids}  # type: ignore[misc]
+    return {uid: counts for uid, counts in found.items() if counts}
+
+
 def untimed_rows(uid: str) -> str:
     """Names the counter of records without an event time: they are in no window."""
     return f"untimed:{uid}"

@@ -90,6 +90,8 @@ class Manifest(msgspec.Struct, frozen=True):
     description: JobDescription = JobDescription()
     """The job that took the snapshot."""
     final: bool = False
+    drained: bool = False
+    """All windows and timers have fired before the sources were read to their ends: the job can't go on from here."""
     rewound_to: int | None = None
     """Set by a rewind: the older epoch whose state this is. Tables hide the output of the epochs in between."""
     format: int = 1

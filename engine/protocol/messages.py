@@ -7,6 +7,8 @@ import msgspec
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Timings
+from engine.protocol.scaling import Scaling
+from engine.protocol.state_proof import StateDigest, SubtaskDigests
 
 # --- slot to JobMaster ---
 
@@ -29,7 +31,10 @@ class Register(msgspec.Struct, frozen=True, tag=True):
 
 
 class SubtaskTotals(msgspec.Struct, frozen=True):
-    """Running totals of one subtask since its attempt began: rows, and how its task thread spent its time (E2)."""
+    """Running totals of one subtask since its attempt began: rows, and how its task thread spent its time (E2).
+
+    `gauges`: what the gauges of its functions show now, by operator and name.
+    """
 
     rows_in: int = 0
     rows_out: int = 0
@@ -38,6 +43,7 @@ class SubtaskTotals(msgspec.Struct, frozen=True):
     idle_ms: float = 0.0
     watermark_ms: int | None = None
     finished: bool = False
+    gauges: dict[str, dict[str, float]] = {}
 
 
 class LongStep(msgspec.Struct, frozen=True):
@@ -53,7 +59,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     """The slot is alive. `totals` holds the totals of its subtasks by subtask id, as text.
 
     `step` is None as long as the task thread makes progress. `io` is the I/O that has been under way for longest, if
-    that is long: its `subtask` is the lane.
+    that is long: its `subtask` is the queue.
     """
 
     totals: dict[str, SubtaskTotals]
@@ -68,6 +74,21 @@ class Left(msgspec.Struct, frozen=True, tag=True):
 
 
 class Deployed(msgspec.Struct, frozen=True, tag=True):
+    """The subtasks of the slot are built. `digests` are those of the state that each was given, if they were wanted."""
+
+    attempt: AttemptId
+    digests: list[SubtaskDigests] = []
+
+
+class Flowing(msgspec.Struct, frozen=True, tag=True):
+    """A subtask of the slot has taken the first record of this attempt. Sent for attempts that want digests."""
+
+    attempt: AttemptId
+
+
+class Connected(msgspec.Struct, frozen=True, tag=True):
+    """The receivers of all channels of the slot have answered. The job counts as running once all slots say so."""
+
     attempt: AttemptId
 
 
@@ -78,6 +99,8 @@ class Acknowledge(msgspec.Struct, frozen=True, tag=True):
     committables: list[Committable]
     ledger: dict[str, int]
     timings: Timings
+    digests: list[StateDigest] = []
+    """The digests of the subtask's state at the barrier, if the trigger asked for them."""
 
     @property
     def subtask(self) -> SubtaskId:
@@ -141,6 +164,8 @@ SlotMessage = (
     | Heartbeat
     | Left
     | Deployed
+    | Connected
+    | Flowing
     | Acknowledge
     | Decline
     | SubtaskFinished
@@ -156,13 +181,20 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class Deploy(msgspec.Struct, frozen=True, tag=True):
-    """The slot ends any earlier attempt, builds the subtasks of slot `slot`, restores them and answers `Deployed`."""
+    """The slot ends any earlier attempt, builds the subtasks of slot `slot`, restores them and answers `Deployed`.
+
+    It builds them at this scaling, and compares the fingerprint of the graph with `plan`. `digests`: its answer proves
+    what it restored.
+    """
 
     attempt: AttemptId
     slot: int
     addresses: list[str]
     restore: ManifestRef | None
     job_id: str
+    scaling: Scaling = Scaling()
+    plan: str = ""
+    digests: bool = False
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -174,13 +206,14 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 class Trigger(msgspec.Struct, frozen=True, tag=True):
     """Sources emit the barrier of this checkpoint. `triggered_at_ms` is Unix time; the start delay begins there.
 
-    `suspend`: sources emit nothing behind the barrier.
+    `suspend`: sources emit nothing behind the barrier. `digests`: subtasks acknowledge with digests of their state.
     """
 
     attempt: AttemptId
     checkpoint: int
     triggered_at_ms: int
     suspend: bool = False
+    digests: bool = False
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):

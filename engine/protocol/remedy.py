@@ -73,11 +73,16 @@ def fault_of_query(java: Sequence[str]) -> Fault:
 
 
 class Stage(Enum):
-    """What a JobMaster process does. Its signs of life name the stage."""
+    """What a JobMaster process does. Its signs of life name the stage.
+
+    A standby is WARMING until all of its slots have registered, and then STANDING_BY until it takes over.
+    """
 
     LOADING = "loading the job"
     STARTING = "starting Spark"
     PREPARING = "writing the job's DataFrames"
+    WARMING = "waiting for its slots"
+    STANDING_BY = "standing by"
     DECIDING = "running the job"
     ENDING = "ending"
 

@@ -1,4 +1,4 @@
-"""What a person or a schedule asks for: a savepoint, and whether the job stops behind it (D5, D6)."""
+"""What a person or a schedule asks for: a savepoint, or that the job stops behind its last epoch (D5, D6)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 
 class Stopping(Enum):
-    """What becomes of the job after the savepoint."""
+    """What becomes of the job after a checkpoint."""
 
     NO = "no"
-    """The job goes on. The savepoint commits nothing: output that waits for a commit goes with the next checkpoint."""
+    """The job goes on."""
 
     SUSPEND = "suspend"
     """Sources stop behind the barrier. The snapshot is an epoch, and is committed before the job ends."""
@@ -25,4 +25,14 @@ class SavepointRequest(msgspec.Struct, frozen=True):
 
     name: str
     folder: str = ""
-    stopping: Stopping = Stopping.NO
+
+
+class StopRequest(msgspec.Struct, frozen=True):
+    """`drain`: sources end as if they had read everything. `savepoint`: the last epoch is also made a savepoint."""
+
+    drain: bool = False
+    savepoint: SavepointRequest | None = None
+
+    @property
+    def stopping(self) -> Stopping:
+        return Stopping.DRAIN if self.drain else Stopping.SUSPEND

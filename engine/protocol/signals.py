@@ -20,6 +20,8 @@ class Barrier(msgspec.Struct, frozen=True, tag="b"):
     checkpoint: int
     triggered_at_ms: int
     """Unix time of the trigger: the history of each checkpoint shows how long its barriers took to arrive."""
+    digests: bool = False
+    """Subtasks digest their state with this checkpoint, for the proof of a rescale."""
 
 
 class EndOfData(msgspec.Struct, frozen=True, tag="e"):

@@ -1,7 +1,11 @@
-"""Decides about the JobMasters of one job: whether one hangs, and when the next starts. Pure: callers pass the time."""
+"""Decides about the JobMasters of one job: whether one hangs, when the next starts, and when a standby takes over.
+
+Pure: callers pass the time.
+"""
 
 from __future__ import annotations
 
+from engine.protocol.failures import Fault
 from engine.protocol.remedy import Death, Remedy, Stage, Where, remedy
 from engine.protocol.restart import ExponentialDelay, RestartStrategy
 
@@ -15,6 +19,7 @@ _PATIENCE_MS = {
     Stage.PREPARING: None,  # Spark may take hours to write a DataFrame; a Spark that hangs is noticed by its watch
     Stage.ENDING: 120_000.0,
 }
+_DECIDING_THREAD_RUNS = (Stage.WARMING, Stage.STANDING_BY, Stage.DECIDING)
 
 
 class Silence:
@@ -52,10 +57,10 @@ class Supervision:
         self.in_a_row = 0
         """Deaths without an epoch in between."""
 
-    def on_start(self) -> None:
-        """A JobMaster process was started."""
+    def on_start(self, stage: Stage | None = None) -> None:
+        """A JobMaster process was started, or a standby that is at this stage has been told to take over."""
         self._silence = Silence()
-        self.stage = None
+        self.stage = stage
 
     def on_sign(self, stage: Stage, epoch: int | None) -> None:
         """A JobMaster gave a sign of life. An epoch that is new ends the row of deaths."""
@@ -64,21 +69,76 @@ class Supervision:
         if epoch is None:
             return
         if self._epoch is not None and epoch > self._epoch:
-            self.in_a_row, self._back_off = 0, BACK_OFF
+            self.forget_deaths()
         self._epoch = epoch
+
+    def forget_deaths(self) -> None:
+        """Ends the row of deaths: the next death is the first of a row."""
+        self.in_a_row, self._back_off = 0, BACK_OFF
 
     def hung_for_s(self, now_ms: float) -> float | None:
         """Returns for how long the JobMaster has been silent if that is too long."""
         silent_ms = self._silence.look(now_ms)
         stage = self.stage or Stage.LOADING
-        patience_ms = self._silent_ms if stage is Stage.DECIDING else _PATIENCE_MS[stage]
+        patience_ms = self._silent_ms if stage in _DECIDING_THREAD_RUNS else _PATIENCE_MS[stage]
         return silent_ms / 1000 if patience_ms is not None and silent_ms > patience_ms else None
 
-    def on_death(self, death: Death, now_ms: float, jitter: float) -> float | None:
-        """Returns the wait before the next JobMaster in ms, or None if the job ends."""
+    def on_death(self, death: Death, now_ms: float, jitter: float, *, standby: bool = False) -> float | None:
+        """Returns the wait before the next JobMaster in ms, or None if the job ends.
+
+        A `standby` takes over at once. After a second death without an epoch it waits, too: what kills JobMasters as
+        soon as they run would otherwise do so all the time.
+        """
         self.deaths += 1
         self.in_a_row += 1
         if remedy(Where.JOBMASTER, death.fault) is Remedy.END:
             return None
         delay_ms, self._back_off = self._back_off.on_failure(now_ms, jitter, death.fault)
-        return delay_ms
+        return 0.0 if standby and self.in_a_row == 1 else delay_ms
+
+
+class StandbySupervision:
+    """Decides about the standby of a job: when the next one starts, and whether it hangs.
+
+    Invariant: whatever happens to a standby, the job goes on. A standby whose code does not build any more is tried
+    again, too: the running JobMaster has the code that it was started with.
+    """
+
+    def __init__(self, silent_ms: float) -> None:
+        self._process = Supervision(silent_ms)
+        self._not_before_ms = 0.0
+
+    @property
+    def stage(self) -> Stage | None:
+        return self._process.stage
+
+    @property
+    def deaths(self) -> int:
+        """Standbys that died since one was last ready, or took over."""
+        return self._process.in_a_row
+
+    def due(self, jobmaster: Stage | None, now_ms: float) -> bool:
+        """Says whether a standby is to be started. Waits until the job runs: two starts at once take twice as long."""
+        return jobmaster is Stage.DECIDING and now_ms >= self._not_before_ms
+
+    def on_start(self) -> None:
+        self._process.on_start()
+
+    def on_sign(self, stage: Stage) -> None:
+        self._process.on_sign(stage, None)
+        if stage is Stage.STANDING_BY:
+            self._process.forget_deaths()
+
+    def hung_for_s(self, now_ms: float) -> float | None:
+        return self._process.hung_for_s(now_ms)
+
+    def on_death(self, death: Death, now_ms: float, jitter: float) -> None:
+        delay_ms = self._process.on_death(Death(Fault.OUTSIDE, death.reason), now_ms, jitter)
+        assert delay_ms is not None, "no death of a standby ends a job"
+        self._not_before_ms = now_ms + delay_ms
+
+    def on_takeover(self) -> None:
+        """The standby is the JobMaster now. The next one may be started as soon as the job runs."""
+        self._process.on_start()
+        self._process.forget_deaths()
+        self._not_before_ms = 0.0

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.core.broadcast_functions import BroadcastContext, ReadOnlyBroadcastContext
-from engine.core.state_types import (
-    BroadcastState,
-    MapStateDescriptor,
-    ReadOnlyBroadcastState,
-    ValueState,
-    ValueStateDescriptor,
-)
+from engine.core.broadcast_functions import BroadcastContext, BroadcastOnTimerContext, ReadOnlyBroadcastContext
+from engine.core.state_types import BroadcastState, MapStateDescriptor, ReadOnlyBroadcastState, StateDescriptor
+from engine.core.timers import TimerService
 from engine.state.keyed.backend import KeyedBackend
 from engine.state.operator import OperatorBackend
 
@@ -44,8 +39,17 @@ class BroadcastStates:
 
 
 class ReadingContext(ReadOnlyBroadcastContext):
-    def __init__(self, states: BroadcastStates) -> None:
-        super().__init__()
+    def __init__(self, states: BroadcastStates, timers: TimerService) -> None:
+        super().__init__(timers)
+        self._states = states
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
+        return self._states.read_only(descriptor)
+
+
+class TimerReadingContext(BroadcastOnTimerContext):
+    def __init__(self, states: BroadcastStates, timers: TimerService) -> None:
+        super().__init__(timers)
         self._states = states
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
@@ -62,7 +66,7 @@ class WritingContext(BroadcastContext):
         return self._states.of(descriptor)
 
     def apply_to_keyed_state(
-        self, descriptor: ValueStateDescriptor, function: Callable[[tuple[Any, ...], ValueState[Any]], None]
+        self, descriptor: StateDescriptor, function: Callable[[tuple[Any, ...], Any], None]
     ) -> None:
         if self._keyed is None:
             raise TypeError("apply_to_keyed_state needs keys: connect the broadcast stream with key_by(...)")

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from engine.core.errors import NotTaken
+from engine.core.nearest import nearest
 from engine.core.tags import OutputTag
 from engine.protocol.signals import Signal, Watermark
 from engine.runtime.exchange.channels import OutputGate
@@ -24,13 +26,25 @@ class GatesOutput:
         self._main = [gate for gate in gates if gate.side is None]
 
     def emit(self, batch: pa.RecordBatch) -> None:
+        if not self._main and self._gates:
+            running = RUNNING.get()
+            raise NotTaken(
+                f"operator {running.uid if running else ''!r} emits records to its main output, which nothing takes: "
+                "end the stream with sink_to(...) or print() too, or emit to side outputs only"
+            )
         for gate in self._main:
             gate.emit(batch)
 
     def emit_side(self, uid: str, tag: OutputTag, batch: pa.RecordBatch) -> None:
-        for gate in self._gates:
-            if gate.side == (uid, tag.name):
-                gate.emit(batch)
+        taken = [gate for gate in self._gates if gate.side == (uid, tag.name)]
+        if not taken:
+            names = [gate.side[1] for gate in self._gates if gate.side is not None and gate.side[0] == uid]
+            raise NotTaken(
+                f"operator {uid!r} emits to the side output {tag.name!r}, which nothing takes"
+                f"{nearest(tag.name, names)}: call get_side_output(...) with this tag on its stream"
+            )
+        for gate in taken:
+            gate.emit(batch)
 
     def watermark(self, timestamp_ms: int) -> None:
         self.signal(Watermark(timestamp_ms))
@@ -51,6 +65,13 @@ class _Link:
 
     def emit_second(self, batch: pa.RecordBatch) -> None:
         self._call(self._operator.process_second, batch, self._after)
+
+    def emit_side(self, uid: str, tag: OutputTag, batch: pa.RecordBatch) -> None:
+        """Passes side output on to the end of the chain: no operator behind takes it."""
+        self._after.emit_side(uid, tag, batch)
+
+    def work(self, max_rows: int) -> bool:
+        return self._call(self._operator.work, max_rows, self._after)
 
     def watermark(self, timestamp_ms: int) -> None:
         self._call(self._operator.on_watermark, timestamp_ms, self._after)
@@ -76,6 +97,7 @@ class OperatorChain:
         self.tail = tail
         self.input: Output = tail
         self._links: list[_Link] = []
+        self._works = [operator for operator in operators if type(operator).work is not Operator.work]
         for operator, context in reversed(list(zip(operators, contexts, strict=True))):
             link = _Link(operator, context, self.input)
             self._links.insert(0, link)
@@ -93,6 +115,21 @@ class OperatorChain:
     def snapshots(self, checkpoint: int) -> Iterator[OperatorSnapshot | None]:
         """Takes the snapshot of each operator, first to last."""
         return (link.snapshot(checkpoint) for link in self._links)
+
+    def work(self, max_rows: int) -> bool:
+        """Lets each operator do some of what is due by itself; returns whether any did."""
+        return bool(self._works) and any([link.work(max_rows) for link in self._links])
+
+    @property
+    def firing(self) -> bool:
+        """True while an operator holds a watermark back."""
+        return any(operator.firing for operator in self._works)
+
+    @property
+    def due_ms(self) -> float | None:
+        """When an operator will have something to do by itself."""
+        times = [operator.due_ms for operator in self._works]
+        return min((time for time in times if time is not None), default=None)
 
     @property
     def blocked(self) -> bool:

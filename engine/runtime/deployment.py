@@ -20,7 +20,7 @@ from engine.protocol.messages import SlotMessage
 from engine.runtime.chain import GatesOutput, OperatorChain
 from engine.runtime.exchange.channels import OutputChannel, OutputGate
 from engine.runtime.exchange.gate import InputGate
-from engine.runtime.operators.base import EVENT_TIME, OperatorContext, RestoredState
+from engine.runtime.operators.base import EVENT_TIME, Gauges, OperatorContext, RestoredState
 from engine.runtime.plan import InputPlan, SlotPlan, SubtaskPlan
 from engine.runtime.running import RUNNING
 from engine.runtime.source_head import SourceHead
@@ -72,10 +72,13 @@ class Deployer:
     def _subtask(self, deployment: Deployment, plan: SubtaskPlan, restored: Restored | None) -> Subtask:
         attempt = deployment.attempt
         counters: Counters = {}
+        gauges: Gauges = {}
         outputs = self._outputs(deployment, plan)
         operators = [operator.build() for operator in plan.operators]
         named = {operator.uid: operator.named for operator in plan.operators}
-        contexts = {uid: self._context(uid, plan, deployment, counters, named.get(uid, True)) for uid in plan.uids}
+        contexts = {
+            uid: self._context(uid, plan, deployment, counters, gauges, named.get(uid, True)) for uid in plan.uids
+        }
         chain = OperatorChain(operators, [contexts[of.uid] for of in plan.operators], GatesOutput(outputs))
         head = plan.source.build() if plan.source else self._gate(deployment, plan.id, plan.inputs)
         opened: list[Callable[[], None]] = []
@@ -102,6 +105,7 @@ class Deployer:
             chain,
             outputs,
             counters,
+            gauges,
             self.clock,
             self.batch_rows,
             deployment.plan.in_flight_target_ms,
@@ -145,7 +149,7 @@ class Deployer:
         return gates
 
     def _context(
-        self, uid: str, plan: SubtaskPlan, deployment: Deployment, counters: Counters, named: bool
+        self, uid: str, plan: SubtaskPlan, deployment: Deployment, counters: Counters, gauges: Gauges, named: bool
     ) -> OperatorContext:
         return OperatorContext(
             uid,
@@ -160,6 +164,7 @@ class Deployer:
             self.store,
             self.paths,
             counters,
+            gauges,
             named,
         )
 

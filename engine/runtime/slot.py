@@ -30,11 +30,13 @@ from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.manifest import OperatorTimings, Timings
 from engine.protocol.messages import (
     Acknowledge,
+    Connected,
     Decline,
     Deploy,
     Deployed,
     Drain,
     EndProcess,
+    Flowing,
     Left,
     MasterHeartbeat,
     MasterMessage,
@@ -48,6 +50,7 @@ from engine.protocol.messages import (
     Trigger,
     Welcome,
 )
+from engine.protocol.state_proof import SubtaskDigests
 from engine.runtime.deployment import Deployer, Deployment
 from engine.runtime.plan import SlotPlan, SubtaskPlan
 from engine.runtime.running import RUNNING
@@ -70,11 +73,11 @@ class _Visit:
 
 
 class SlotRuntime:
-    """`plan`: returns the plan of a slot by its number. The JobMaster tells this slot its number at each deployment."""
+    """`plan` returns the plan for a deployment, which says the slot's number and the parallelism of the job."""
 
     def __init__(
         self,
-        plan: Callable[[int], SlotPlan],
+        plan: Callable[[Deploy], SlotPlan],
         paths: JobPaths,
         clock: Clock,
         transport: Transport,
@@ -111,7 +114,10 @@ class SlotRuntime:
         self._left = AttemptId(0, 0)  # this slot takes no part in this attempt or earlier ones
         self._deploy: Deploy | None = None
         self._deployment: Deployment | None = None
+        self._deployed: Deployed | None = None
         self._started = False
+        self._unanswered: set[ChannelId] = set()  # channels whose receivers have not answered in this attempt
+        self._waits_for_record = False  # the JobMaster wants to know when the first record is taken
         self._visits: dict[SubtaskId, _Visit] = {}
 
     # --- input from the slot's process ---
@@ -134,10 +140,10 @@ class SlotRuntime:
             case Start(attempt):
                 if self._current(attempt) and self._deployment is not None and not self._started:
                     self._guarded(None, self._start)
-            case Trigger(attempt, checkpoint, triggered_at_ms, suspend):
+            case Trigger(attempt, checkpoint, triggered_at_ms, suspend, digests):
                 if self._current(attempt) and self._started:
                     for subtask in self._subtasks:
-                        subtask.trigger(checkpoint, triggered_at_ms, suspend)
+                        subtask.trigger(checkpoint, triggered_at_ms, suspend, digests)
             case Drain(attempt):
                 if self._current(attempt) and self._started:
                     for subtask in self._subtasks:
@@ -159,6 +165,9 @@ class SlotRuntime:
     def on_grant(self, attempt: AttemptId, channel: ChannelId, granted_total: int) -> None:
         if self._current(attempt) and self._deployment is not None:
             self._deployment.outputs[channel].on_grant(granted_total)
+            if channel in self._unanswered:
+                self._unanswered.remove(channel)
+                self._tell_if_connected(attempt)
 
     def on_channel_broken(self, attempt: AttemptId, channel: ChannelId, why: str) -> None:
         if self._current(attempt):
@@ -175,6 +184,10 @@ class SlotRuntime:
             if self._deployment is None:
                 break  # an earlier subtask failed and ended the attempt
             busy = self._guarded(subtask.id, partial(self._visit, subtask)) is Activity.BUSY or busy
+        if self._waits_for_record and any(subtask.meter.rows_in for subtask in self._subtasks):
+            self._waits_for_record = False
+            assert self._attempt is not None
+            self._control.send(Flowing(self._attempt))
         return busy
 
     def wakeup_ms(self) -> float | None:
@@ -212,6 +225,7 @@ class SlotRuntime:
                 rows_out=subtask.rows_out,
                 watermark_ms=subtask.meter.watermark_ms,
                 finished=subtask.finished,
+                gauges=subtask.gauges(),
                 **{f"{activity.value}_ms": spent for activity, spent in subtask.meter.spent_ms.items()},
             )
             for subtask in self._subtasks
@@ -236,54 +250,64 @@ class SlotRuntime:
 
     def _on_deploy(self, deploy: Deploy) -> None:
         if deploy.attempt <= self._left or (self._attempt is not None and deploy.attempt <= self._attempt):
-            if deploy == self._deploy and self._deployment is not None:
-                self._control.send(Deployed(deploy.attempt))  # the first answer was lost
+            if deploy == self._deploy and self._deployed is not None:
+                self._control.send(self._deployed)  # the first answer was lost
             self.refused += 1
             return
         self._leave()
         self._attempt = deploy.attempt
         self._deploy = deploy
-        plan = self._plan(deploy.slot)
+        self._guarded(None, lambda: self._restore(deploy, self._plan(deploy)))
+
+    def _restore(self, deploy: Deploy, plan: SlotPlan) -> None:
         if deploy.restore is None:
-            self._build(deploy, plan, None)
+            self._build(deploy, plan, None, [])
             return
         ref, wanted = deploy.restore, _wanted(plan)
-        self._offload.submit(
-            "restore",
-            lambda: restore(self._epoch_log, ref, wanted),
-            lambda restored, error: self._restored(deploy, plan, restored, error),
-        )
 
-    def _restored(self, deploy: Deploy, plan: SlotPlan, restored: Restored | None, error: BaseException | None) -> None:
-        if self._attempt != deploy.attempt:
-            return
-        if error is not None:
-            self._fail(None, error)
-        else:
-            self._build(deploy, plan, restored)
+        def work() -> tuple[Restored, list[SubtaskDigests]]:
+            restored = restore(self._epoch_log, ref, wanted)
+            return restored, restored.digests() if deploy.digests else []
 
-    def _build(self, deploy: Deploy, plan: SlotPlan, restored: Restored | None) -> None:
-        def build() -> None:
-            self._deployment = self._deployer.deploy(deploy.attempt, deploy.job_id, plan, restored)
-            self._control.send(Deployed(deploy.attempt))
+        def done(result: tuple[Restored, list[SubtaskDigests]] | None, error: BaseException | None) -> None:
+            if self._attempt != deploy.attempt:
+                return
+            if result is None:
+                assert error is not None
+                self._fail(None, error)
+            else:
+                self._guarded(None, lambda: self._build(deploy, plan, *result))
 
-        self._guarded(None, build)
+        self._offload.submit("restore", work, done)
+
+    def _build(self, deploy: Deploy, plan: SlotPlan, restored: Restored | None, digests: list[SubtaskDigests]) -> None:
+        self._deployment = self._deployer.deploy(deploy.attempt, deploy.job_id, plan, restored)
+        self._deployed = Deployed(deploy.attempt, digests)
+        self._control.send(self._deployed)
 
     def _start(self) -> None:
         deploy, deployment = self._deploy, self._deployment
         assert deploy is not None and deployment is not None
+        self._unanswered = set(deployment.outputs)
         for output in (output for subtask in deployment.plan.subtasks for output in subtask.outputs):
             for channel, slot in output.channels.items():
                 self._transport.open(deploy.attempt, channel, deploy.addresses[slot], output.schema)
         for gate in dict.fromkeys(deployment.gates.values()):
             gate.start()
         self._started = True
+        self._waits_for_record = deploy.digests
+        self._tell_if_connected(deploy.attempt)
+
+    def _tell_if_connected(self, attempt: AttemptId) -> None:
+        if self._started and not self._unanswered:
+            self._control.send(Connected(attempt))
 
     def _leave(self) -> Exception | None:
         """Leaves the attempt and returns the error that closing it raised. Does not wait for uploads under way."""
         deployment, attempt = self._deployment, self._attempt
-        self._attempt = self._deploy = self._deployment = None
-        self._started = False
+        self._attempt = self._deploy = self._deployment = self._deployed = None
+        self._started = self._waits_for_record = False
+        self._unanswered.clear()
         self._visits.clear()
         if attempt is not None:
             self._left = max(self._left, attempt)
@@ -348,6 +372,7 @@ class SlotRuntime:
                 subtask.max_parallelism,
                 taken.operators,
                 self._clock.now_ms,
+                taken.digests,
             )
 
         def done(uploaded: Uploaded | None, error: BaseException | None) -> None:
@@ -366,8 +391,9 @@ class SlotRuntime:
                 uploaded.done_ms - started,
                 {uid: OperatorTimings(taken.operators_sync_ms[uid], ms) for uid, ms in uploaded.spent_ms.items()},
             )
+            state, committables = uploaded.state, uploaded.committables
             self._control.send(
-                Acknowledge(attempt, taken.checkpoint, uploaded.state, uploaded.committables, taken.ledger, timings)
+                Acknowledge(attempt, taken.checkpoint, state, committables, taken.ledger, timings, uploaded.digests)
             )
 
         self._offload.submit(str(subtask.id), work, done)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -24,7 +25,7 @@ from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamSta
 from engine.runtime.chain import OperatorChain
 from engine.runtime.exchange.channels import OutputGate
 from engine.runtime.exchange.gate import Ended, InputGate, Second
-from engine.runtime.operators.base import OperatorSnapshot
+from engine.runtime.operators.base import Gauges, OperatorSnapshot
 from engine.runtime.plan import SubtaskPlan
 from engine.runtime.source_head import SourceHead
 
@@ -52,6 +53,8 @@ class TakenSnapshot:
     alignment_ms: float
     sync_ms: float
     operators_sync_ms: dict[str, float]
+    digests: bool = False
+    """The upload digests the state."""
 
 
 @dataclass
@@ -72,6 +75,7 @@ class Subtask:
         chain: OperatorChain,
         outputs: Sequence[OutputGate],
         counters: Counters,
+        gauges: Gauges,
         clock: Clock,
         batch_rows: int,
         in_flight_target_ms: float,
@@ -88,6 +92,7 @@ class Subtask:
         self._chain = chain
         self._outputs = list(outputs)
         self._counters = counters
+        self._gauges = gauges
         self._clock = clock
         self._batch_rows = batch_rows
         self._in_flight_target_ms = in_flight_target_ms
@@ -99,17 +104,20 @@ class Subtask:
         self._draining = False
         self._upload = upload
         self._report = report
-        self._triggers: deque[tuple[int, int, bool]] = deque()
+        self._triggers: deque[tuple[Barrier, bool]] = deque()
         self._aborted: set[int] = set()
 
     # --- messages from the slot ---
 
-    def trigger(self, checkpoint: int, triggered_at_ms: int, suspend: bool = False) -> None:
-        """Makes a source take a checkpoint with its next step. `suspend`: it emits nothing behind the barrier."""
+    def trigger(self, checkpoint: int, triggered_at_ms: int, suspend: bool = False, digests: bool = False) -> None:
+        """Makes a source take a checkpoint with its next step. `suspend`: it emits nothing behind the barrier.
+
+        `digests`: all subtasks digest their state.
+        """
         # A repeated trigger must not make a second snapshot: it would replace the files and committables of the first.
         if isinstance(self._head, SourceHead) and checkpoint > self._last_trigger:
             self._last_trigger = checkpoint
-            self._triggers.append((checkpoint, triggered_at_ms, suspend))
+            self._triggers.append((Barrier(checkpoint, triggered_at_ms, digests), suspend))
 
     def drain(self) -> None:
         """Ends a source as if it had read everything: all windows and timers fire."""
@@ -124,7 +132,7 @@ class Subtask:
         if checkpoint in self._aborted:
             return
         self._aborted.add(checkpoint)
-        self._triggers = deque(t for t in self._triggers if t[0] != checkpoint)
+        self._triggers = deque(t for t in self._triggers if t[0].checkpoint != checkpoint)
         if isinstance(self._head, InputGate):
             self._head.on_abort(checkpoint)
 
@@ -133,22 +141,33 @@ class Subtask:
     def step(self) -> Activity:
         for output in self._outputs:
             output.flush()
-        if self._triggers and isinstance(self._head, SourceHead) and self._head.ready:
-            checkpoint, triggered_at_ms, suspend = self._triggers.popleft()
+        if self._triggers and isinstance(self._head, SourceHead) and self._head.ready and not self._chain.firing:
+            barrier, suspend = self._triggers.popleft()
             self._suspended = self._suspended or suspend
-            self._take_snapshot(checkpoint, triggered_at_ms, alignment_ms=0.0)
+            self._take_snapshot(barrier, alignment_ms=0.0)
             return Activity.BUSY
         if self._chain.blocked or any(output.blocked for output in self._outputs):
             return Activity.BACK_PRESSURED
         if self._emitted is not None:
             self._fit_batches(*self._emitted)
+        fired = not self.finished and self._fire()
+        if self._chain.firing:
+            return Activity.BUSY
         busy = self._step_source(self._head) if isinstance(self._head, SourceHead) else self._step_gate(self._head)
-        return Activity.BUSY if busy else Activity.IDLE
+        return Activity.BUSY if busy or fired else Activity.IDLE
+
+    def _fire(self) -> bool:
+        """Fires some of the timers that are due. Fewer the next time, if it took too long."""
+        before = self._clock.now_ms()
+        fired = self._chain.work(self._max_rows)
+        if fired and self._clock.now_ms() - before > YIELD_MS:
+            self._max_rows = max(1, self._max_rows // 2)
+        return fired
 
     def _step_source(self, head: SourceHead) -> bool:
         if self.finished or self._suspended:
             return False
-        if self._draining:
+        if self._draining and head.ready:  # the snapshot behind it needs the splits
             self._finish()
             return True
         batch = head.poll(self._max_rows)
@@ -183,7 +202,7 @@ class Subtask:
             case StreamStatus(idle):
                 self._set_idle(idle)
             case Aligned(checkpoint, alignment_ms):
-                self._take_snapshot(checkpoint, gate.triggered_at_ms(checkpoint), alignment_ms)
+                self._take_snapshot(gate.barrier(checkpoint), alignment_ms)
             case Superseded(checkpoint):
                 detail = "a barrier of a newer checkpoint came first"
                 self._report(Decline(self._attempt, checkpoint, self.id, False, detail))
@@ -230,10 +249,11 @@ class Subtask:
         self.finished = True
         self._report(SubtaskFinished(self._attempt, self.id))
 
-    def _take_snapshot(self, checkpoint: int, triggered_at_ms: int, alignment_ms: float) -> None:
-        start_delay_ms = max(0.0, self._clock.wall_ms() - triggered_at_ms - alignment_ms)
+    def _take_snapshot(self, barrier: Barrier, alignment_ms: float) -> None:
+        checkpoint = barrier.checkpoint
+        start_delay_ms = max(0.0, self._clock.wall_ms() - barrier.triggered_at_ms - alignment_ms)
         began = self._clock.now_ms()
-        self._chain.tail.signal(Barrier(checkpoint, triggered_at_ms))
+        self._chain.tail.signal(barrier)
         operators: dict[str, OperatorSnapshot] = {}
         sync_ms: dict[str, float] = {}
         before = self._clock.now_ms()
@@ -243,7 +263,12 @@ class Subtask:
                 operators[uid], sync_ms[uid] = snapshot, after - before
             before = after
         spent = before - began
-        self._upload(TakenSnapshot(checkpoint, operators, self._ledger(), start_delay_ms, alignment_ms, spent, sync_ms))
+        counters = self._ledger()
+        self._upload(
+            TakenSnapshot(
+                checkpoint, operators, counters, start_delay_ms, alignment_ms, spent, sync_ms, barrier.digests
+            )
+        )
 
     def _snapshots(self, checkpoint: int) -> Iterator[tuple[str, OperatorSnapshot | None]]:
         if isinstance(self._head, SourceHead):
@@ -261,8 +286,10 @@ class Subtask:
 
     @property
     def wakeup_ms(self) -> float | None:
-        """When an idle source has to be polled or a blocked operator be asked again; None for other subtasks."""
+        """When an idle source has to be polled, a blocked operator be asked again or a timer fires; None: never."""
         waits = self._chain.wakeup_ms
+        if waits is None and not self.finished and not any(output.blocked for output in self._outputs):
+            waits = self._chain.due_ms
         if waits is not None or not isinstance(self._head, SourceHead) or self.finished or self._suspended:
             return waits
         return self._head.wakeup_ms
@@ -276,6 +303,17 @@ class Subtask:
         """Rows sent downstream or written by sinks. Copies the counters, because the heartbeat thread reads it too."""
         written = sum(rows for name, rows in list(self._counters.items()) if name.startswith(ledger.SINK))
         return written + sum(output.rows_sent for output in self._outputs)
+
+    def gauges(self) -> dict[str, dict[str, float]]:
+        """Returns the gauges of its functions by operator and name; one that can't be read is left out.
+
+        The heartbeat thread calls it, so what it reads may change meanwhile.
+        """
+        values: dict[str, dict[str, float]] = {}
+        for (uid, name), read in list(self._gauges.items()):
+            with suppress(Exception):  # an author's gauge must not end a slot
+                values.setdefault(uid, {})[name] = float(read())
+        return values
 
     @property
     def records_done(self) -> int:

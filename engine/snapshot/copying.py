@@ -8,6 +8,7 @@ import msgspec
 
 from engine.core.ports import Store
 from engine.protocol.manifest import Manifest
+from engine.snapshot.statefile import checksum
 
 ReadChecked = Callable[[str, str], bytes]
 """Returns the content of a file (path, checksum); raises CorruptSnapshot if it is not what was written."""
@@ -30,11 +31,15 @@ def copy_state(manifest: Manifest, read: ReadChecked, target: Store, folder: str
     return msgspec.structs.replace(manifest, subtasks=subtasks)
 
 
-def copy_files(source: Store, target: Store, paths: Mapping[str, str]) -> None:
-    """Copies files, each to the path that it is mapped to, and makes each durable.
+def copy_files(read: Callable[[str], bytes], target: Store, paths: Mapping[str, str]) -> dict[str, str]:
+    """Copies files, each to the path that it is mapped to, and makes each durable. Returns the copies' checksums.
 
     Records (`.json`) go last, because a record says that the files of its version are there.
     """
+    checksums = {}
     for path in sorted(paths, key=lambda path: path.endswith(".json")):
-        target.write(paths[path], source.read(path))
+        data = read(path)
+        target.write(paths[path], data)
         target.sync([paths[path]])
+        checksums[paths[path]] = checksum(data)
+    return checksums

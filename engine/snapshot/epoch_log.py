@@ -1,7 +1,8 @@
 """The epoch log in a store: claims a job and publishes epochs.
 
-Invariant: records are only created, never changed. Each call tries once; if the outcome is unknown, the caller repeats
-the call.
+Invariants: records are only created, never changed. Each call tries once; if the outcome is unknown, the caller repeats
+the call. `trim` deletes old epoch records and never a fence: the record after the last one of a generation is a fence,
+so a JobMaster that was replaced finds it there whenever it wakes up.
 """
 
 from __future__ import annotations
@@ -19,23 +20,37 @@ from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKin
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.snapshot.statefile import checksum
 
+KEPT_RECORDS = 1_000
+"""The newest records stay, whatever they are, for whoever wants to know what happened."""
+
 
 @dataclass(frozen=True)
 class EpochLog:
+    """`begun`: the log is known to have records. If none is there, the store is away, and this is no new job."""
+
     store: Store
     paths: JobPaths
+    begun: bool = False
 
     def last(self) -> LogRecord | None:
         """Returns the newest record. Raises CorruptSnapshot if it can't be read: nothing may be appended after it."""
-        return self._record(self._last_number())
+        last = self._record(self._last_number())
+        if last is None and self.begun:
+            raise StoreError(
+                f"job {self.paths.job!r} has run before, but no record of its log is there: {self._mounted}"
+            )
+        return last
+
+    @property
+    def _mounted(self) -> str:
+        return f"is the store mounted at {self.store.uri(self.paths.job)}?"
 
     def _last_number(self) -> int:
         """Returns the number of the newest record, 0 if there is none.
 
         The store's list only says where to look: it may lack the newest names.
         """
-        listed = map(self.paths.parse_log_record, self.store.list(self.paths.log_directory()))
-        number = max((number for number in listed if number is not None), default=0)
+        number = max(self._listed(), default=0)
         while number > 0 and self._content(number) is None:  # the store has forgotten a name that was not durable
             number -= 1
         while self._content(number + 1) is not None:
@@ -47,14 +62,62 @@ class EpochLog:
 
         Records that are missing or can't be read are passed over.
         """
-        for number in range(self._last_number(), 0, -1):
-            record = None
+        for number in self._numbers():
             with suppress(CorruptSnapshot):
-                record = self._record(number)
-            if record is None or record.newest is None:
-                continue
-            if record.kind is not RecordKind.FENCE or number == 1:  # the first fence of a fork names the copied state
-                yield record.newest
+                yield from self._epoch_at(number)
+
+    def refs(self) -> Iterator[ManifestRef]:
+        """Returns the epochs of the log, newest first. Raises CorruptSnapshot if a record can't be read."""
+        for number in self._numbers():
+            yield from self._epoch_at(number)
+
+    def _epoch_at(self, number: int) -> list[ManifestRef]:
+        """Returns the epoch that a record published; none if it is a fence, or missing."""
+        record = self._record(number)
+        if record is None or record.newest is None:
+            return []
+        return [record.newest] if record.kind is not RecordKind.FENCE or self._begins(record) else []
+
+    def _numbers(self) -> list[int]:
+        """Returns the numbers of all records, newest first, and of some that may be missing.
+
+        Older records are sparse. The list may lack new names, so the newest are looked for one by one.
+        """
+        last = self._last_number()
+        return sorted({*self._listed(), *range(max(1, last - KEPT_RECORDS), last + 1)}, reverse=True)
+
+    def _listed(self) -> list[int]:
+        listed = map(self.paths.parse_log_record, self.store.list(self.paths.log_directory()))
+        return [number for number in listed if number is not None]
+
+    def trim(self, kept_from: int) -> int:
+        """Deletes old records of epochs before `kept_from`, and returns how many.
+
+        The first record stays, because it names the job and the state that a fork began with. So does each fence, and
+        each record that can't be read.
+        """
+        listed = self._listed()
+        newest = max(listed, default=0)
+        return sum(self._forget(number, kept_from) for number in listed if 1 < number < newest - KEPT_RECORDS)
+
+    def _forget(self, number: int, kept_from: int) -> bool:
+        try:
+            record = self._record(number)
+        except CorruptSnapshot:
+            return False
+        if record is None or record.kind is RecordKind.FENCE or (record.newest and record.newest.epoch >= kept_from):
+            return False
+        self.store.delete(self.paths.log_record(number))
+        return True
+
+    def _begins(self, fence: LogRecord) -> bool:
+        """Says whether the job begins at this fence with the state of another one: it is a fork, or of a savepoint."""
+        if fence.newest is None or fence.newest.epoch:
+            return False
+        before = None
+        with suppress(CorruptSnapshot, StoreError):
+            before = self._record(fence.number - 1)
+        return before is None or before.newest is None
 
     def _record(self, number: int) -> LogRecord | None:
         data = self._content(number)
@@ -64,7 +127,7 @@ class EpochLog:
             record = msgspec.json.decode(data, type=LogRecord)
         except (msgspec.DecodeError, UnicodeDecodeError):
             record = None
-        if record is None or record.number != number:
+        if record is None or record.number != number or not record.intact:
             raise CorruptSnapshot(
                 f"{self.paths.log_record(number)} ({len(data)} bytes) is no record of the job's log: it was changed "
                 "after it was written. Bring it back from a backup, or let another job go on from the newest epoch "
@@ -89,8 +152,11 @@ class EpochLog:
         """Appends the epoch record; creating it is the commit point.
 
         Returns None if the outcome is unknown; the caller then calls again with the same arguments. Raises Fenced if
-        another JobMaster has taken over.
+        another JobMaster has taken over, and a StoreError if the log is gone: a mount may be, and leave a folder.
         """
+        # If only the last record is gone, `trim` has deleted it since: the next one is then the fence of a successor.
+        if self._content(last.number) is None and self._content(last.number + 1) is None:
+            raise StoreError(f"record {last.number} of the job's log is gone: {self._mounted}")
         record = epoch_after(last, manifest)
         match self.append(record):
             case Created.CREATED:
@@ -133,10 +199,7 @@ class EpochLog:
         data = self._read(path)
         if data is None:
             if self._content(1) is None:
-                where = self.store.uri(self.paths.job)
-                raise StoreError(
-                    f"{path} is missing, and so is the first record of the job's log: is the store mounted at {where}?"
-                )
+                raise StoreError(f"{path} is missing, and so is the first record of the job's log: {self._mounted}")
             data = self._read(path)  # again: the store was away, or the file is missing
         if data is None:
             raise CorruptSnapshot(f"{path} is missing")

@@ -15,9 +15,11 @@ import pyarrow as pa
 from engine.protocol.ids import SubtaskId
 from engine.protocol.manifest import Manifest, ManifestRef, StateFile
 from engine.protocol.redistribution import Distribution, shares
+from engine.protocol.state_proof import StateDigest, SubtaskDigests
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.statefile import decode, decode_plain
 from engine.state.key_groups import KeyGroupRange
+from engine.state.state_digest import digest_of
 
 
 @dataclass
@@ -31,6 +33,15 @@ class Restored:
     inline: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     tables: dict[tuple[SubtaskId, str], list[tuple[str, pa.Table]]] = field(default_factory=dict)
     operator: dict[tuple[SubtaskId, str], list[tuple[str, Distribution, pa.Table]]] = field(default_factory=dict)
+
+    def digests(self) -> list[SubtaskDigests]:
+        """Digests what each subtask is given, for the proof of a rescale."""
+        found: dict[SubtaskId, list[StateDigest]] = {}
+        for (subtask, uid), tables in self.tables.items():
+            found.setdefault(subtask, []).extend(digest_of(uid, n, Distribution.KEYED, table) for n, table in tables)
+        for (subtask, uid), held in self.operator.items():
+            found.setdefault(subtask, []).extend(digest_of(uid, name, how, table) for name, how, table in held)
+        return [SubtaskDigests(subtask, states) for subtask, states in found.items()]
 
 
 @dataclass(frozen=True)

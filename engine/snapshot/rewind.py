@@ -95,11 +95,13 @@ def go_back(
     no longer has. `pause` waits a moment before the store is asked again.
     """
     newest_intact(epoch_log)  # before a JobMaster is fenced for nothing
-    last = _insist(lambda: epoch_log.claim(owner), pause).record
+    last = insist(lambda: epoch_log.claim(owner), pause).record
     assert last.newest is not None
     target = newest_intact(epoch_log)  # again: the JobMaster may have published until it was fenced
     committers = _claimed(epoch_log, own, committer_of, last, target)
     _commit_newest(epoch_log, committers, last.newest)
+    for committer in committers.values() if hide else ():
+        committer.prepare_rewind(target.epoch, last.generation)
     state = as_gone_back(epoch_log, target)
     manifest = msgspec.structs.replace(
         state,
@@ -113,7 +115,7 @@ def go_back(
     )
     ref = _write_copy(epoch_log, manifest, owner)
     record = rewind_after(last, ref)
-    if _insist(lambda: _definite(epoch_log.append(record)), pause) is Created.EXISTS:
+    if insist(lambda: definite(epoch_log.append(record)), pause) is Created.EXISTS:
         raise Fenced("another JobMaster of this job started at the same time: cancel it, then try again")
     commit_epoch(_taking_part(committers, manifest), CommitPermit.issue(ref), manifest)
     return target.epoch, manifest.epoch
@@ -179,8 +181,8 @@ def fork(epoch_log: EpochLog, name: str, owner: str, pause: Pause) -> int:
         raise StoreError(f"the store already has a job {name!r}: start it with --name {name}, or choose another name")
     _copy_inputs(epoch_log.store, epoch_log.paths, other.paths)
     ref = _write_copy(other, as_forked(target, name), owner)
-    record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1, job_id_from(owner))
-    if _insist(lambda: _definite(other.append(record)), pause) is Created.EXISTS:
+    record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1, job_id_from(owner)).sealed()
+    if insist(lambda: definite(other.append(record)), pause) is Created.EXISTS:
         raise StoreError(f"another process has just created a job {name!r}: choose another name")
     return target.epoch
 
@@ -207,7 +209,7 @@ def _copy_inputs(store: Store, source: JobPaths, target: JobPaths) -> None:
         others = sorted(set(store.list(new)) - set(copies.values()))
         if others:
             raise StoreError(f"{others[0]} is an input of another job {target.job!r}: choose another name")
-        copy_files(store, store, copies)
+        copy_files(store.read, store, copies)
 
 
 def _write_copy(epoch_log: EpochLog, manifest: Manifest, owner: str) -> ManifestRef:
@@ -220,11 +222,12 @@ def _write_copy(epoch_log: EpochLog, manifest: Manifest, owner: str) -> Manifest
     return epoch_log.write_manifest(copied, folder)
 
 
-def _definite(outcome: Created) -> Created | None:
+def definite(outcome: Created) -> Created | None:
+    """Returns None for an outcome that `insist` has to ask for again."""
     return None if outcome is Created.UNKNOWN else outcome
 
 
-def _insist(attempt: Callable[[], T | None], pause: Pause) -> T:
+def insist(attempt: Callable[[], T | None], pause: Pause) -> T:
     """Repeats a step whose outcome is unknown, with pauses."""
     for number in range(TRIES):
         if number:

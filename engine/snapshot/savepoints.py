@@ -9,7 +9,9 @@ JobMaster that was replaced while it wrote harms nothing. Only `delete` removes 
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 import msgspec
 
@@ -17,7 +19,7 @@ from engine.core.errors import CorruptSnapshot, NoSavepoint, SavepointExists, St
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
-from engine.protocol.manifest import Manifest
+from engine.protocol.manifest import Manifest, SubtaskState
 from engine.snapshot.copying import copy_files, copy_state
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.statefile import checksum
@@ -32,7 +34,8 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `savepoint.json`.
 
     `epoch` is the newest epoch of the job when the savepoint was taken. If the job `stopped` with it, the savepoint is
-    that epoch; otherwise its state lies behind that epoch, and its output since then is the next epoch's.
+    that epoch; otherwise its state lies behind that epoch, and its output since then is the next epoch's. `inputs` are
+    the files that the job reads from its own folder, with their checksums.
     """
 
     name: str
@@ -45,7 +48,7 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
     manifest: str
     checksum: str
-    inputs: list[str]
+    inputs: dict[str, str]
     format: int = FORMAT
 
 
@@ -59,6 +62,16 @@ class Origin:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """A savepoint whose state and inputs are copied, and which does not exist yet."""
+
+    writer: str
+    job_id: str
+    subtasks: list[SubtaskState]
+    inputs: dict[str, str]
+
+
+@dataclass(frozen=True)
 class SavepointFolder:
     """A folder that holds one savepoint, or shall hold one. `store` begins at the folder itself."""
 
@@ -66,7 +79,8 @@ class SavepointFolder:
 
     @property
     def place(self) -> str:
-        return self.store.uri("").rstrip("/")
+        """The address of the folder, as people write it: a path, or the URL of a bucket."""
+        return shown_place(self.store.uri(""))
 
     def head(self) -> Savepoint:
         """Raises NoSavepoint if there is no savepoint here, CorruptSnapshot if it can't be read."""
@@ -112,46 +126,76 @@ class SavepointFolder:
 
         Any other failure leaves no savepoint, and no files if the store still deletes.
         """
+        return self.finish(self.prepare(manifest, origin), name, manifest, origin.epoch, stopped=stopped)
+
+    def prepare(self, manifest: Manifest, origin: Origin) -> Draft:
+        """Copies the state and the job's inputs. There is no savepoint before `finish`."""
         if self.exists():
             raise self._taken()
         attempt = manifest.attempt
         writer = f"{origin.job_id}-{attempt.generation:04d}-{attempt.attempt:04d}-{manifest.checkpoint:07d}"
         try:
-            made = self._write(writer, name, manifest, origin, stopped)
-        except StoreError:
+            copied = copy_state(manifest, origin.log.read_checked, self.store, writer)
+            inputs = {
+                path: f"{writer}/inputs/{kind}{path.removeprefix(folder)}"
+                for kind, folder in zip((_SOURCES, _STATIC), origin.log.paths.inputs(), strict=True)
+                for path in origin.log.store.list(folder)
+            }
+            checksums = copy_files(origin.log.store.read, self.store, inputs)
+            self._write_manifest(writer, copied)  # so that a place without room is found out now, also without state
+        except FileNotFoundError as error:  # an older version of a static table, deleted meanwhile
+            self._forget(writer)
+            raise StoreError(f"an input was deleted while it was copied: {error}; try again") from error
+        except (StoreError, CorruptSnapshot):
             self._forget(writer)
             raise
-        if made is None:
-            self._forget(writer)
-            raise self._taken()
-        return made
+        return Draft(writer, origin.job_id, copied.subtasks, checksums)
 
-    def _write(self, writer: str, name: str, manifest: Manifest, origin: Origin, stopped: bool) -> Savepoint | None:
-        """Returns None if another writer has made a savepoint here meanwhile."""
-        copied = copy_state(manifest, origin.log.read_checked, self.store, writer)
-        inputs = {
-            path: f"{writer}/inputs/{kind}{path.removeprefix(folder)}"
-            for kind, folder in zip((_SOURCES, _STATIC), origin.log.paths.inputs(), strict=True)
-            for path in origin.log.store.list(folder)
-        }
-        copy_files(origin.log.store, self.store, inputs)
-        to, data = f"{writer}/manifest.json", msgspec.json.encode(copied)
-        self.store.write(to, data)
-        self.store.sync([to])
-        head = Savepoint(
-            name=name,
-            job=manifest.job,
-            job_id=origin.job_id,
-            epoch=origin.epoch,
-            checkpoint=manifest.checkpoint,
-            stopped=stopped,
-            created_ms=manifest.created_ms,
-            state_bytes=manifest.state_bytes,
-            manifest=to,
-            checksum=checksum(data),
-            inputs=sorted(inputs.values()),
-        )
-        return head if self._made(msgspec.json.encode(head)) else None
+    def finish(self, draft: Draft, name: str, manifest: Manifest, epoch: int, *, stopped: bool) -> Savepoint:
+        """Makes the savepoint of what `prepare` has copied. `epoch` is the job's newest."""
+        try:
+            copied = msgspec.structs.replace(manifest, subtasks=draft.subtasks)
+            to, written = self._write_manifest(draft.writer, copied)
+            head = Savepoint(
+                name=name,
+                job=manifest.job,
+                job_id=draft.job_id,
+                epoch=epoch,
+                checkpoint=manifest.checkpoint,
+                stopped=stopped,
+                created_ms=manifest.created_ms,
+                state_bytes=manifest.state_bytes,
+                manifest=to,
+                checksum=written,
+                inputs=draft.inputs,
+            )
+            made = self._made(msgspec.json.encode(head))
+        except StoreError:
+            self.forget(draft)
+            raise
+        if not made:
+            self.forget(draft)
+            raise self._taken()
+        return head
+
+    def _write_manifest(self, writer: str, manifest: Manifest) -> tuple[str, str]:
+        """Returns the path and the checksum of the manifest."""
+        path, data = f"{writer}/manifest.json", msgspec.json.encode(manifest)
+        self.store.write(path, data)
+        self.store.sync([path])
+        return path, checksum(data)
+
+    def forget(self, draft: Draft) -> None:
+        """Deletes what `prepare` has copied, unless it has become a savepoint."""
+        self._forget(draft.writer)
+
+    def check_new(self) -> None:
+        """Raises SavepointExists if there is a savepoint here, a StoreError if none can be written."""
+        if self.exists():
+            raise self._taken()
+        probe = f".probe-{secrets.token_hex(8)}"
+        self.store.write(probe, b"")
+        self.store.delete(probe)
 
     def _made(self, data: bytes) -> bool:
         """Creates `savepoint.json`, and says whether it is this writer's."""
@@ -183,7 +227,7 @@ class SavepointFolder:
         for path in head.inputs:
             kind, rest = path.split("/inputs/", 1)[1].split("/", 1)
             inputs[path] = f"{kinds[kind]}/{rest}"
-        copy_files(self.store, store, inputs)
+        copy_files(lambda path: self._read_checked(path, head.inputs[path]), store, inputs)
         return manifest
 
     def delete(self) -> None:
@@ -196,6 +240,14 @@ class SavepointFolder:
         return SavepointExists(
             f"{self.place} already holds a savepoint: choose another name, or delete it with weir savepoint delete"
         )
+
+
+def shown_place(uri: str) -> str:
+    """Returns the address of a folder in a form that `--to` and `--from` take."""
+    scheme, _, rest = uri.rstrip("/").partition("://")
+    if scheme == "file":
+        return unquote(rest)
+    return f"s3://{unquote(rest)}" if scheme == "s3a" else uri.rstrip("/")
 
 
 class _Version(msgspec.Struct):

@@ -16,8 +16,10 @@ from engine.core.ports import Store
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, StateFile, SubtaskState
 from engine.protocol.redistribution import Distribution
+from engine.protocol.state_proof import StateDigest
 from engine.snapshot.statefile import checksum, encode, encode_plain
 from engine.state.key_groups import KeyGroupRange
+from engine.state.state_digest import digest_of
 
 
 class Part(Protocol):
@@ -47,12 +49,16 @@ class Snapshot(Protocol):
 
 @dataclass(frozen=True)
 class Uploaded:
-    """The durable state and committables, the time that each operator's part took, and when all was done."""
+    """The durable state and committables, the time that each operator's part took, and when all was done.
+
+    `digests` are those of the state, if they were asked for.
+    """
 
     state: SubtaskState
     committables: list[Committable]
     spent_ms: dict[str, float]
     done_ms: float
+    digests: list[StateDigest]
 
 
 def upload(
@@ -65,16 +71,20 @@ def upload(
     max_parallelism: int,
     operators: Mapping[str, Snapshot],
     now_ms: Callable[[], float],
+    digesting: bool = False,
 ) -> Uploaded:
     files: list[StateFile] = []
     committables: list[Committable] = []
     spent_ms: dict[str, float] = {}
+    digests: list[StateDigest] = []
     for uid, snapshot in operators.items():
         before = now_ms()
         for part in snapshot.parts:
             table = part.table()
             if not table.num_rows:
                 continue
+            if digesting:
+                digests.append(digest_of(uid, part.name, part.distribution, table))
             keyed = part.distribution is Distribution.KEYED
             data = encode(table, part.keys, groups, max_parallelism) if keyed else encode_plain(table)
             path = paths.state_file(attempt, checkpoint, uid, subtask, part.name, part.distribution)
@@ -88,4 +98,4 @@ def upload(
     if files:
         store.sync([file.path for file in files])
     inline = {uid: snapshot.inline for uid, snapshot in operators.items() if snapshot.inline}
-    return Uploaded(SubtaskState(subtask, files, inline), committables, spent_ms, now_ms())
+    return Uploaded(SubtaskState(subtask, files, inline), committables, spent_ms, now_ms(), digests)

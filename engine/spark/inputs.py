@@ -10,6 +10,7 @@ from engine.connectors.dataframe import DataFrameTable
 from engine.core.errors import SparkFailed, SparkLost, UserFunctionError, WeirError
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Offload, Store
+from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster.events import Refreshed
 from engine.protocol.failures import Fault
@@ -96,6 +97,12 @@ class SparkInputs:
     def _wait(self, uid: str, static: DataFrameTable) -> None:
         if static.refresh_ms is not None:
             self._due_ms[uid] = self._clock.now_ms() + static.refresh_ms
+
+
+def runs_queries(graph: JobGraph) -> bool:
+    """Says whether Spark writes inputs of the job, beside running its slots."""
+    sources = [vertex.source.source for vertex in graph.vertices if vertex.source is not None]
+    return bool(graph.static_tables) or any(type(source).prepare is not Source.prepare for source in sources)
 
 
 def fault_of_spark(error: Exception) -> Fault:

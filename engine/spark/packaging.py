@@ -22,10 +22,20 @@ def package(job: str, folder: Path) -> Path:
     archive = folder / "weir-job.zip"
     temporary = archive.with_suffix(".tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name, file in [*_files(Path(engine.__file__).parent), *_own(job.partition(":")[0].partition(".")[0])]:
-            zipped.writestr(zipfile.ZipInfo(name, _SAME_DATE), file.read_bytes(), zipfile.ZIP_DEFLATED)
+        _write(zipped, _files(Path(engine.__file__).parent))
+        write_own(zipped, job)
     temporary.replace(archive)
     return archive
+
+
+def write_own(zipped: zipfile.ZipFile, job: str) -> None:
+    """Writes the files of the job's own package, and not those of the engine."""
+    _write(zipped, _own(job.partition(":")[0].partition(".")[0]))
+
+
+def _write(zipped: zipfile.ZipFile, files: Iterator[tuple[str, Path]]) -> None:
+    for name, file in files:
+        zipped.writestr(zipfile.ZipInfo(name, _SAME_DATE), file.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def _own(top: str) -> Iterator[tuple[str, Path]]:

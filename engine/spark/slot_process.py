@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from engine.core.errors import StoreError, fault_of, raised_by
 from engine.core.paths import JobPaths
-from engine.graph.execution_graph import ExecutionGraph
-from engine.graph.job_graph import JobGraph
+from engine.core.ports import Store
+from engine.graph.scalable import ScalableJob, SlotPlans
 from engine.host.descriptors import raise_descriptor_limit
 from engine.host.mailbox import Mailbox
 from engine.host.run_folder import RunFolder
-from engine.host.system import LaneOffload, SystemClock
+from engine.host.system import QueueOffload, SystemClock
 from engine.network.control import ControlClient
 from engine.network.places import place_towards
 from engine.network.transport import FlightTransport
@@ -46,10 +46,11 @@ from engine.protocol.messages import (
     SlotMessage,
     TaskFailed,
 )
+from engine.protocol.scaling import AS_STARTED, Scaling
 from engine.runtime.running import RUNNING
 from engine.runtime.slot import SlotRuntime
 from engine.runtime.steps import StepWatch
-from engine.store.directory import DirectoryStore
+from engine.store.opening import open_store
 
 HEARTBEAT_S = 0.25
 LAST_WORDS_S = 1.0
@@ -63,13 +64,14 @@ STACK_FRAMES = 15
 class SlotLaunch:
     """The values that the JobMaster gives every slot, inside Spark's task closure.
 
-    `build` returns the graph: loaded by the job's import path, or one that was made in a notebook and travels along.
+    `build` returns the job: loaded by its import path, or one that was made in a notebook and travels along. `scaling`
+    is that at which the JobMaster was started.
     The slot ends itself after `lease_s` without its JobMaster. A channel whose peer is silent for `silence_s` is
     broken. `module_path` is appended to the slot's module search path.
     """
 
     name: str
-    build: Callable[[], JobGraph]
+    build: Callable[[], ScalableJob]
     store: str
     nonce_path: str
     jobmaster_address: str
@@ -78,6 +80,7 @@ class SlotLaunch:
     silence_s: float
     module_path: tuple[str, ...]
     memory_bytes: int | None = None
+    scaling: Scaling = AS_STARTED
 
 
 def run_slot(launch: SlotLaunch, task_attempt: int, partition: int) -> None:
@@ -108,14 +111,14 @@ class _Slot:
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
         put = self._mailbox.put
-        self._offload = LaneOffload(put, threads=4)
-        store = DirectoryStore(launch.store)
+        self._offload = QueueOffload(put, threads=4)
+        store = open_store(launch.store)
         nonce, unseen = _nonce(store, launch.nonce_path)
         session = uuid.uuid4().hex
         self._control = ControlClient(
             launch.name, session, launch.jobmaster_address, launch.token, self._on_message, self._on_lost
         )
-        graph = self._build(launch, task_attempt, partition)
+        job, fingerprint = self._build(launch, task_attempt, partition)
         transport = FlightTransport(
             launch.name,
             place_towards(launch.jobmaster_address),
@@ -126,7 +129,7 @@ class _Slot:
             launch.silence_s,
         )
         self._runtime = SlotRuntime(
-            ExecutionGraph(graph).plan,
+            SlotPlans(job),
             JobPaths(launch.name),
             self._clock,
             transport,
@@ -134,17 +137,20 @@ class _Slot:
             store,
             self,
         )
-        pid, plan = os.getpid(), graph.fingerprint
+        pid, plan = os.getpid(), fingerprint
         self._heard_s = time.monotonic()  # the lease begins with the registration: building may take longer than it
         self._control.send(Register(session, transport.address, pid, task_attempt, nonce, plan, partition, unseen))
 
-    def _build(self, launch: SlotLaunch, task_attempt: int, partition: int) -> JobGraph:
-        """Builds the job. If that fails, the JobMaster hears why; Spark alone would try again without a word.
+    def _build(self, launch: SlotLaunch, task_attempt: int, partition: int) -> tuple[ScalableJob, str]:
+        """Returns the job, and the fingerprint of its graph as launched.
+
+        If that fails, the JobMaster hears why; Spark alone would try again without a word.
 
         The slot then waits until the JobMaster ends it, so that Spark does not start one after the other.
         """
         try:
-            return launch.build()
+            job = launch.build()
+            return job, job.at(launch.scaling).fingerprint
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             self._control.send(NotBuilt(os.getpid(), task_attempt, partition, text, fault_of(error), raised_by(error)))
@@ -228,7 +234,7 @@ class _Slot:
         oldest = self._offload.oldest()
         if oldest is None or (for_ms := self._clock.now_ms() - oldest.since_ms) < LONG_STEP_MS:
             return None
-        return LongStep(for_ms, "", oldest.lane, _stack(oldest.thread))
+        return LongStep(for_ms, "", oldest.queue, _stack(oldest.thread))
 
     def _check_memory(self) -> None:
         used, budget = resident_bytes(), self._memory_bytes
@@ -238,7 +244,7 @@ class _Slot:
             end_process(f"holds {used / 1e6:.0f} MB and may hold {budget / 1e6:.0f}")
 
 
-def _nonce(store: DirectoryStore, path: str) -> tuple[str, str]:
+def _nonce(store: Store, path: str) -> tuple[str, str]:
     """Returns the nonce of the JobMaster; or none, and why: the JobMaster then refuses this slot."""
     try:
         return store.read(path).decode(), ""

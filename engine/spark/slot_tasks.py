@@ -1,4 +1,5 @@
-"""Runs slots as the tasks of one long-running Spark job.
+"""Runs slots as the tasks of long-running Spark jobs: one for the slots that the job starts with, and one for the slots
+of each rescale that adds some. Each task has a number, which its replacement keeps.
 
 In a session that Weir started, Spark itself starts a lost task again, and the other tasks stay alive. In a session of
 the user's own, which may allow no retries, the whole Spark job fails with its first lost task, and is submitted again.
@@ -10,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +36,26 @@ _JOB_ERROR = f"{JobError.__module__}.{JobError.__qualname__}: "
 _PYTHON_SAID = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception)\b.*")
 
 
+RELEASE_PATIENCE_S = 10.0
+"""Slots that are not needed end by themselves; tasks that have not even started by then are cancelled."""
+
+
+@dataclass
+class _Batch:
+    """The slots that were started together. `released` are those that the job no longer needs."""
+
+    number: int
+    slots: tuple[int, ...]
+    released: set[int] = field(default_factory=set)
+    thread: threading.Thread | None = None
+
+    @property
+    def needed(self) -> list[int]:
+        return [slot for slot in self.slots if slot not in self.released]
+
+
 class SlotJob:
-    """Keeps the Spark job of the slots running. `on_end` gets the error if it gives up; `say` writes to the log."""
+    """Keeps the Spark jobs of the slots running. `on_end` gets the error if it gives up; `say` writes to the log."""
 
     def __init__(
         self,
@@ -47,59 +67,84 @@ class SlotJob:
     ) -> None:
         self._session = session
         self._launch = launch
-        self._slots = execution.slots
+        self._first = range(execution.slots)
         self._in_slots = in_slots(execution)
         self._on_end = on_end
         self._say = say
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="slot job", daemon=True)
+        self._batches: list[_Batch] = []
 
     def start(self) -> None:
-        self._thread.start()
+        self.add(self._first)
+
+    def add(self, slots: Iterable[int]) -> None:
+        """Has Spark start slots of these numbers, in a Spark job of their own."""
+        batch = _Batch(len(self._batches), tuple(slots))
+        batch.thread = threading.Thread(target=self._run, args=(batch,), name="slot job", daemon=True)
+        self._batches.append(batch)
+        batch.thread.start()
+
+    def release(self, slots: Iterable[int]) -> None:
+        """These slots are not needed any more. Those that run were told to end."""
+        released = set(slots)
+        for batch in self._batches:
+            batch.released |= released & set(batch.slots)
+            if released & set(batch.slots) and not batch.needed:
+                timer = threading.Timer(RELEASE_PATIENCE_S, self._cancel, (batch,))
+                timer.daemon = True
+                timer.start()
 
     def stop(self, patience_s: float) -> None:
-        """Waits until the Spark job has ended, and cancels it if it does not. The slots were told to end before."""
+        """Waits until the Spark jobs have ended, and cancels those that do not. The slots were told to end before."""
         self._stopped.set()
-        self._thread.join(patience_s)
-        if self._thread.is_alive():
-            self._session.sparkContext.cancelJobGroup(self._group)
-            self._thread.join(patience_s)
+        deadline_s = time.monotonic() + patience_s
+        for batch in self._batches:
+            _join(batch, deadline_s - time.monotonic())
+        for batch in self._batches:
+            self._cancel(batch)
+        for batch in self._batches:
+            _join(batch, patience_s)
 
-    @property
-    def _group(self) -> str:
-        return f"weir {self._launch.name}"
+    def _cancel(self, batch: _Batch) -> None:
+        if batch.thread is not None and batch.thread.is_alive():
+            self._session.sparkContext.cancelJobGroup(self._group(batch))
 
-    def _run(self) -> None:
+    def _group(self, batch: _Batch) -> str:
+        return f"weir {self._launch.name}" + (f", further slots {batch.number}" if batch.number else "")
+
+    def _run(self, batch: _Batch) -> None:
         failures = 0
-        while True:
+        while slots := batch.needed:
             started_s = time.monotonic()
-            why = self._run_once()
-            if self._stopped.is_set():
+            why = self._run_once(batch, slots)
+            if self._stopped.is_set() or not batch.needed:
                 return
             failures = 1 if time.monotonic() - started_s > LONG_S else failures + 1
-            if failures > FAILURES_IN_A_ROW or self._spark_stopped():
+            given_up = failures > FAILURES_IN_A_ROW and not batch.number  # without further slots the job can run
+            if given_up or self._spark_stopped():
                 self._on_end(JobError(why) if _JOB_ERROR in why else SparkLost(why))
                 return
             self._say(f"{why}; submitting it again")
             self._stopped.wait(BACK_OFF_S)
 
-    def _run_once(self) -> str:
-        """Runs the Spark job of the slots until it ends. Returns why it did."""
+    def _run_once(self, batch: _Batch, slots: list[int]) -> str:
+        """Runs the Spark job of these slots until it ends. Returns why it did."""
         context = self._session.sparkContext
         try:
-            self._show_in_ui()
+            self._show_in_ui(batch)
             # `collect` would name the stage after this line of code, and hide the names of other queries meanwhile.
-            context.runJob(context.parallelize(range(self._slots), self._slots), _slot_task(self._launch))
+            context.runJob(context.parallelize(slots, len(slots)), _slot_task(self._launch))
             return "the Spark job of the slots ended"
         except Exception as error:
             return f"the Spark job of the slots failed: {_cause(error)}"
 
-    def _show_in_ui(self) -> None:
+    def _show_in_ui(self, batch: _Batch) -> None:
         """Sets the Spark job's description, the name of its stage, and the text behind the stage's "+details"."""
         context, name = self._session.sparkContext, self._launch.name
-        context.setJobGroup(self._group, f"weir {name}: {'; '.join(self._in_slots)}", interruptOnCancel=True)
+        what = [f"further slots {batch.slots}, after a rescale"] if batch.number else self._in_slots
+        context.setJobGroup(self._group(batch), f"weir {name}: {'; '.join(what)}", interruptOnCancel=True)
         context.setLocalProperty("callSite.short", f"slots of {name}")
-        context.setLocalProperty("callSite.long", "\n".join([f"{name}, by the Index of its tasks:", *self._in_slots]))
+        context.setLocalProperty("callSite.long", "\n".join([f"{name}, by the Index of its tasks:", *what]))
 
     def _spark_stopped(self) -> bool:
         try:
@@ -142,6 +187,11 @@ class SlotJob:
         return self._session.sparkContext._jsc.sc()
 
 
+def _join(batch: _Batch, patience_s: float) -> None:
+    if batch.thread is not None:
+        batch.thread.join(max(0.0, patience_s))
+
+
 def _executor_of(scheduler: Any, task_attempt: int) -> str | None:
     """Returns the executor on which a task attempt runs; None if it has ended."""
     found = scheduler.taskIdToExecutorId().get(task_attempt)
@@ -172,7 +222,8 @@ def _slot_task(launch: SlotLaunch) -> Callable[[Iterable[int]], Iterable[int]]:
 
         context = TaskContext.get()
         assert context is not None
-        run_slot(launch, context.taskAttemptId(), context.partitionId())
+        (number,) = numbers
+        run_slot(launch, context.taskAttemptId(), number)
         return ()
 
     return slot

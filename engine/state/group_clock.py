@@ -53,8 +53,16 @@ class GroupClock:
 
     def of_rows(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Returns the watermark that holds for each row, by the hash of its key."""
+        return np.maximum(self.restored_of_rows(hashes), self.now_ms)
+
+    def restored_of_rows(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Returns the watermark at which the key group of each row was restored."""
         groups = key_groups(hashes, self._max_parallelism) - self._groups.start
-        return np.maximum(self._restored[groups], self.now_ms)
+        return self._restored[groups]
+
+    def passed_before_restore(self, timestamp_ms: int) -> bool:
+        """Returns True if a key group may have passed this time before the restore. Else no row needs a look."""
+        return timestamp_ms <= self._highest_ms
 
     def snapshot(self) -> list[list[int]]:
         """Returns the ranges to save: a single one, unless restored watermarks are still ahead of the clock."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from engine.core.state_types import BroadcastState, ListStateDescriptor, MapStateDescriptor, OperatorListState
 from engine.protocol.redistribution import Distribution
-from engine.state.values import frozen, thawed
+from engine.state.values import frozen, thawed, thawed_keys
 
 _KEY, _VALUE = "key", "value"
 
@@ -34,8 +34,7 @@ class OperatorBackend:
     def list_state(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState[Any]:
         if self._declare(descriptor, distribution):
             table = self._take(descriptor.name, distribution)
-            saved = [] if table is None else thawed(descriptor.name, descriptor.type, table.column(_VALUE))
-            self._lists[descriptor.name] = saved
+            self._lists[descriptor.name] = [] if table is None else _list(descriptor, table)
         return OperatorListState(self._lists[descriptor.name])
 
     def broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
@@ -73,6 +72,8 @@ class OperatorBackend:
 
     def _declare(self, descriptor: Descriptor, distribution: Distribution) -> bool:
         """Returns True if the state was not declared before."""
+        if descriptor.ttl is not None:
+            raise ValueError(f"operator state {descriptor.name!r} can't have a time to live: only state per key can")
         known = self._declared.setdefault(descriptor.name, (descriptor, distribution))
         if known[0] != descriptor or known[1] is not distribution:
             raise ValueError(
@@ -97,6 +98,11 @@ def _table(columns: Mapping[str, Callable[[], pa.Array]]) -> pa.Table:
     return pa.table({name: made() for name, made in columns.items()})
 
 
+def _list(descriptor: ListStateDescriptor, table: pa.Table) -> list[Any]:
+    return thawed(descriptor.name, descriptor.type, table.column(_VALUE), descriptor.defaults)
+
+
 def _map(descriptor: MapStateDescriptor, table: pa.Table) -> dict[Any, Any]:
-    keys = thawed(descriptor.name, descriptor.key_type, table.column(_KEY))
-    return dict(zip(keys, thawed(descriptor.name, descriptor.value_type, table.column(_VALUE)), strict=True))
+    keys = thawed_keys(descriptor.name, descriptor.key_type, table.column(_KEY))
+    values = thawed(descriptor.name, descriptor.value_type, table.column(_VALUE), descriptor.defaults)
+    return dict(zip(keys, values, strict=True))

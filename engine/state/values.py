@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine.core.errors import SchemaMismatch
+from engine.core.evolution import Defaults, Unfit, adapted
 
 _PLAIN: dict[pa.DataType, type] = {pa.string(): str, pa.bool_(): bool, pa.float64(): float, pa.binary(): bytes}
 _MAX = 2**63 - 1
@@ -43,11 +44,23 @@ def frozen(name: str, kind: pa.DataType, held: list[Any]) -> Callable[[], pa.Arr
     return partial(_array, name, kind, held)
 
 
-def thawed(name: str, kind: pa.DataType, saved: pa.ChunkedArray) -> list[Any]:
-    if saved.type != kind:
+def thawed(name: str, kind: pa.DataType, saved: pa.ChunkedArray, defaults: Defaults | None = None) -> list[Any]:
+    """Returns saved values as the type that the job declares now, adapted if that has changed."""
+    try:
+        return objects_of(adapted(saved, kind, defaults))
+    except Unfit as error:
         raise ValueError(
             f"state {name!r} was saved as {saved.type}, but the job now declares {kind}: declare the type it had, or a "
-            "new state under another name"
+            f"new state under another name ({error})"
+        ) from error
+
+
+def thawed_keys(name: str, kind: pa.DataType, saved: pa.ChunkedArray) -> list[Any]:
+    """Returns the saved keys of a map. Their type may not change: equal keys have to stay equal."""
+    if saved.type != kind:
+        raise ValueError(
+            f"state {name!r} was saved with keys of type {saved.type}, but the job now declares {kind}: declare the "
+            "type they had, or a new state under another name"
         )
     return objects_of(saved)
 

@@ -16,11 +16,10 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import urllib3
 from minio import Minio
@@ -33,9 +32,9 @@ from engine.core.errors import StoreError, WeirError
 from engine.core.paths import check_store_path
 from engine.protocol.epoch_records import Created
 from engine.store.below import Below
+from engine.store.bucket import ACCESS_KEY, ENDPOINT, SECRET_KEY, Bucket, Endpoint
 from engine.store.memory import listed
 
-SCHEME = "s3"
 PART_BYTES = 16 << 20
 """Larger files are sent in parts of this size, `PARTS_AT_ONCE` at a time."""
 PARTS_AT_ONCE = 4
@@ -47,56 +46,17 @@ _SIGNED_FOR = timedelta(minutes=5)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """The place of a store: a bucket, and a prefix in it that may be empty."""
-
-    name: str
-    prefix: str
-
-    @classmethod
-    def parse(cls, url: str) -> Bucket:
-        parts = urlsplit(url)
-        prefix = parts.path.strip("/")
-        if parts.scheme != SCHEME or not parts.netloc or parts.query or parts.fragment:
-            raise WeirError(f"{url!r} is not the address of a store: write it as s3://bucket/prefix")
-        if "@" in parts.netloc or ":" in parts.netloc:
-            raise WeirError(
-                f"the address of a store names only bucket and prefix, as in s3://bucket/prefix; the server is taken "
-                f"from {ENDPOINT}, credentials from {ACCESS_KEY} and {SECRET_KEY}"
-            )
-        if prefix:
-            check_store_path(prefix)
-        return cls(parts.netloc, prefix)
-
-    def key(self, path: str) -> str:
-        return f"{self.prefix}/{path}" if self.prefix else path
-
-    def path(self, key: str) -> str:
-        return key.removeprefix(f"{self.prefix}/") if self.prefix else key
-
-
-ENDPOINT, ACCESS_KEY, SECRET_KEY, REGION = (
-    "AWS_ENDPOINT_URL",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_REGION",
-)
-_AWS = "https://s3.amazonaws.com"
-
-
 def client_from_environment(http: urllib3.PoolManager) -> Minio:
-    endpoint = urlsplit(os.environ.get(ENDPOINT) or _AWS)
-    if endpoint.scheme not in ("http", "https") or not endpoint.netloc or endpoint.path.strip("/"):
-        raise WeirError(f"{ENDPOINT} must be an address such as https://minio.example:9000")
+    """Raises a StoreError if the environment lacks something: on another machine it may have it."""
+    endpoint = Endpoint.from_environment()
     missing = [name for name in (ACCESS_KEY, SECRET_KEY) if not os.environ.get(name)]
     if missing:
-        raise WeirError(f"the environment lacks {' and '.join(missing)}: set them to the credentials of the store")
+        raise StoreError(f"the environment lacks {' and '.join(missing)}: set them to the credentials of the store")
     return Minio(
         endpoint.netloc,
         credentials=EnvAWSProvider(),
-        secure=endpoint.scheme == "https",
-        region=os.environ.get(REGION) or "us-east-1",
+        secure=endpoint.secure,
+        region=endpoint.region,
         http_client=http,
     )
 
@@ -104,10 +64,11 @@ def client_from_environment(http: urllib3.PoolManager) -> Minio:
 class S3Store:
     """`answer_s`: how long a request may wait for an answer before it is repeated or its outcome is unknown."""
 
-    def __init__(self, url: str, *, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, url: str, *, answer_s: float = ANSWER_S, retries: int = RETRIES) -> None:
         self._bucket = Bucket.parse(url)
+        self._retries = retries
         repeated = urllib3.Retry(
-            total=RETRIES,
+            total=retries,
             backoff_factor=0.2,
             backoff_jitter=0.2,
             backoff_max=5.0,
@@ -117,10 +78,17 @@ class S3Store:
         self._http = urllib3.PoolManager(
             maxsize=16, timeout=urllib3.Timeout(connect=CONNECT_S, read=answer_s), retries=repeated
         )
-        self._client = client_from_environment(self._http)
+
+        self._written: set[str] = set()
+        """Written by this object, and not synced or deleted since."""
+
+    @cached_property
+    def _client(self) -> Minio:
+        """Is made with the first request, so that a process without credentials can still say what it lacks."""
+        return client_from_environment(self._http)
 
     def __str__(self) -> str:
-        return f"{SCHEME}://{self._bucket.name}/{self._bucket.prefix}"
+        return str(self._bucket)
 
     def _key(self, path: str) -> str:
         check_store_path(path)
@@ -137,11 +105,15 @@ class S3Store:
                 part_size=PART_BYTES,
                 num_parallel_uploads=PARTS_AT_ONCE,
             )
+        self._written.add(path)
 
     def sync(self, paths: list[str]) -> None:
-        """Looks whether the objects exist: the server had made each durable before it answered the write."""
+        """Looks whether objects exist that others wrote. The server makes each durable before it answers a write."""
         for path in paths:
             key = self._key(path)
+            if path in self._written:
+                self._written.discard(path)
+                continue
             with self._errors(f"can't sync {path}"):
                 self._client.stat_object(self._bucket.name, key)
 
@@ -167,7 +139,7 @@ class S3Store:
     def read(self, path: str) -> bytes:
         key = self._key(path)
         with self._errors(f"can't read {path}"):
-            return _repeated(lambda: self._get(key))
+            return _repeated(self._retries, lambda: self._get(key))
 
     def _get(self, key: str) -> bytes:
         try:
@@ -194,12 +166,23 @@ class S3Store:
             if entry.object_name:
                 yield self._bucket.path(entry.object_name)
 
+    def folders(self, path: str) -> tuple[str, ...]:
+        """Returns the names of the directories in a directory; the empty path is the whole store."""
+        if path:
+            check_store_path(path)
+        start = self._bucket.key(f"{path}/") if path else self._bucket.key("")
+        with self._errors(f"can't list {path or 'the store'}"):
+            found = self._client.list_objects(self._bucket.name, prefix=start)
+            return tuple(sorted(_last(one.object_name or "") for one in found if one.is_dir))
+
     def delete(self, path: str) -> None:
         key = self._key(path)
+        for written in [one for one in self._written.copy() if one == path or one.startswith(f"{path}/")]:
+            self._written.discard(written)
         with self._errors(f"can't delete {path}"):
             doomed = [DeleteObject(one) for one in (key, *(self._bucket.key(below) for below in self._below(path)))]
             remove = partial(self._client.remove_objects, self._bucket.name)
-            failed = _repeated(lambda: list(remove(doomed)), InvalidResponseError, ServerError)
+            failed = _repeated(self._retries, lambda: list(remove(doomed)), InvalidResponseError, ServerError)
         if failed:
             raise StoreError(f"can't delete {self._bucket.path(failed[0].name or '')} in {self}: {failed[0].code}")
 
@@ -213,10 +196,14 @@ class S3Store:
         """Raises an error that says what to do if this can't be a store, or if it ignores the condition of `create`."""
         probe = f".probe-{secrets.token_hex(8)}"
         try:
-            outcomes = [self.create(probe, b"first"), self.create(probe, b"second")]
+            outcomes = [self.create(probe, b"first")]
+            if outcomes == [Created.CREATED]:
+                outcomes.append(self.create(probe, b"second"))
+            if Created.UNKNOWN in outcomes:
+                raise StoreError(f"the server in {ENDPOINT} fails, or does not answer in time")
             content = self.read(probe)
-        except StoreError as error:
-            raise WeirError(f"this can't be the store: {error}") from None
+        except (StoreError, FileNotFoundError) as error:
+            raise WeirError(f"{self} can't be the store: {error}") from None
         finally:
             self._forget(probe)
         if outcomes != [Created.CREATED, Created.EXISTS] or content != b"first":
@@ -237,10 +224,10 @@ class S3Store:
             raise StoreError(f"{what} in {self}: {_in_words(error)}") from None
 
 
-def _repeated(request: Callable[[], T], *refusals: type[Exception]) -> T:
+def _repeated(retries: int, request: Callable[[], T], *refusals: type[Exception]) -> T:
     """Repeats what the client does not: an answer that broke off in the middle, and these refusals."""
     passing: tuple[type[Exception], ...] = (HTTPError, *refusals)
-    for number in range(RETRIES):
+    for number in range(retries):
         try:
             return request()
         except MaxRetryError:
@@ -248,6 +235,10 @@ def _repeated(request: Callable[[], T], *refusals: type[Exception]) -> T:
         except passing:
             time.sleep(0.1 * 2**number * (1 + random.random()))
     return request()
+
+
+def _last(key: str) -> str:
+    return key.rstrip("/").rpartition("/")[2]
 
 
 _ADVICE = {

@@ -13,7 +13,10 @@ from engine.api import (
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
+    OutputTag,
     ProcessContext,
+    ProcessFunction,
+    RuntimeContext,
     StreamEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -34,6 +37,42 @@ class Process(KeyedProcessFunction):
 class Upper(MapFunction):
     def map(self, value: dict[str, Any]) -> dict[str, Any]:
         return value
+
+
+class Timed(MapFunction):
+    def map(self, value: dict[str, Any]) -> dict[str, Any]:
+        return value
+
+    def on_timer(self, timestamp: int, context: Any) -> list[Any]:
+        return []
+
+
+class TimedProcess(ProcessFunction):
+    def on_timer(self, timestamp: int, context: Any) -> list[Any]:
+        return []
+
+
+class OneArgument(KeyedProcessFunction):
+    def process_element(self, value: dict[str, Any]) -> list[Any]:  # type: ignore[override]
+        return []
+
+
+class TimerWithoutContext(Process):
+    def on_timer(self, timestamp: int) -> list[Any]:  # type: ignore[override]
+        return []
+
+
+class TwiceNamed(Process):
+    def open(self, context: RuntimeContext) -> None:
+        self._value = context.get_state(ValueStateDescriptor("seen", "long"))
+        self._again = context.get_state(ValueStateDescriptor("seen", "bigint"))
+        self._list = context.get_list_state(ListStateDescriptor("seen", "long"))
+
+
+class TwiceTyped(Process):
+    def open(self, context: RuntimeContext) -> None:
+        self._map = context.get_map_state(MapStateDescriptor("seen", "string", "long"))
+        self._other = context.get_map_state(MapStateDescriptor("seen", "string", "double"))
 
 
 def keyed() -> Any:
@@ -121,11 +160,39 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         "a KeyedStream has no sink_to(...): call sink_to",
     ),
     (lambda: keyed().aggregate(n=count(), uid="n"), "aggregate needs a window"),
+    (lambda: views().map(Timed()), "Timed has on_timer (test_mistakes.py, line"),
+    (lambda: views().map(Timed()), "which map would never call: timers belong to keys, so write stream.key_by(...)"),
+    (lambda: views().process(TimedProcess()), "which process would never call: timers belong to keys"),
+    (
+        lambda: keyed().process(OneArgument(), uid="p"),
+        "must take two arguments: def process_element(self, value, context)",
+    ),
+    (
+        lambda: keyed().process(TimerWithoutContext(), uid="p"),
+        "must take two arguments: def on_timer(self, timestamp, context)",
+    ),
+    (
+        lambda: keyed().process(TwiceNamed(), uid="p"),
+        "TwiceNamed asks for the state 'seen' twice, as a value of int64 (line",
+    ),
+    (lambda: keyed().process(TwiceTyped(), uid="p"), "and as a map of string of double (line"),
+    (lambda: keyed().min_by("amount", uid="m"), "min_by: there is no column 'amount'; the stream has (app_id string"),
+    (lambda: keyed().max_by("byte", uid="m"), "did you mean 'bytes'?"),
+    (lambda: views().key_by("app"), "ts timestamp[us, tz=UTC]); did you mean 'app_id'?"),
+    (lambda: views().union(), "union takes at least one other stream"),
+    (lambda: views().union(keyed()), "union takes streams (call it before key_by), not an object of KeyedStream"),
+    (lambda: untyped(views()).side_output(None), "it is called get_side_output, as in PyFlink"),
+    (lambda: untyped(keyed()).get_side_output(None), "call get_side_output on the stream that process(...) returned"),
+    (lambda: views().get_side_output("late"), 'takes a tag such as OutputTag("late", "n long"), not \'late\''),  # type: ignore[arg-type]
+    (lambda: OutputTag("late", int), "OutputTag('late'): its schema is a pyarrow.Schema or a Spark DDL string"),  # type: ignore[arg-type]
     (lambda: windowed().sink_to(TableSink("t"), uid="out"), "end the window with aggregate(...), as in window(...)"),
     (lambda: windowed().sum("bytes", uid="s"), "windows have aggregates only"),
     (lambda: ValueStateDescriptor("s", "lnog"), "state 's', type 'lnog', character 1: unknown type 'lnog'"),
     (lambda: ValueStateDescriptor("s", "long x"), "expected the end, found 'x'"),
-    (lambda: ValueStateDescriptor("s", int), "state 's': a type is a pyarrow type or a Spark DDL type such as 'long'"),
+    (
+        lambda: ValueStateDescriptor("s", int),
+        "state 's': a type is a pyarrow type or a Spark DDL type, not int: write 'long'",
+    ),
     *[
         (
             lambda kind=kind: views(f"amount {kind}").assign_timestamps_and_watermarks(  # type: ignore[misc]
@@ -147,8 +214,8 @@ def test_a_newcomer_s_mistake_is_told_what_to_write_instead(mistake: Callable[[]
 
 def test_a_method_that_weir_does_not_have_is_a_plain_attribute_error() -> None:
     for stream in (views(), keyed(), windowed()):
-        with pytest.raises(AttributeError, match="has no attribute 'union'"):
-            untyped(stream).union()
+        with pytest.raises(AttributeError, match="has no attribute 'cogroup'"):
+            untyped(stream).cogroup()
 
 
 def test_state_types_may_be_written_as_ddl() -> None:

@@ -136,6 +136,8 @@ def test_the_option_starts_it_and_says_what_is_dropped(store: Path, capsys: pyte
 
 
 @pytest.mark.promise("D8")
-def test_a_job_that_has_not_changed_starts_without_a_word(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_job_that_has_not_changed_a_start_only_says_where_it_goes_on(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     started("before", store)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == "shop goes on from epoch 1\n"

@@ -103,10 +103,13 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not space.ok
 
 
-def test_a_store_that_is_no_directory_is_not_called_fit() -> None:
-    [check] = check_store("s3://bucket/jobs")
+def test_a_bucket_without_credentials_is_not_called_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("WEIR_STATE", str(tmp_path))
+    bucket, *folder = check_store("s3://bucket/jobs")
 
-    assert not check.ok
+    assert not bucket.ok and "the environment lacks AWS_ACCESS_KEY_ID" in bucket.detail
+    assert folder and all(check.ok for check in folder), "logs are written to a folder of this machine"
 
 
 def test_the_report_puts_the_advice_below_what_failed() -> None:

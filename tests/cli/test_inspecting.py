@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from engine.cli.main import app
+from engine.cli.main import app, main
 from engine.cli.shared import console
 from engine.core.errors import WeirError
 from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign, _write
@@ -182,6 +183,7 @@ def test_a_checkpoint_that_is_not_remembered_is_an_error_that_says_what_to_do(en
         "checkpoints",
         "restarts",
         "logs",
+        "state",
         "checkpoint",
         "cancel",
         "describe",
@@ -201,3 +203,16 @@ def test_a_job_whose_files_can_not_be_read_does_not_hide_the_others(ended: Answe
     listed = {job["job"]: job for job in json.loads(weir("jobs", "--json").stdout)}
     assert listed[NAME]["state"] == "finished"
     assert listed["broken"]["state"] == "unreadable" and "Not a directory" in listed["broken"]["trouble"]
+
+
+def test_a_file_that_can_not_be_read_is_named_and_gives_no_traceback(
+    ended: AnsweringRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = Path(ended.launch.store, NAME, "history", "events.jsonl")
+    history.unlink()
+    history.mkdir()
+    monkeypatch.setattr(sys, "argv", ["weir", "restarts", NAME])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    assert "events.jsonl" in capsys.readouterr().err.replace("\n", "")

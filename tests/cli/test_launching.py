@@ -74,7 +74,7 @@ def test_every_flag_reaches_the_launch_options() -> None:
 def test_run_and_submit_have_the_same_flags() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     run, submit = ([(p.opts, p.default, p.help) for p in commands[name].params] for name in ("run", "submit"))
-    assert run == submit and len(run) == 19
+    assert run == submit and len(run) == 22
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_run_and_submit_have_the_same_flags() -> None:
         (["--conf", "spark.a.secret=env:NOT_SET_HERE"], "--conf spark.a.secret=env:NOT_SET_HERE: the environment var"),
         (["--master", "foo"], "--master 'foo' is no Spark master: write local[N], local-cluster[N,CORES,MB], spark://"),
         (["--conf", "spark.speculation=true"], "--conf spark.speculation=true would break slots: Weir sets false"),
-        (["--rewind", "--allow-replay"], "choose one of --rewind, --fork and --allow-replay"),
+        (["--rewind", "--allow-replay"], "choose one of --from, --rewind, --fork and --allow-replay"),
         (
             ["--py-files", "no.zip"],
             "--py-files no.zip: there is no such file; `weir package tests.cluster.jobs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.api import StreamEnvironment
@@ -15,6 +16,7 @@ from engine.graph.description import describe
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
+from engine.process.going_on import goes_on
 from engine.process.loading import load
 from engine.process.submit import FromSnapshot, choose_snapshot, plan_launch
 from engine.protocol.ids import AttemptId
@@ -104,3 +106,33 @@ def test_a_start_of_a_running_job_says_how_to_end_it_and_that_its_parameters_dif
         plan_launch(same, launch.store)
     with pytest.raises(WeirError, match=r"is running already with other parameters \(none given\): "):
         plan_launch(LaunchOptions(path=PATH, name="shop", params={"table": "u"}), launch.store)
+
+
+@pytest.mark.promise("F1", "F2")
+def test_a_start_says_which_epoch_it_goes_on_from_or_that_it_begins_afresh(launch: MasterLaunch) -> None:
+    said = choose_snapshot(launch, FromSnapshot.LAST).splitlines()
+    assert said[0] == "shop goes on from epoch 1"
+    other = msgspec.structs.replace(launch, name="other")
+    assert choose_snapshot(other, FromSnapshot.LAST).startswith("other begins afresh: no epoch yet")
+
+
+@pytest.mark.promise("F1")
+def test_a_start_that_goes_on_from_what_other_code_made_says_so(launch: MasterLaunch) -> None:
+    folder = RunFolder(launch.store, "shop")
+    folder.prepare()
+    folder.write_launch(msgspec.structs.replace(launch, path="assets.old:job"))
+    said = choose_snapshot(launch, FromSnapshot.LAST).splitlines()
+    assert said[0] == "shop goes on from epoch 1, which assets.old:job made; another --name begins afresh"
+
+
+def test_a_job_that_was_read_to_its_end_or_whose_epoch_is_torn_says_so(launch: MasterLaunch) -> None:
+    log = EpochLog(DirectoryStore(launch.store), JobPaths("shop"))
+    last = log.last()
+    assert last is not None and last.newest is not None
+    manifest = log.read_manifest(last.newest)
+    final = msgspec.structs.replace(manifest, epoch=2, checkpoint=2, final=True)
+    record = log.publish(last, log.write_manifest(final))
+    assert record is not None and record.newest is not None
+    assert goes_on(launch.store, "shop") == "goes on from epoch 2, in which its sources were read to their ends"
+    Path(launch.store, record.newest.path).write_bytes(b"torn")
+    assert goes_on(launch.store, "shop") == "can't go on from epoch 2, whose files are not intact"

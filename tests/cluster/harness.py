@@ -18,19 +18,19 @@ from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
-from engine.store.directory import DirectoryStore
+from engine.store.opening import open_store
 
-PATIENCE_S = 90
+PATIENCE_S = 180
 
 
 class RunningJob:
     """A running job as a context manager, which checks at its end that no process of the job is left.
 
-    Keywords that are fields of `LaunchOptions` are options of the start; all others are parameters of the job.
+    Keywords that are fields of `LaunchOptions`, and `id`, are options of the start; all others are job parameters.
     """
 
-    def __init__(self, store: Path, function: str, *, parallelism: int = 2, **params: Any) -> None:
-        options = {name: params.pop(name) for name in LaunchOptions.__struct_fields__ if name in params}
+    def __init__(self, store: Path | str, function: str, *, parallelism: int = 2, **params: Any) -> None:
+        options = {name: params.pop(name) for name in (*LaunchOptions.__struct_fields__, "id") if name in params}
         self.launch = MasterLaunch(
             path=f"tests.cluster.jobs:{function}",
             name=function,
@@ -67,8 +67,9 @@ class RunningJob:
         return [line for session in self._sessions for line in session_processes(session)]
 
     def _remember_session(self) -> None:
-        if self.supervisor.master_pid is not None:
-            self._sessions.add(self.supervisor.master_pid)
+        for pid in (self.supervisor.master_pid, self.supervisor.standby_pid):
+            if pid is not None:
+                self._sessions.add(pid)
 
     def wait_for(self, what: str, condition: Callable[[JobStatus], Any]) -> JobStatus:
         """Polls the job's status until the condition holds; fails if the job ends or it takes too long."""
@@ -103,7 +104,7 @@ class RunningJob:
         return self.wait_for(f"{count} checkpoints", lambda s: s.checkpoints.completed >= count)
 
     def table(self, name: str) -> pa.Table:
-        return read_table(DirectoryStore(self.launch.store), JobPaths(self.launch.name).table(name))
+        return read_table(open_store(self.launch.store), JobPaths(self.launch.name).table(name))
 
     def log(self) -> str:
         return RunFolder(self.launch.store, self.launch.name).log_file.read_text(errors="replace")

@@ -36,6 +36,7 @@ from engine.connectors.table import TableSink
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.core.sinks import Committer, Guarantee, NothingToCommit, Piece, Sink, SinkWriter, WriterContext
+from tests.cluster.families import families as families
 
 KEYS = 100
 EVENT_RATE = 10_000

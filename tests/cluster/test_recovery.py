@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from engine.process import supervisor
+from engine.process import child
 from engine.protocol.failures import Fault
 from tests.cluster.harness import RunningJob, session_processes
 from tests.cluster.jobs import make
@@ -124,7 +124,7 @@ def test_an_unexpected_error_on_the_deciding_thread_replaces_the_jobmaster(
         first = [sys.executable, "-c", CONFUSED, *command[3:]]
         return popen(first if len(started) == 1 else command, **options)
 
-    monkeypatch.setattr(supervisor.subprocess, "Popen", start)
+    monkeypatch.setattr(child.subprocess, "Popen", start)
     with RunningJob(tmp_path, "windows", rows=200_000) as job:
         for generation in (1, 2):
             job.wait_for(f"generation {generation}", lambda s, g=generation: s.generation == g)

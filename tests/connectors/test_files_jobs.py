@@ -55,7 +55,7 @@ def counting(source: Source, dying: Dying | None = None, aside: bool = False) ->
         env.set_restart_strategy(FixedDelay(attempts=10, delay_ms=1))
         views = env.from_source(source, SCHEMA, uid="views")
         if aside:
-            views.side_output(MALFORMED).sink_to(TableSink("bad"), uid="bad")
+            views.get_side_output(MALFORMED).sink_to(TableSink("bad"), uid="bad")
         (
             views.assign_timestamps_and_watermarks(STRATEGY)
             .map_batches(dying or Dying())
@@ -221,7 +221,13 @@ def test_a_checkpoint_waits_for_the_listing_so_that_no_snapshot_forgets_files(tm
     graph = env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")
     offload, control = FakeOffload(), Sent()
     slot = SlotRuntime(
-        ExecutionGraph(graph).plan, JobPaths("job"), FakeClock(), FakeTransport(), offload, MemoryStore(), control
+        lambda deploy: ExecutionGraph(graph).plan(deploy.slot),
+        JobPaths("job"),
+        FakeClock(),
+        FakeTransport(),
+        offload,
+        MemoryStore(),
+        control,
     )
     for message in (Deploy(ATTEMPT, 0, ["here"], None, JOB_ID), Start(ATTEMPT), Trigger(ATTEMPT, 1, 0)):
         slot.on_control(message)
@@ -254,7 +260,7 @@ def test_dead_letters_that_nobody_takes_are_told_when_the_job_is_built() -> None
 
 
 def test_a_side_output_that_there_is_not_is_told() -> None:
-    with pytest.raises(JobError, match="'views' has no side output 'malformed'; it has: none"):
+    with pytest.raises(JobError, match=r"'views' \(.*\) has no side output 'malformed'; it has: none$"):
         run(counting(JsonSource("/data"), aside=True))
 
 

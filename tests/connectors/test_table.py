@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.connectors.table import TableCommitter, TableSink, read_table
+from engine.connectors.table import TableCommitter, TableSink, read_table, tables_of
 from engine.core.errors import StoreError, TargetTaken
 from engine.core.paths import JobPaths
 from engine.core.sinks import Committer, Found, SinkWriter, WriterContext
@@ -19,7 +19,9 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.job_description import Column
 from engine.protocol.manifest import Committable, ManifestRef
 from engine.store.directory import DirectoryStore
+from engine.store.opening import open_store
 from tests.fakes import ATTEMPT, JOB_ID, MemoryStore
+from tests.servers.minio import MinioServer
 
 SCHEMA = pa.schema([("a", pa.int64())])
 TABLE = "job/tables/pv"
@@ -360,6 +362,32 @@ def test_a_table_at_an_absolute_path_belongs_to_one_job(tmp_path: Path) -> None:
     assert read_table(DirectoryStore(tmp_path / "lake"), "pv").to_pydict() == {"a": [7]}
     with pytest.raises(TargetTaken, match=r"belongs to job 'ours' of the store file://.*/store"):
         begun(sink, store, "a_fork", "2d")
+
+
+@pytest.mark.promise("C2", "G1")
+def test_a_table_may_be_in_a_bucket_while_the_store_is_a_directory(
+    minio_server: MinioServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    minio_server.use(monkeypatch)
+    lake = f"s3://weir/{tmp_path.name}"
+    sink, store = TableSink(f"{lake}/pv"), DirectoryStore(tmp_path / "store")
+    ours = begun(sink, store, "ours", "1d")
+    writer = sink.writer(WriterContext(0, ATTEMPT, store, JobPaths("ours"), SCHEMA, "1d"))
+    for epoch in range(1, 13):
+        writer.begin()
+        ours.commit(permit(epoch), [committable(write(writer, epoch))])
+    begun(sink, store, "ours", "1d").abort_unknown(permit(12), AttemptId(9, 9))
+    assert sorted(read_table(open_store(lake), "pv").to_pydict()["a"]) == list(range(1, 13))
+    assert not (tmp_path / "store").exists(), "nothing of the table is in the store"
+    assert tables_of(lake.removesuffix(f"/{tmp_path.name}"), "none") == []
+    with pytest.raises(TargetTaken, match=r"s3a://weir/.* belongs to job 'ours'"):
+        begun(sink, store, "a_fork", "2d")
+
+
+@pytest.mark.parametrize("path", ["s3://lake", "s3://lake/", "s3://lake/../pv"])
+def test_a_bucket_alone_is_no_table(path: str) -> None:
+    with pytest.raises((ValueError, StoreError), match=r"not a valid table path|not a path in a store"):
+        TableSink(path)
 
 
 @pytest.mark.promise("G1")

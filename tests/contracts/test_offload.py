@@ -1,6 +1,6 @@
 """The contract of `Offload` in `engine/core/ports.py`: threads on Spark, the scheduler in the simulator.
 
-Checks: order within a lane, of the works and of their results; lanes do not wait for each other; exceptions come back;
+Checks: order within a queue, of works and of results; queues do not wait for each other; exceptions come back;
 `done` runs on the deciding thread only; work runs in the context of its submitter.
 """
 
@@ -17,7 +17,7 @@ import pytest
 from engine.core.errors import StoreError
 from engine.core.ports import Offload
 from engine.host.mailbox import Mailbox
-from engine.host.system import LaneOffload
+from engine.host.system import QueueOffload
 from tests.simulation.ports import SimOffload
 from tests.simulation.world import Process, World
 
@@ -25,11 +25,11 @@ PLACE: ContextVar[str] = ContextVar("PLACE", default="nowhere")
 
 
 class Threads:
-    """`LaneOffload`, with a mailbox that the test empties."""
+    """`QueueOffload`, with a mailbox that the test empties."""
 
     def __init__(self) -> None:
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
-        self.offload: Offload = LaneOffload(self._mailbox.put, threads=4)
+        self.offload: Offload = QueueOffload(self._mailbox.put, threads=4)
 
     def run_until(self, over: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 10
@@ -83,7 +83,7 @@ def test_the_works_of_a_lane_run_one_at_a_time_in_the_order_of_submission(tried:
 
     results: list[BaseException | None] = []
     for number in range(20):
-        tried.offload.submit("lane", lambda n=number: work(n), lambda _, error: results.append(error))
+        tried.offload.submit("queue", lambda n=number: work(n), lambda _, error: results.append(error))
     tried.run_until(lambda: len(results) == 20)
     assert began == ended == list(range(20)) and results == [None] * 20
 
@@ -91,7 +91,7 @@ def test_the_works_of_a_lane_run_one_at_a_time_in_the_order_of_submission(tried:
 def test_the_results_of_a_lane_come_back_in_order(tried: Threads | Simulated) -> None:
     results: list[int] = []
     for number in range(50):
-        tried.offload.submit("lane", lambda n=number: n, lambda result, _: results.append(result))
+        tried.offload.submit("queue", lambda n=number: n, lambda result, _: results.append(result))
     tried.run_until(lambda: len(results) == 50)
     assert results == list(range(50))
 
@@ -112,15 +112,15 @@ def test_an_exception_comes_back_and_the_lane_goes_on(tried: Threads | Simulated
     def fails() -> None:
         raise error
 
-    tried.offload.submit("lane", fails, lambda *outcome: results.append(outcome))
-    tried.offload.submit("lane", lambda: "next", lambda *outcome: results.append(outcome))
+    tried.offload.submit("queue", fails, lambda *outcome: results.append(outcome))
+    tried.offload.submit("queue", lambda: "next", lambda *outcome: results.append(outcome))
     tried.run_until(lambda: len(results) == 2)
     assert results == [(None, error), ("next", None)]
 
 
 def test_done_is_called_on_the_deciding_thread_after_submit_has_returned(tried: Threads | Simulated) -> None:
     threads: list[threading.Thread] = []
-    tried.offload.submit("lane", lambda: None, lambda *_: threads.append(threading.current_thread()))
+    tried.offload.submit("queue", lambda: None, lambda *_: threads.append(threading.current_thread()))
     time.sleep(0.05)
     assert not threads
     tried.run_until(lambda: bool(threads))
@@ -132,9 +132,9 @@ def test_done_may_submit_further_work_to_its_own_lane(tried: Threads | Simulated
 
     def again(result: str, _: object) -> None:
         results.append(result)
-        tried.offload.submit("lane", lambda: "second", lambda result, _: results.append(result))
+        tried.offload.submit("queue", lambda: "second", lambda result, _: results.append(result))
 
-    tried.offload.submit("lane", lambda: "first", again)
+    tried.offload.submit("queue", lambda: "first", again)
     tried.run_until(lambda: len(results) == 2)
     assert results == ["first", "second"]
 
@@ -142,7 +142,7 @@ def test_done_may_submit_further_work_to_its_own_lane(tried: Threads | Simulated
 def test_work_runs_in_the_context_of_its_submitter(tried: Threads | Simulated) -> None:
     found: list[str] = []
     token = PLACE.set("source")
-    tried.offload.submit("lane", PLACE.get, lambda result, _: found.append(result))
+    tried.offload.submit("queue", PLACE.get, lambda result, _: found.append(result))
     PLACE.reset(token)
     tried.run_until(lambda: bool(found))
     assert found == ["source"]
@@ -150,7 +150,7 @@ def test_work_runs_in_the_context_of_its_submitter(tried: Threads | Simulated) -
 
 def test_the_oldest_work_under_way_is_known_and_forgotten_when_it_is_done() -> None:
     mailbox: Mailbox[Callable[[], None]] = Mailbox()
-    offload, began, go_on = LaneOffload(mailbox.put, threads=4), threading.Event(), threading.Event()
+    offload, began, go_on = QueueOffload(mailbox.put, threads=4), threading.Event(), threading.Event()
 
     def hang() -> None:
         began.set()
@@ -159,7 +159,7 @@ def test_the_oldest_work_under_way_is_known_and_forgotten_when_it_is_done() -> N
     offload.submit("hangs", hang, lambda result, error: None)
     assert began.wait(60)
     oldest = offload.oldest()
-    assert oldest is not None and oldest.lane == "hangs"
+    assert oldest is not None and oldest.queue == "hangs"
     go_on.set()
     offload.submit("hangs", lambda: None, lambda result, error: None)
     for _ in range(2):

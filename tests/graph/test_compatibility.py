@@ -24,12 +24,12 @@ from engine.connectors.generator import GeneratorSource
 from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
 from engine.core.errors import IncompatibleJob
-from engine.core.sinks import Sink
-from engine.graph.compatibility import check, differences, gone_sinks
+from engine.core.sinks import Found, Sink
+from engine.graph.compatibility import Migration, changes, check, differences, gone_sinks
 from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import AttemptId, SubtaskId
-from engine.protocol.job_description import JobDescription
+from engine.protocol.job_description import Column, JobDescription
 from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskState
 
 Build = Callable[[DataStream], Any]
@@ -57,6 +57,12 @@ def found(before: Build, now: Build, *stateful: str) -> list[tuple[str, str]]:
     return [(one.uid, one.what) for one in differences(graph(now), taken_by(graph(before), *stateful), {})]
 
 
+def migrated(before: Build, now: Build, *stateful: str) -> list[str]:
+    """Returns what is made good when the state is restored."""
+    every = changes(graph(now), taken_by(graph(before), *stateful), {})
+    return [one.what for one in every if isinstance(one, Migration)]
+
+
 def windows(size: str = "10 s", key: str = "app", **aggregates: Any) -> Build:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 s").with_timestamps("ts")
 
@@ -78,14 +84,11 @@ def windows(size: str = "10 s", key: str = "app", **aggregates: Any) -> Build:
         (windows(n=total("n")), []),
         (windows("20 s"), ["windows: was tumbling by 10000 ms of event time, is tumbling by 20000 ms of event time"]),
         (windows(pv=count(), n=mean("n")), ["aggregates: was count(*) int64, sum(n) int64, is count(*) int64, "]),
-        (
-            windows(pv=count(), n=total("x")),
-            ["aggregates: was count(*) int64, sum(n) int64, is count(*) int64, sum(x)"],
-        ),
+        (windows(pv=count(), n=maximum("app")), []),
         (windows(key="n", pv=count(), s=total("n")), ["was keyed by app string, is keyed by n int64"]),
     ],
 )
-def test_windows_keep_their_size_keys_and_partial_aggregates(now: Build, what: list[str]) -> None:
+def test_windows_keep_their_size_and_keys_and_their_means_stay_right(now: Build, what: list[str]) -> None:
     got = found(windows(), now, "pv")
     assert [uid for uid, _ in got] == ["pv"] * len(what)
     for (_, said), begin in zip(got, what, strict=True):
@@ -98,12 +101,30 @@ def test_partial_aggregates_may_change_their_order() -> None:
 
 
 @pytest.mark.promise("D8")
-def test_a_running_value_keeps_its_columns() -> None:
+def test_windows_that_are_open_get_a_new_aggregate_for_later_records_only() -> None:
+    assert migrated(windows(n=total("n")), windows(n=total("n"), high=maximum("x")), "pv") == [
+        "aggregates: max(x) double is new; windows that are open now get it for later records only"
+    ]
+    assert migrated(windows(n=total("n")), windows(pv=count()), "pv") == ["aggregates: sum(n) int64 is dropped"]
+    ((_, what),) = found(windows(n=total("n")), windows(n=mean("n")), "pv")
+    assert what.endswith("(count(n) is new and sum(n) is not, so the mean of open windows would be wrong)")
+
+
+@pytest.mark.promise("D8")
+def test_a_running_value_gains_and_loses_columns_and_their_types_stay() -> None:
     def summed(*columns: str) -> Build:
         return lambda views: views.select(*columns).key_by("app").sum("n", uid="sum").print()
 
-    assert found(summed("app", "n"), summed("app", "n", "x"), "sum") == [
-        ("sum", "running value: was app string, n int64, is app string, n int64, x double")
+    def cast(views: DataStream) -> None:
+        views.map(lambda row: row, schema="app string, n string").key_by("app").max("n", uid="sum").print()
+
+    assert not found(summed("app", "n"), summed("app", "n", "x"), "sum")
+    assert migrated(summed("app", "n", "x"), summed("app", "n", "ts"), "sum") == [
+        "running value: ts timestamp[us, tz=UTC] is new, and null where it is missing",
+        "running value: x double is dropped",
+    ]
+    assert found(summed("app", "n"), cast, "sum") == [
+        ("sum", "running value: was app string, n int64, is app string, n string (n was int64, is string)")
     ]
 
 
@@ -179,15 +200,41 @@ def test_two_renames_are_told_apart_and_only_what_is_alike_is_guessed() -> None:
     [
         (("app", "n"), []),
         (("n", "app"), []),
-        (("app",), ["the table 't' no longer has the column n int64"]),
-        (("app", "n", "x"), ["the table 't' has the new column x double; its readers would see it or not, by chance"]),
+        (("app", "n", "x"), ["the column x double is new in the table 't', and null in older rows"]),
     ],
 )
-def test_a_table_keeps_its_columns_in_any_order(columns: tuple[str, ...], what: list[str]) -> None:
+def test_a_table_may_get_columns_in_any_order(columns: tuple[str, ...], what: list[str]) -> None:
     def table(*names: str) -> Build:
         return lambda views: views.select(*names).sink_to(TableSink("t"), uid="out")
 
-    assert [said for _, said in found(table("app", "n"), table(*columns))] == what
+    assert not found(table("app", "n"), table(*columns))
+    assert migrated(table("app", "n"), table(*columns)) == what
+
+
+@pytest.mark.promise("D8")
+def test_a_table_loses_no_column_because_its_readers_would_fail_when_older_files_are_folded() -> None:
+    ((uid, what),) = found(tables("app string, v long"), tables("app string"))
+    assert (uid, what) == ("out", "the table 't' no longer has the column v int64")
+
+
+def tables(schema: str) -> Build:
+    return lambda views: views.map(lambda row: row, schema=schema).sink_to(TableSink("t"), uid="out")
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize(("was", "now"), [("int", "long"), ("float", "double"), ("long", "int"), ("long", "string")])
+def test_a_column_of_a_table_keeps_its_type_because_Spark_reads_no_mixture(was: str, now: str) -> None:
+    ((uid, what),) = found(tables(f"app string, v {was}"), tables(f"app string, v {now}"))
+    assert uid == "out" and what.startswith("the column v of the table 't' was ") and "its readers would fail" in what
+
+
+@pytest.mark.promise("D8")
+def test_a_column_that_published_files_have_keeps_its_type_also_if_the_last_version_did_not_write_it() -> None:
+    manifest = taken_by(graph(tables("app string")))
+    held = {"out": Found(columns=[Column("app", "string"), Column("v", "int64")])}
+    assert not differences(graph(tables("app string, v long")), manifest, held)
+    (refused,) = differences(graph(tables("app string, v double")), manifest, held)
+    assert refused.what == "the column v of the table 't' was int64, is double; its readers would fail"
 
 
 @pytest.mark.promise("D8")

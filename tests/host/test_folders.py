@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from engine.connectors.table import TableSink
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
-from engine.host.folders import check_store, others_can_write
+from engine.host.folders import alone_in, check_store, others_can_write
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.store.directory import DirectoryStore
@@ -64,7 +66,9 @@ def test_a_store_that_others_can_write_to_is_refused_with_the_reason_unless_it_i
     (tmp_path / "store").chmod(0o755)
     for open_mode in (0o777, 0o775):
         place.chmod(open_mode)
-        with pytest.raises(WeirError, match=rf"{which} can be written by others \(mode {open_mode:04o}\).*chmod go-w"):
+        with pytest.raises(
+            WeirError, match=rf"{which} can be written by others \(.*mode {open_mode:04o}\).*chmod go-w"
+        ):
             check_store(tmp_path / "store", "job", allow_shared=False)
         check_store(tmp_path / "store", "job", allow_shared=True)
         assert mode(place) == open_mode
@@ -88,8 +92,34 @@ def test_a_store_below_a_folder_that_others_can_write_to_is_refused(tmp_path: Pa
     check_store(store, "job", allow_shared=True)
     (tmp_path / "shared").chmod(0o1777)
     check_store(store, "job", allow_shared=False)
-    (tmp_path / "shared").chmod(0o775)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another group")
+def test_a_store_below_a_folder_that_a_group_can_write_to_is_refused_unless_the_user_is_alone_in_it(
+    tmp_path: Path,
+) -> None:
+    """Many systems give each user a group of one, of the user's name, and a umask that lets it write."""
+    store = tmp_path / "team" / "store"
     check_store(store, "job", allow_shared=False)
+    (tmp_path / "team").chmod(0o775)
+    check_store(store, "job", allow_shared=False)
+    os.chown(tmp_path / "team", -1, 4711)
+    why = r"team can be written by others \(its group 4711, mode 0775\).*chmod go-w .*--allow-shared-store"
+    with pytest.raises(WeirError, match=why):
+        check_store(store, "job", allow_shared=False)
+    check_store(store, "job", allow_shared=True)
+    (tmp_path / "team").chmod(0o1775)
+    check_store(store, "job", allow_shared=False)
+
+
+def test_a_user_is_alone_in_a_group_of_the_same_name_without_other_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = {1: grp.struct_group(("ann", "x", 1, [])), 2: grp.struct_group(("ann", "x", 2, ["ann", "bob"]))}
+    groups[3] = grp.struct_group(("team", "x", 3, []))
+    ann = pwd.struct_passwd(("ann", "x", 7, 1, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {7: ann}[uid])
+    monkeypatch.setattr(grp, "getgrgid", groups.__getitem__)
+    assert [alone_in(gid, 7) for gid in (1, 2, 3, 4)] == [True, False, False, False]
+    assert not alone_in(1, 8), "a user without a name"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make links of other users")

@@ -14,7 +14,7 @@ from engine.host.launch import MasterLaunch
 from engine.host.rotated import BEGIN, Position, RotatedFile, rotate_open
 from engine.jobmaster import events
 from engine.observe.history import History
-from engine.process import supervisor
+from engine.process import child, supervisor
 from engine.process.supervisor import Supervisor
 
 
@@ -94,13 +94,14 @@ def test_what_a_jobmaster_prints_is_bounded_by_its_supervisor(tmp_path: Path, mo
     def start(_: list[str], stdin: int, **options: Any) -> subprocess.Popen[bytes]:
         return popen(talks, stdin=subprocess.PIPE, **options)
 
-    monkeypatch.setattr(supervisor.subprocess, "Popen", start)
+    monkeypatch.setattr(child.subprocess, "Popen", start)
     launch = MasterLaunch(path="", name="numbers", store=str(tmp_path), max_slots=1)
     watching = Supervisor(launch, on_crash=print)
     watching.start()
     log = tmp_path / "numbers" / "run" / "master.log"
-    process = watching._process
-    assert process is not None and process.stdin is not None
+    assert watching._master is not None
+    process = watching._master._process
+    assert process.stdin is not None
     deadline = time.monotonic() + 30
     for _ in range(5):
         while log.stat().st_size < 20_000:

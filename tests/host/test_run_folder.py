@@ -7,7 +7,6 @@ import os
 import stat
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -24,6 +23,8 @@ from engine.process import submit, supervisor
 from engine.process.submit import plan_launch, start_detached
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import Stage
+from engine.protocol.scaling import Scaling
+from tests.fakes import while_it_sleeps
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_between_two_jobmasters_a_job_says_why_and_can_be_cancelled(
     folder.write_supervisor(sign(1))
     with pytest.raises(NotRunning, match=r"died 4 times without an epoch .* last by: KeyError: 'x' \(a defect of Weir"):
         client.status()
-    monkeypatch.setattr(time, "sleep", lambda _: folder.write_supervisor(sign(2)))
+    while_it_sleeps(monkeypatch, lambda: folder.write_supervisor(sign(2)))
     assert client.looked_after() == "waiting before the next start"
     folder.write_supervisor(sign(1))
     client.cancel()
@@ -164,7 +165,7 @@ def test_a_job_that_only_starts_says_what_it_does_and_is_not_started_twice(
     with pytest.raises(NotRunning, match="its supervisor showed: writing the job's DataFrames for 9 s"):
         client.status()
     numbers = itertools.count(2)
-    monkeypatch.setattr(time, "sleep", lambda _: folder.write_supervisor(sign(next(numbers), Stage.PREPARING)))
+    while_it_sleeps(monkeypatch, lambda: folder.write_supervisor(sign(next(numbers), Stage.PREPARING)))
     options = LaunchOptions(path=launch.path, name="numbers")
     with pytest.raises(
         WeirError, match=r"being started already \(writing the job's DataFrames for 9 s\) .*weir cancel"
@@ -228,3 +229,35 @@ def test_what_decides_about_a_job_survives_a_power_cut(
     folder.want_running(launch, "test")
     folder.write_exit(MasterExit(Outcome.FINISHED, "all is read"), launch)
     assert synced == ["content", "launch.json", "content", "desired.json", "content", "exit.json"]
+
+
+@pytest.mark.promise("D7", "F2")
+def test_a_rescale_is_what_every_later_jobmaster_and_every_later_start_of_the_same_kind_reads(
+    folder: RunFolder, launch: MasterLaunch
+) -> None:
+    launch = msgspec.structs.replace(launch, id="first")
+    folder.write_launch(launch)
+    folder.want_running(launch, "cli")
+    folder.rescaled(launch, Scaling(3))
+    read, desired = folder.read_launch(), folder.read_desired()
+    assert read is not None and (read.id, read.scaling, read.params) == ("first", Scaling(3), {"rate": "7"})
+    assert desired is not None and desired.launch == read and desired.running and desired.by == "cli"
+
+
+def test_a_rescale_of_an_earlier_start_changes_nothing(folder: RunFolder, launch: MasterLaunch) -> None:
+    later = msgspec.structs.replace(launch, id="later")
+    folder.write_launch(later)
+    folder.want_running(later, "cli")
+    folder.rescaled(msgspec.structs.replace(launch, id="earlier"), Scaling(3))
+    desired = folder.read_desired()
+    assert folder.read_launch() == later and desired is not None and desired.launch == later
+
+
+def test_a_jobmaster_finishes_what_a_power_cut_left_of_a_rescale(folder: RunFolder, launch: MasterLaunch) -> None:
+    """`launch.json` was written, `desired.json` was not."""
+    folder.want_running(launch, "cli")
+    rescaled = msgspec.structs.replace(launch, scaling=Scaling(None, {"pv": 3}))
+    folder.write_launch(rescaled)
+    folder.repeat_launch(rescaled)
+    desired = folder.read_desired()
+    assert desired is not None and desired.launch == rescaled and desired.running

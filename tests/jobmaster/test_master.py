@@ -24,8 +24,20 @@ from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.failures import Fault, Raised
+from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, SubtaskState, Timings
-from engine.protocol.messages import Acknowledge, Deployed, Left, NotBuilt, OverBudget, Register, Rollback, TaskFailed
+from engine.protocol.messages import (
+    Acknowledge,
+    Connected,
+    Deployed,
+    Left,
+    NotBuilt,
+    OverBudget,
+    Register,
+    Rollback,
+    Start,
+    TaskFailed,
+)
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.memory import MemoryStore
 from tests.observe.answering import AnsweringRun
@@ -84,6 +96,11 @@ class Desk:
         return session
 
     def deployed(self, now_ms: float) -> None:
+        self.built(now_ms)
+        for slot in range(self.slots):
+            self.do(self.master.on_message(f"s{slot}", Connected(self.master.attempt), now_ms), now_ms)
+
+    def built(self, now_ms: float) -> None:
         for slot in range(self.slots):
             self.do(self.master.on_message(f"s{slot}", Deployed(self.master.attempt), now_ms), now_ms)
 
@@ -412,6 +429,25 @@ def test_slots_that_do_not_answer_a_deployment_are_killed(desk: Desk) -> None:
     assert [slot.session for slot in desk.master.slots.all] == ["s0"] and desk.master.phase is Phase.RESTARTING
 
 
+def test_a_job_counts_as_deploying_until_all_of_its_channels_are_connected(desk: Desk) -> None:
+    desk.tick(0)
+    desk.register(0)
+    desk.built(100)
+    starts = [action.session for action in desk.other if isinstance(action, Send) and isinstance(action.message, Start)]
+    assert starts == ["s0", "s1"], "no slot waits for the channels of another"
+    assert desk.master.phase is Phase.DEPLOYING and desk.master.connecting == [0, 1]
+    assert desk.master.trigger_checkpoint(100) == (None, [])
+    desk.do(desk.master.on_message("s1", Connected(desk.master.attempt), 200), 200)
+    desk.do(desk.master.on_message("s1", Deployed(desk.master.attempt), 200), 200)  # a late copy starts nobody again
+    desk.do(desk.master.on_message("s0", Connected(AttemptId(1, 0)), 200), 200)
+    assert desk.tick(200 + 2 * desk.master.config.deploy_timeout_ms) is Phase.DEPLOYING, "channels have their own watch"
+    assert desk.master.connecting == [0] and noted(desk, "running") == []
+    desk.do(desk.master.on_message("s0", Connected(desk.master.attempt), 900_000), 900_000)
+    assert desk.master.phase is Phase.RUNNING and desk.master.connecting == []
+    starts = [action for action in desk.other if isinstance(action, Send) and isinstance(action.message, Start)]
+    assert len(starts) == 2 and len(noted(desk, "running")) == 1
+
+
 def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,7 +498,7 @@ def test_each_commit_is_followed_by_a_sweep_of_what_is_kept_no_longer(desk: Desk
     desk.do = watched  # type: ignore[method-assign]
     assert checkpoint is not None
     desk.acknowledge(checkpoint, 0)
-    assert swept == ["manifest", "publish", "commit", "sweep"]
+    assert swept == ["manifest", "publish", "commit", "sweep", "tidy"]
 
 
 @pytest.mark.promise("D11")

@@ -86,6 +86,18 @@ def test_a_job_guarantees_what_the_weakest_of_engine_and_sinks_does(
     assert guarantee(env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")) == says
 
 
+@pytest.mark.promise("A5")
+def test_counters_and_gauges_of_functions_are_shown_by_operator(tmp_path: Path) -> None:
+    answering = AnsweringRun(tmp_path)
+    answering.master._publisher.ledger = {ledger.user_count("pv", "seen: all"): 3, ledger.user_count("gone", "x"): 1}
+    answering.master.totals["pv[1]"] = SubtaskTotals(gauges={"pv": {"held": 2.5}})
+    status = answering.status()
+    assert status.user_counts == {"pv": {"seen: all": 3}}
+    text = exposition(status).decode()
+    assert 'weir_user_count_total{job="test",name="seen: all",operator="pv"} 3.0' in text
+    assert 'weir_user_gauge{job="test",name="held",operator="pv",subtask="1"} 2.5' in text
+
+
 def test_rows_that_windows_dropped_are_shown_by_operator(tmp_path: Path) -> None:
     answering = AnsweringRun(tmp_path)
     assert answering.status().late_rows == {}

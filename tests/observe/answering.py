@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from engine.api import FixedDelay, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
 from engine.connectors.table import TableSink
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import RunFolder
+from engine.host.upgrade_record import UpgradeRecord, UpgradeStatus
 from engine.jobmaster.actions import Action, Note
+from engine.jobmaster.collecting import Collection, collect
 from engine.jobmaster.events import stamped
-from engine.jobmaster.status import JobStatus, VertexStatus, describe, describe_vertex
+from engine.jobmaster.savepoints import Refusal, savepoint_folder
+from engine.jobmaster.status import JobStatus, StandbyStatus, VertexStatus, describe, describe_vertex
 from engine.observe.history import History
+from engine.observe.savepoints import SavepointRecord, SavepointRecords, with_store
 from engine.observe.timeline import Timeline
 from engine.protocol.messages import Heartbeat
+from engine.protocol.savepoint import SavepointRequest, StopRequest
+from engine.protocol.upgrading import Phase, Progress
+from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.query import StateOfKey, look_up
+from engine.store.places import open_place
 from engine.testing import Checkpoint, Crash, Item, ListSource, LocalRun
 
 NAME = "test"
@@ -30,30 +41,49 @@ def story() -> list[Item]:
     return [view("a", 1), Checkpoint(), view("b", 2), Crash(), view("a", 12), Checkpoint(), view("b", 25)]
 
 
+def long_story() -> list[Item]:
+    """One checkpoint, and many records behind it."""
+    return [view("a", 1), view("b", 2), Checkpoint(), *(view("ab"[second % 2], 3) for second in range(300))]
+
+
+def long_job(env: StreamEnvironment) -> None:
+    _define(env, long_story())
+
+
 def job(env: StreamEnvironment) -> None:
+    _define(env, story())
+
+
+def _define(env: StreamEnvironment, items: list[Item]) -> None:
     env.set_restart_strategy(FixedDelay(attempts=5, delay_ms=10))
-    views = env.from_source(ListSource(story()), "app string, ts long", uid="views")
+    views = env.from_source(ListSource(items), "app string, ts long", uid="views")
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("ts")
     windows = views.assign_timestamps_and_watermarks(strategy).key_by("app").window(TumblingEventTimeWindows.of("10 s"))
     windows.aggregate(pv=count(), uid="pv").sink_to(TableSink("pv"), uid="out")
 
 
 class AnsweringRun(LocalRun):
-    def __init__(self, store: Path) -> None:
+    """`after`: what the run goes on from; a store on disk, so that the job's files are where its history is."""
+
+    def __init__(
+        self, store: Path, job: Callable[[StreamEnvironment], None] = job, after: LocalRun | None = None
+    ) -> None:
         self.timeline = Timeline()
+        self.savepoints = SavepointRecords()
         self.cancelled = False
         self.launch = MasterLaunch(path="tests.observe.answering:job", name=NAME, store=str(store), max_slots=4)
         self._history = History(store, NAME)
         folder = RunFolder(store, NAME)
         folder.prepare()
         folder.write_launch(self.launch)
-        super().__init__(job, 2, {})
+        super().__init__(job, 2, {}, after)
 
     def carry_out(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Note):
                 event = stamped(action.event, self.wall_ms(), self.master.attempt.generation)
                 self.timeline.add(event)
+                self.savepoints.add(event)
                 self._history.append(event)
         super().carry_out(actions)
 
@@ -70,16 +100,55 @@ class AnsweringRun(LocalRun):
     decide = ask
 
     def status(self) -> JobStatus:
-        return describe(self.master, self.timeline.past, self.launch.path, "http://127.0.0.1:4040", self.wall_ms(), 0.0)
+        ui, past = "http://127.0.0.1:4040", self.timeline.past
+        status = describe(self.master, past, self.launch.path, ui, self.wall_ms(), 0.0)
+        return msgspec.structs.replace(status, standby=StandbyStatus(ready=True, doing="ready for 40 s"))
 
     def vertex(self, vertex_id: str) -> VertexStatus | None:
         known = [vertex.id for vertex in self.execution.graph.vertices]
         return describe_vertex(self.master, vertex_id, self.wall_ms()) if vertex_id in known else None
 
+    def upgrade(self) -> UpgradeStatus:
+        progress = Progress(Phase.BACK, 7, "the new version failed: no")
+        return UpgradeRecord(
+            id="1f",
+            progress=progress,
+            old=self.launch,
+            new=self.launch,
+            back=self.launch,
+            savepoint="upgrade-1f",
+            by="cli",
+            began_ms=self.wall_ms(),
+            changed_ms=self.wall_ms(),
+        ).status
+
+    def look_up(self, uid: str, key: Sequence[str]) -> StateOfKey | None:
+        newest = self.master.newest
+        return look_up(EpochLog(self.store, self.paths), newest, uid, key) if newest is not None else None
+
     def trigger(self) -> int | None:
         checkpoint, actions = self.master.trigger_checkpoint(self.now_ms())
         self.carry_out(actions)
         return checkpoint
+
+    def collect(self, dry_run: bool) -> Collection:
+        return collect(self.store, self.paths.job, dry_run=dry_run)
+
+    def take_savepoint(self, request: SavepointRequest) -> int | Refusal:
+        taken, actions = self.master.trigger_savepoint(request, self.now_ms())
+        self.carry_out(actions)
+        return taken
+
+    def stop_job(self, request: StopRequest) -> Refusal | None:
+        refusal, actions = self.master.stop(request, self.now_ms())
+        self.carry_out(actions)
+        return refusal
+
+    def check_savepoint(self, request: SavepointRequest) -> None:
+        savepoint_folder(EpochLog(self.store, self.paths), request, open_place).check_new()
+
+    def list_savepoints(self, known: list[SavepointRecord]) -> list[SavepointRecord]:
+        return with_store(known, self.store, self.paths, open_place)
 
     def cancel(self) -> bool:
         self.cancelled = True

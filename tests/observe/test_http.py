@@ -14,7 +14,7 @@ import pytest
 
 from engine.observe.http import ROUTES, make_app
 from engine.observe.metrics import CONTENT_TYPE, exposition
-from tests.observe.answering import AnsweringRun
+from tests.observe.answering import AnsweringRun, long_job
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "rest.md"
 TOKEN = {"authorization": "Bearer secret"}
@@ -31,11 +31,13 @@ def run(tmp_path: Path) -> AnsweringRun:
     return made
 
 
-def ask(run: AnsweringRun, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> httpx.Response:
+def ask(
+    run: AnsweringRun, path: str, method: str = "GET", headers: dict[str, str] | None = None, body: Any = None
+) -> httpx.Response:
     async def call() -> httpx.Response:
         transport = httpx.ASGITransport(make_app("secret", run))
         async with httpx.AsyncClient(transport=transport, base_url="http://job") as client:
-            return await client.request(method, path, headers=TOKEN if headers is None else headers)
+            return await client.request(method, path, headers=TOKEN if headers is None else headers, json=body)
 
     return asyncio.run(call())
 
@@ -71,12 +73,19 @@ def test_every_route_is_documented_and_every_documented_route_is_there(run: Answ
         ("GET /checkpoints/{id}", "/checkpoints/1"),
         ("GET /restarts", "/restarts"),
         ("GET /events", "/events"),
+        ("GET /upgrade", "/upgrade"),
+        ("GET /state/{uid}", "/state/pv?key=b"),
         ("POST /checkpoints", "/checkpoints"),
+        ("POST /gc", "/gc"),
+        ("GET /rescales", "/rescales"),
+        ("POST /rescale", "/rescale"),
         ("POST /cancel", "/cancel"),
     ],
 )
 def test_answers_have_the_fields_that_are_documented(run: AnsweringRun, route: str, path: str) -> None:
-    answer = ask(run, path, route.split()[0])
+    if route == "GET /rescales":
+        ask(run, "/rescale", "POST", body={"parallelism": 3})
+    answer = ask(run, path, route.split()[0], body={"operators": {"pv": 1}} if route == "POST /rescale" else None)
     assert answer.is_success
     example = json.loads(documented()[route])
     assert shape(example) == shape(answer.json())
@@ -188,3 +197,42 @@ def test_names_of_operators_are_escaped_in_labels(run: AnsweringRun) -> None:
     odd = 'a "b"\\c'
     status = msgspec.structs.replace(run.status(), committed_rows={odd: 1})
     assert parse(exposition(status).decode())["weir_committed_rows"] == [({"job": "test", "operator": odd}, 1)]
+
+
+@pytest.mark.promise("F1", "D7", "H6")
+def test_a_rescale_is_begun_over_http_and_listed_with_its_pause_and_its_proof(tmp_path: Path) -> None:
+    run = AnsweringRun(tmp_path, long_job)
+    run.run(until=lambda: run.master.stats.checkpoints_completed == 1)
+    begun = ask(run, "/rescale", "POST", body={"operators": {"pv": 3}})
+    assert begun.status_code == 202
+    (under_way,) = ask(run, "/rescales").json()
+    assert under_way["rescale"] == begun.json()["rescale"] and under_way["state"] == "waiting for slots"
+    assert ask(run, "/rescale", "POST", body={"parallelism": 1}).status_code == 409
+    assert ask(run, "/job").json()["rescales"]["under_way"] == "waiting for slots"
+    run.run(until=lambda: bool(run.rescales))
+    (done,) = ask(run, "/rescales").json()
+    assert done["state"] == "completed" and done["digest_before"] == done["digest_after"] != ""
+    assert (done["from"]["pv"], done["to"]["pv"], done["slots_after"]) == (2, 3, 3)
+    assert ask(run, "/rescale", "POST", body={"operators": {"pv": 3}}).json() == {"rescale": None}
+    metrics = parse(ask(run, "/metrics").text)
+    assert metrics["weir_rescales_completed_total"][0][1] == 1
+    assert metrics["weir_last_rescale_pause_seconds"][0][1] == done["pause_ms"] / 1000
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"operators": {"pw": 3}}, "did you mean 'pv'?"),
+        ({"parallelism": 500}, "more than max_parallelism"),
+        ({"parallelism": "three"}, "the body is not"),
+        ({"paralelism": 3}, "the body is not"),
+        ([3], "the body is not"),
+        ({}, "say which parallelism"),
+        ({"operators": {"pv" * 40_000: 3}}, "the body is not"),
+    ],
+    ids=["unknown uid", "too many", "a text", "a wrong field", "a list", "nothing", "too large"],
+)
+def test_a_rescale_that_can_t_be_is_refused_and_the_job_goes_on(run: AnsweringRun, body: Any, says: str) -> None:
+    answer = ask(run, "/rescale", "POST", body=body)
+    assert answer.status_code == 400 and says in answer.json()["error"]
+    assert ask(run, "/rescales").json() == [] and run.status().running

@@ -18,7 +18,7 @@ import pytest
 
 from engine.api import StreamEnvironment
 from engine.connectors.table import TableSink
-from engine.host.system import LaneOffload
+from engine.host.system import QueueOffload
 from engine.observe import logs
 from engine.observe.logs import LogReader, LogWriter, capturing
 from engine.runtime.running import RUNNING
@@ -95,7 +95,7 @@ def test_lines_name_the_operator_and_the_subtask_whose_code_wrote_them(tmp_path:
 
 def test_work_that_an_operator_hands_to_a_thread_is_still_its_own(tmp_path: Path) -> None:
     log, done = LogWriter(tmp_path, "slot-0"), threading.Event()
-    offload = LaneOffload(lambda work: work(), threads=1)
+    offload = QueueOffload(lambda work: work(), threads=1)
 
     class At:
         uid = "out"
@@ -105,7 +105,7 @@ def test_work_that_an_operator_hands_to_a_thread_is_still_its_own(tmp_path: Path
 
     def inside() -> None:
         RUNNING.set(At)  # type: ignore[arg-type]
-        offload.submit("lane", lambda: log.write("persisted"), lambda *_: done.set())
+        offload.submit("queue", lambda: log.write("persisted"), lambda *_: done.set())
 
     copy_context().run(inside)
     assert done.wait(5) and read(tmp_path) == ["slot-0 out[3] persisted"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from orchestration.definitions import defs
-from orchestration.spec import GoldSpec, StreamSpec
+from orchestration.spec import GoldSpec, RescaleAt, StreamSpec
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +22,7 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
     assert {key.to_user_string(): graph.get(key).is_executable for key in graph.get_all_asset_keys()} == {
         "streams/pageviews": True,
         "checkpoints/pageviews": False,
+        "savepoints/pageviews": True,
         "sinks/pageviews": False,
         "drills/pageviews": True,
         "gold/pageviews": True,
@@ -38,16 +39,23 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
     assert {job.name for job in repository.get_all_jobs()} - {"__ASSET_JOB"} == {
         "pageviews_start",
         "pageviews_cancel",
+        "pageviews_stop",
         "pageviews_checkpoint",
+        "pageviews_savepoint",
+        "pageviews_rescale",
         "pageviews_drill",
         "pageviews_gold",
     }
     assert {(s.name, s.cron_schedule, s.default_status.value) for s in repository.schedule_defs} == {
         ("pageviews_checkpoints", "0 * * * *", "RUNNING"),
-        ("pageviews_drills", "30 3 * * *", "STOPPED"),
+        ("pageviews_savepoints", "0 2 * * *", "RUNNING"),
+        ("pageviews_rescale_morning", "0 7 * * *", "RUNNING"),
+        ("pageviews_rescale_evening", "0 20 * * *", "RUNNING"),
+        ("pageviews_drills", "30 3 * * 0", "STOPPED"),
     }
     assert {(s.name, s.minimum_interval_seconds, s.default_status.value) for s in repository.sensor_defs} == {
-        ("pageviews_watch", 5, "RUNNING")
+        ("pageviews_watch", 5, "RUNNING"),
+        ("pageviews_autoscale", 30, "STOPPED"),
     }
 
 
@@ -65,7 +73,8 @@ def test_what_depends_on_what() -> None:
         key.to_user_string(): {parent.to_user_string() for parent in graph.get(key).parent_keys}
         for key in graph.get_all_asset_keys()
     }
-    assert parents["checkpoints/pageviews"] == parents["sinks/pageviews"] == {"streams/pageviews"}
+    for made in ("checkpoints/pageviews", "savepoints/pageviews", "sinks/pageviews"):
+        assert parents[made] == {"streams/pageviews"}
     assert parents["gold/pageviews"] == {"sinks/pageviews"}
     assert parents["streams/pageviews"] == parents["drills/pageviews"] == set()
 
@@ -76,7 +85,8 @@ def test_actions_of_one_job_share_a_pool_and_drills_have_another() -> None:
         job.name: {node.definition.pool for node in job.graph.nodes if isinstance(node.definition, dg.OpDefinition)}
         for job in repository.get_all_jobs()
     }
-    assert pools["pageviews_cancel"] == pools["pageviews_checkpoint"] == {"weir_pageviews"}
+    for action in ("cancel", "stop", "checkpoint", "savepoint", "rescale"):
+        assert pools[f"pageviews_{action}"] == {"weir_pageviews"}, action
     assert "weir_pageviews" in pools["pageviews_start"] and pools["pageviews_drill"] == {"weir_drills"}
 
 
@@ -114,3 +124,14 @@ def test_a_spec_that_dagster_could_not_name_is_refused() -> None:
         StreamSpec(job="a", path="a:b", description="", owners=(), drill_cron="0 0 * * *")
     with pytest.raises(ValueError, match=r"\{table\}"):
         GoldSpec("pv", "SELECT 1")
+    with pytest.raises(ValueError, match="savepoints_kept must be 1 or more"):
+        StreamSpec(job="a", path="a:b", description="", owners=(), savepoints_kept=0)
+    with pytest.raises(ValueError, match="'up' needs a name of its own"):
+        twice = (RescaleAt("up", "0 7 * * *", 2), RescaleAt("up", "0 9 * * *", 3))
+        StreamSpec(job="a", path="a:b", description="", owners=(), rescale=twice)
+
+
+@pytest.mark.promise("F1")
+def test_a_stream_with_a_standby_is_started_with_one() -> None:
+    spec = StreamSpec(job="a", path="a:b", description="", owners=(), standby=True)
+    assert spec.options.standby and not StreamSpec(job="a", path="a:b", description="", owners=()).options.standby

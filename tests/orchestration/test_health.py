@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from engine.host import run_folder
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import Deaths, Desired, LastHeartbeat, MasterExit, SupervisorSign
+from engine.host.run_folder import Deaths, LastHeartbeat, MasterExit, SupervisorSign
+from engine.host.starts import Desired
 from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import Stage
 from orchestration.health import Signs, State, judge, look
+from tests.fakes import while_it_sleeps
 from tests.orchestration.jobs import FakeJob
 
 LAUNCH = MasterLaunch(path="a:b", name="numbers", store="/store", max_slots=4)
@@ -128,7 +129,7 @@ def test_a_supervisor_that_gives_a_sign_while_somebody_looks_lives_whatever_the_
 ) -> None:
     job.beats(7_200)
     job.supervised(Stage.PREPARING, number=1, age_s=7_200)
-    monkeypatch.setattr(time, "sleep", lambda _: job.supervised(Stage.PREPARING, number=2, age_s=7_199))
+    while_it_sleeps(monkeypatch, lambda: job.supervised(Stage.PREPARING, number=2, age_s=7_199))
     health = look(job.folder, SILENT_AFTER_S)
     assert not health.start_again and "writing the job's DataFrames" in health.detail
 
@@ -146,6 +147,6 @@ def test_two_dead_processes_are_started_again_whatever_the_clocks_say(
 
 
 def test_the_sign_of_an_earlier_start_s_supervisor_says_nothing(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: job.supervised(Stage.STARTING, number=2, launch_id="earlier"))
+    while_it_sleeps(monkeypatch, lambda: job.supervised(Stage.STARTING, number=2, launch_id="earlier"))
     job.supervised(Stage.STARTING, number=1, launch_id="earlier")
     assert look(job.folder, SILENT_AFTER_S).start_again

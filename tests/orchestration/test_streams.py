@@ -10,8 +10,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from engine.host.launch import MasterLaunch
+from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.observe.client import JobClient
+from engine.protocol.scaling import Scaling
 from orchestration import streams
 from orchestration.resources import WeirStore
 from orchestration.streams import StreamConfig
@@ -135,3 +136,10 @@ def test_a_start_has_the_options_of_its_spec_and_a_config_goes_before_them() -> 
     assert (asked.path, asked.name) == (NUMBERS.path, "numbers")
     assert (asked.params, asked.parallelism) == ({"rate": "9", "rows": "5"}, 2)
     assert StreamConfig(parallelism=4).over(spec.options).parallelism == 4
+
+
+@pytest.mark.promise("D7")
+def test_a_job_that_was_rescaled_is_started_again_at_the_new_parallelism() -> None:
+    scaling = Scaling(3, {"pv": 4})
+    launch = MasterLaunch(path="a:job", name="job", store="/store", max_slots=4, scaling=scaling)
+    assert StreamConfig.of(launch).over(LaunchOptions(path="a:job")).scaling == scaling

@@ -17,7 +17,7 @@ import pytest
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterAddress, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.actions import Outcome
-from engine.process import supervisor
+from engine.process import child, supervisor
 from engine.process.supervisor import Supervisor
 from engine.protocol import supervision
 from engine.protocol.failures import Fault
@@ -61,7 +61,7 @@ class Watched:
             script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
             return popen([sys.executable, "-c", script], preexec_fn=_plain_signals, **options)
 
-        monkeypatch.setattr(supervisor.subprocess, "Popen", start)
+        monkeypatch.setattr(child.subprocess, "Popen", start)
         monkeypatch.setattr(supervision, "BACK_OFF", ExponentialDelay(initial_ms=50, max_ms=60_000, multiplier=2))
         self.supervisor = Supervisor(self.launch, self.said.append, lambda: 0.5)
 

@@ -354,7 +354,7 @@ def test_a_failed_savepoint_is_aborted_and_does_not_count() -> None:
     c = coordinator(timeout_ms=500)
     c.trigger_savepoint(SAVEPOINT, 0.0)
     assert c.on_tick(500.0) == [
-        AbortCheckpoint(1, CheckpointFailure.EXPIRED, "no acknowledgement from sink[0], source[0], source[1]")
+        AbortCheckpoint(1, CheckpointFailure.EXPIRED, "no acknowledgement from sink[0], source[0], source[1]", True)
     ]
     c.trigger_savepoint(SAVEPOINT, 500.0)
     actions = c.on_decline(Decline(ATTEMPT, 2, SUBTASKS[0], True, "disk full"))
@@ -393,3 +393,26 @@ def test_the_end_of_an_attempt_aborts_its_savepoints() -> None:
     c = coordinator()
     c.trigger_savepoint(SAVEPOINT, 0.0)
     assert aborted(c.end_attempt("slot lost")) == [(1, CheckpointFailure.ATTEMPT_ENDED)]
+
+
+def on_probation() -> CheckpointCoordinator:
+    config = CheckpointConfig(interval_ms=1000)
+    return CheckpointCoordinator(config, ATTEMPT, SUBTASKS, next_checkpoint=1, now_ms=0.0, probation_ms=5000.0)
+
+
+@pytest.mark.promise("D8")
+def test_on_probation_the_first_checkpoint_waits_for_a_record() -> None:
+    """Else a version that fails at its first record may publish an epoch, and the old one could not take over."""
+    c = on_probation()
+    assert not triggered(c.on_tick(3000.0)) and c.wakeup_ms() == 5000.0
+    c.on_records()
+    assert triggered(c.on_tick(3000.0)) == [1]
+
+
+@pytest.mark.promise("D8")
+def test_the_probation_ends_without_a_record_and_the_final_checkpoint_does_not_wait_for_it() -> None:
+    assert triggered(on_probation().on_tick(5000.0)) == [1]
+    c = on_probation()
+    c.want_final()
+    assert triggered(c.on_tick(1.0)) == [1]
+    assert triggered(on_probation().trigger(1.0)) == [1], "somebody has asked for it"

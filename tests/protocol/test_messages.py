@@ -7,9 +7,13 @@ from engine.protocol import messages as m
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, StateFile, SubtaskState, Timings
+from engine.protocol.redistribution import Distribution
+from engine.protocol.scaling import Scaling
+from engine.protocol.state_proof import StateDigest, SubtaskDigests
 
 ATTEMPT = AttemptId(3, 7)
 SUBTASK = SubtaskId("window → sink", 1)
+DIGEST = StateDigest("pv", "panes", Distribution.KEYED, 3, 2**64 - 1)
 STATE = SubtaskState(
     SUBTASK,
     [StateFile("pv", "panes", "job/x.arrow", 12, "ab", 3, 0, 64)],
@@ -21,6 +25,7 @@ SLOT_MESSAGES = [
     m.Register("session", "grpc://127.0.0.1:1", 42, 0, "nonce", "plan"),
     m.Heartbeat({"a[0]": m.SubtaskTotals(rows_in=1, busy_ms=0.5)}),
     m.Deployed(ATTEMPT),
+    m.Connected(ATTEMPT),
     m.Acknowledge(
         ATTEMPT, 9, STATE, [COMMITTABLE], {"sent:e": 1, "digest:out": 2**64 - 1}, Timings(1.5, 2.0, 0.1, 9.0)
     ),
@@ -28,6 +33,8 @@ SLOT_MESSAGES = [
     m.SubtaskFinished(ATTEMPT, SUBTASK),
     m.Heartbeat({}, m.LongStep(12_000.0, "slow", "slow[0]", "File …")),
     m.Left(ATTEMPT),
+    m.Flowing(ATTEMPT),
+    m.Deployed(ATTEMPT, [SubtaskDigests(SUBTASK, [DIGEST])]),
     m.TaskFailed(ATTEMPT, SUBTASK, "pv", "boom", "Traceback\n…", Fault.JOB),
     m.TaskFailed(ATTEMPT, None, "", "corrupt", "", Fault.OUTSIDE, True),
     m.OverBudget(2, 1),
@@ -40,9 +47,11 @@ MASTER_MESSAGES = [
     m.Welcome(3),
     m.Deploy(ATTEMPT, 0, ["a", "b"], ManifestRef("p", "c", 4, 9), "1d"),
     m.Deploy(ATTEMPT, 1, ["a", "b"], None, "1d"),
+    m.Deploy(ATTEMPT, 1, ["a", "b"], None, "1d", Scaling(3, {"pv": 4}), "plan", digests=True),
     m.Start(ATTEMPT),
     m.Trigger(ATTEMPT, 9, 1_700_000_000_000),
     m.Trigger(ATTEMPT, 9, 1_700_000_000_000, suspend=True),
+    m.Trigger(ATTEMPT, 9, 1_700_000_000_000, digests=True),
     m.Drain(ATTEMPT),
     m.NotifyComplete(ATTEMPT, 9),
     m.NotifyAbort(ATTEMPT, 9),

@@ -6,7 +6,7 @@ import pytest
 
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import Death, Stage
-from engine.protocol.supervision import Silence, Supervision
+from engine.protocol.supervision import Silence, StandbySupervision, Supervision
 
 KILLED = Death(Fault.OUTSIDE, "signal SIGKILL")
 
@@ -99,3 +99,57 @@ def test_the_silence_of_a_jobmaster_is_not_held_against_the_next_one() -> None:
     assert all(supervision.hung_for_s(second * 1000.0) is None for second in range(30))
     supervision.on_start()  # its loading may take five minutes
     assert all(supervision.hung_for_s(second * 1000.0) is None for second in range(30, 320))
+
+
+@pytest.mark.promise("F2")
+def test_a_standby_takes_over_at_once_but_not_again_and_again_without_an_epoch() -> None:
+    supervision = Supervision(silent_ms=30_000)
+    assert supervision.on_death(KILLED, 0.0, 0.5, standby=True) == 0.0
+    assert supervision.on_death(KILLED, 0.0, 0.5, standby=True) == 500
+    supervision.on_sign(Stage.DECIDING, 1)
+    supervision.on_sign(Stage.DECIDING, 2)
+    assert supervision.on_death(KILLED, 0.0, 0.5, standby=True) == 0.0
+    assert supervision.on_death(Death(Fault.JOB, "it does not build"), 0.0, 0.5, standby=True) is None
+
+
+@pytest.mark.promise("F2")
+def test_a_standby_is_started_once_the_job_runs() -> None:
+    standby = StandbySupervision(silent_ms=30_000)
+    early = (None, Stage.LOADING, Stage.STARTING, Stage.PREPARING, Stage.STANDING_BY, Stage.ENDING)
+    assert not any(standby.due(stage, 0.0) for stage in early)
+    assert standby.due(Stage.DECIDING, 0.0)
+
+
+@pytest.mark.promise("H8")
+def test_a_standby_that_dies_of_anything_is_replaced_later_and_later_until_one_is_ready() -> None:
+    standby = StandbySupervision(silent_ms=30_000)
+    for wait_ms in (250, 500, 1000):
+        standby.on_start()
+        standby.on_sign(Stage.STARTING)
+        standby.on_death(Death(Fault.JOB, "it does not build"), 0.0, 0.5)
+        assert not standby.due(Stage.DECIDING, wait_ms - 1) and standby.due(Stage.DECIDING, wait_ms)
+    assert standby.deaths == 3
+    standby.on_start()
+    standby.on_sign(Stage.STANDING_BY)
+    assert standby.deaths == 0
+    standby.on_death(KILLED, 0.0, 0.5)
+    assert standby.due(Stage.DECIDING, 250)
+
+
+@pytest.mark.promise("F2")
+def test_a_standby_without_a_sign_of_life_hangs_as_a_jobmaster_does() -> None:
+    standby = StandbySupervision(silent_ms=3_000)
+    standby.on_start()
+    standby.on_sign(Stage.STANDING_BY)
+    assert all(standby.hung_for_s(second * 1000.0) is None for second in range(4))
+    assert standby.hung_for_s(4_000.0) == 4
+
+
+@pytest.mark.promise("F2")
+def test_after_a_takeover_the_next_standby_is_started_without_a_wait() -> None:
+    standby = StandbySupervision(silent_ms=3_000)
+    standby.on_start()
+    standby.on_death(KILLED, 0.0, 0.5)
+    standby.on_start()
+    standby.on_takeover()
+    assert standby.due(Stage.DECIDING, 0.0) and standby.stage is None and standby.deaths == 0

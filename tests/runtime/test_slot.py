@@ -20,6 +20,7 @@ from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.manifest import Manifest
 from engine.protocol.messages import (
     Acknowledge,
+    Connected,
     Decline,
     Deploy,
     Deployed,
@@ -99,7 +100,7 @@ class Slot:
         graph = env.graph.translate("job", env.checkpoints, env.restart, env.max_parallelism, "")
         self.transport = transport = LoopBack()
         self.runtime = SlotRuntime(
-            ExecutionGraph(graph).plan,
+            lambda deploy: ExecutionGraph(graph).plan(deploy.slot),
             JobPaths("job"),
             self.clock,
             transport,
@@ -154,6 +155,25 @@ def test_a_bounded_job_runs_to_its_end_and_still_answers_a_final_checkpoint() ->
     assert committable.payload["rows"] == 20
     slot.runtime.on_control(NotifyComplete(ATTEMPT, 1))
     assert [c for ack in slot.checkpoint(2) for c in ack.committables] == []
+
+
+def test_a_slot_says_once_that_it_is_connected_when_every_receiver_has_granted() -> None:
+    slot = Slot()
+    held: list[tuple[AttemptId, ChannelId, int]] = []
+    slot.transport.grant = lambda *grant: held.append(grant)  # type: ignore[method-assign]
+    slot.deploy()
+    slot.start()
+    slot.steps(3)
+    assert slot.messages == [Deployed(ATTEMPT)], "it has channels, and nobody has answered on them"
+    slot.runtime.on_grant(AttemptId(1, 0), *held[0][1:])
+    assert slot.of_type(Connected) == []
+    for grant in (*held, *held):
+        slot.runtime.on_grant(*grant)
+    assert slot.of_type(Connected) == [Connected(ATTEMPT)]
+    slot.runtime.on_control(Rollback(ATTEMPT))
+    slot.deploy(AttemptId(1, 2))
+    slot.start(AttemptId(1, 2))
+    assert slot.of_type(Connected) == [Connected(ATTEMPT)], "each attempt has channels of its own"
 
 
 @pytest.mark.promise("D7", "C1")

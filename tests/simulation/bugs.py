@@ -19,11 +19,16 @@ import pyarrow as pa
 import engine.jobmaster.publisher as publisher_module
 import engine.runtime.slot as slot_module
 import engine.snapshot.epoch_log as log_module
+import engine.snapshot.garbage as garbage_module
 import engine.snapshot.restore as restore_module
-from engine.connectors import table as table_module
 from engine.connectors.table import TableCommitter
+from engine.connectors.table import log as table_log
+from engine.connectors.table import sink as table_sink
+from engine.connectors.table.folder import TableFolder
+from engine.connectors.table.folds import FoldLog
+from engine.connectors.table.log import Entries, TableLog
 from engine.jobmaster.actions import Outcome, RunOffLoop
-from engine.jobmaster.master import JobMaster
+from engine.jobmaster.master import JobMaster, Phase
 from engine.jobmaster.publisher import Publisher
 from engine.jobmaster.slot_keeper import SlotKeeper, Unfit
 from engine.protocol import ledger
@@ -40,15 +45,20 @@ from engine.runtime.deployment import Deployer
 from engine.runtime.exchange.channels import InputChannel
 from engine.runtime.exchange.partitioners import RebalancePartitioner
 from engine.runtime.operators.base import WATERMARKS, OperatorSnapshot, RestoredState, StatePart
+from engine.runtime.operators.connected import KeyedCoProcess
+from engine.runtime.operators.rows import KeyedRowOperator
 from engine.runtime.operators.sink import SinkOperator
 from engine.runtime.operators.window import WindowMerge
 from engine.runtime.slot import SlotRuntime
 from engine.runtime.source_head import SourceHead
 from engine.runtime.subtask import Subtask
+from engine.runtime.timers import KeyTimers
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
 from engine.state.keyed.heap import HeapBackend
 from engine.state.operator import OperatorBackend
+from engine.state.timers import TimerQueue
+from engine.state.windows.spans import Spans
 from tests.simulation.faults import draw_plan
 from tests.simulation.simulation import clean_state, run
 
@@ -135,13 +145,13 @@ def _acknowledged_before_persisted() -> Patches:
 
 
 def _rows_acknowledged_before_persisted() -> Patches:
-    persist = table_module._ParquetFile.persist
+    persist = table_sink._ParquetFile.persist
 
     def unsynced(self: Any) -> Any:
         self.store = _Unsynced(self.store)
         return persist(self)
 
-    return [(table_module._ParquetFile, "persist", unsynced)]
+    return [(table_sink._ParquetFile, "persist", unsynced)]
 
 
 def _manifest_not_synced() -> Patches:
@@ -171,13 +181,7 @@ def _heap_not_copied() -> Patches:
     """Values are read when the upload runs, not at the barrier."""
 
     def snapshot(self: HeapBackend) -> Any:
-        return [
-            (
-                name,
-                lambda values=values, of=d.type: self._table(list(values), lambda: pa.array(list(values.values()), of)),
-            )
-            for name, (d, values) in self._states.items()
-        ]
+        return [(name, lambda held=held: held.layout.freeze(held.values)()) for name, held in self._states.items()]
 
     return [(HeapBackend, "snapshot", snapshot)]
 
@@ -211,6 +215,46 @@ def _no_fence() -> Patches:
         return Claimed(msgspec.structs.replace(fence_after(last, owner), number=last.number))
 
     return [(EpochLog, "claim", unfenced)]
+
+
+class _Unfenced:
+    """An epoch log that is claimed without a fence."""
+
+    def __init__(self, log: EpochLog) -> None:
+        self._log = log
+
+    def claim(self, owner: str) -> Claimed | None:
+        last = self._log.last()
+        if last is None:
+            return self._log.claim(owner)
+        return Claimed(msgspec.structs.replace(fence_after(last, owner), number=last.number))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+def _standby_writes_no_fence() -> Patches:
+    """A standby believes that the JobMaster is dead, since it was told to take over. It may only be asleep."""
+    take_over = JobMaster.take_over
+
+    def trusting(self: JobMaster, now_ms: float) -> Any:
+        self._publisher._epoch_log = _Unfenced(self._publisher._epoch_log)  # type: ignore[assignment]
+        return take_over(self, now_ms)
+
+    return [(JobMaster, "take_over", trusting)]
+
+
+def _standby_claims_unasked() -> Patches:
+    """A standby claims the job as soon as it is ready, as if that were part of getting ready."""
+    on_tick = JobMaster.on_tick
+
+    def eager(self: JobMaster, now_ms: float) -> Any:
+        actions = on_tick(self, now_ms)
+        if self.phase is Phase.STANDBY and self.slots.enough and not self._claiming:
+            actions += self._claim()
+        return actions
+
+    return [(JobMaster, "on_tick", eager)]
 
 
 def _publishes_behind_its_successor() -> Patches:
@@ -301,14 +345,13 @@ def _builds_on_names_that_are_not_durable() -> Patches:
 def _trusts_the_list_of_a_table() -> Patches:
     """A compacted record repeats the records that a list shows, instead of those that must be there."""
 
-    def below(self: TableCommitter, before: int) -> table_module._Entries:
+    def below(self: TableLog, before: int) -> Entries:
         shown = set(self._store.list(f"{self._table}/_spark_metadata"))
-        every = table_module.COMPACT_EVERY
-        names = [self._record(n) for n in range(max(0, before // every * every - 1), before)]
+        names = [self.record(n) for n in range(max(0, table_log.base_of(before)), before)]
         texts = [self._store.read(name).decode() for name in names if name in shown]
-        return table_module._Entries([line for text in texts for line in text.split("\n")[1:]], sealed=True)
+        return Entries([line for text in texts for line in text.split("\n")[1:]], sealed=True)
 
-    return [(TableCommitter, "_below", below)]
+    return [(TableLog, "below", below)]
 
 
 def _decides_by_the_wall_clock() -> Patches:
@@ -338,6 +381,25 @@ def _gives_up_on_a_full_disk() -> Patches:
 def _a_bad_host_ends_the_job() -> Patches:
     """A slot that does not see the store counts as the job's fault."""
     return [(SlotKeeper, "hopeless", property(lambda self: Unfit(self.refusal) if self._refused else None))]
+
+
+def _runs_before_its_channels_are_connected() -> Patches:
+    """The job counts as running once all slots are deployed."""
+    start = JobMaster._start_if_deployed
+
+    def hasty(self: JobMaster, current: Any, now_ms: float) -> Any:
+        started = start(self, current, now_ms)
+        if current.started:
+            current.unconnected.clear()
+        return started + self._running_if_connected(current) if current.started else started
+
+    return [(JobMaster, "_start_if_deployed", hasty)]
+
+
+def _an_empty_mount_is_a_new_job() -> Patches:
+    """A claim that finds no log begins one."""
+    last = EpochLog.last
+    return [(EpochLog, "last", lambda self: last(replace(self, begun=False)))]
 
 
 def _hung_io_is_not_noticed() -> Patches:
@@ -396,13 +458,87 @@ def _restore_does_not_commit() -> Patches:
 
 def _restore_aborts_published_files() -> Patches:
     """The files that records name do not count as published."""
-    abort, below = TableCommitter.abort_unknown, TableCommitter._below
+    abort, below = TableCommitter.abort_unknown, TableLog.below
 
     def eager(self: TableCommitter, permit: Any, attempt: Any) -> None:
-        with patch.object(TableCommitter, "_below", lambda *of: replace(below(*of), lines=[])):
+        with patch.object(TableLog, "below", lambda *of: replace(below(*of), lines=[])):
             abort(self, permit, attempt)
 
     return [(TableCommitter, "abort_unknown", eager)]
+
+
+# --- folding and collecting ---
+
+
+def _fold_before_its_files_are_synced() -> Patches:
+    fold = TableFolder._fold
+
+    def hasty(self: TableFolder, *rest: Any) -> None:
+        store, self._store = self._store, _Unsynced(self._store)
+        try:
+            fold(self, *rest)
+        finally:
+            self._store = store
+
+    return [(TableFolder, "_fold", hasty)]
+
+
+def _replaced_files_go_at_once() -> Patches:
+    begin = TableFolder.__init__
+
+    def impatient(self: TableFolder, *rest: Any) -> None:
+        begin(self, *rest)
+        self._keep_ms = 0.0
+
+    return [(TableFolder, "__init__", impatient)]
+
+
+def _fold_drops_the_rows_of_a_file() -> Patches:
+    write = TableFolder._write
+
+    def short(self: TableFolder, name: str, files: Sequence[Any]) -> Any:
+        folded = write(self, name, files[:-1])
+        return msgspec.structs.replace(folded, replaces=[file.name for file in files])
+
+    return [(TableFolder, "_write", short)]
+
+
+def _restore_does_not_know_folded_files() -> Patches:
+    """What a restore deletes is decided without the folds: files that they replaced look like nobody's."""
+    abort = TableCommitter.abort_unknown
+
+    def forgetful(self: TableCommitter, *rest: Any) -> None:
+        with patch.object(FoldLog, "kept", lambda _: {}):
+            abort(self, *rest)
+
+    return [(TableCommitter, "abort_unknown", forgetful)]
+
+
+def _records_go_at_once() -> Patches:
+    """Only the last compact record is kept, without regard to Spark's interval and to rewinds."""
+    clean = TableFolder._clean
+
+    def hasty(self: TableFolder, this: Any, now_ms: float) -> None:
+        clean(self, this, now_ms)
+        for number in self._log.numbers():
+            if number < table_log.base_of(this.epoch):
+                self._log.delete(number)
+
+    return [(TableFolder, "_clean", hasty)]
+
+
+def _log_forgets_fences() -> Patches:
+    def forget(self: EpochLog, number: int, kept_from: int) -> bool:
+        self.store.delete(self.paths.log_record(number))
+        return True
+
+    return [(EpochLog, "_forget", forget)]
+
+
+def _gc_takes_the_generation_that_runs() -> Patches:
+    """What no record names is garbage, also in the newest generation: there it may be a pending checkpoint."""
+    snapshots = garbage_module._snapshots
+    return [(garbage_module, "_snapshots", lambda log, generation: snapshots(log, generation + 1))]
 
 
 # --- restoring ---
@@ -516,9 +652,11 @@ def _repeated_ack_deletes_files() -> Patches:
 def _repeated_trigger_taken_twice() -> Patches:
     """A repeated trigger makes a second snapshot under the same number (a review found this bug)."""
 
-    def trigger(self: Subtask, checkpoint: int, triggered_at_ms: int, suspend: bool = False) -> None:
+    def trigger(
+        self: Subtask, checkpoint: int, triggered_at_ms: int, suspend: bool = False, digests: bool = False
+    ) -> None:
         if isinstance(self._head, SourceHead):
-            self._triggers.append((checkpoint, triggered_at_ms, suspend))
+            self._triggers.append((Barrier(checkpoint, triggered_at_ms, digests), suspend))
 
     return [(Subtask, "trigger", trigger)]
 
@@ -549,9 +687,12 @@ def _stopped_goes_on() -> Patches:
 
 def _retention_forgets_what_is_needed() -> Patches:
     disposable = publisher_module.disposable
-    return [
-        (publisher_module, "disposable", lambda paths, files, kept, generation: disposable(paths, files, [], 1 << 30))
-    ]
+    return [(publisher_module, "disposable", lambda paths, files, *needed: disposable(paths, files, [], 1 << 30))]
+
+
+def _pane_dropped_too_early() -> Patches:
+    """A pane that overlapping windows share goes with the first of them."""
+    return [(Spans, "last_window", Spans.first_window)]
 
 
 def _rebalance_drops_the_remainder() -> Patches:
@@ -562,6 +703,62 @@ def _rebalance_drops_the_remainder() -> Patches:
         return split(self, batch.slice(0, batch.num_rows - batch.num_rows % self._targets))
 
     return [(RebalancePartitioner, "split", equal_shares)]
+
+
+# --- timers ---
+
+
+def _timers_not_restored() -> Patches:
+    return [(KeyTimers, "load", lambda self, name, table: None)]
+
+
+def _fired_timers_stay_in_the_snapshot() -> Patches:
+    """A snapshot holds every timer that was ever registered, so a restore fires them again."""
+    register = TimerQueue.register
+    freeze = TimerQueue.freeze
+
+    def remembered(self: TimerQueue, timestamp_ms: int, key: Any) -> None:
+        register(self, timestamp_ms, key)
+        vars(self).setdefault("ever", []).append((timestamp_ms, key))
+
+    def frozen(self: TimerQueue) -> Any:
+        everything = TimerQueue(self._fields)
+        for timestamp_ms, key in vars(self).get("ever", []):
+            register(everything, timestamp_ms, key)
+        return freeze(everything)
+
+    return [(TimerQueue, "register", remembered), (TimerQueue, "freeze", frozen)]
+
+
+def _a_popped_timer_stays() -> Patches:
+    """A timer is taken out only with the next one of its timestamp, so the last one fires twice."""
+    pop = TimerQueue.pop
+
+    def twice(self: TimerQueue, until_ms: int) -> Any:
+        due = pop(self, until_ms)
+        if due is not None and due != vars(self).get("last"):
+            self.register(*due)
+        vars(self)["last"] = due
+        return due
+
+    return [(TimerQueue, "pop", twice)]
+
+
+def _watermark_overtakes_its_timers() -> Patches:
+    on_watermark = KeyedRowOperator.on_watermark
+
+    def hasty(self: KeyedRowOperator, timestamp_ms: int, out: Any) -> None:
+        out.watermark(timestamp_ms)
+        on_watermark(self, timestamp_ms, out)
+
+    return [(KeyedRowOperator, "on_watermark", hasty)]
+
+
+def _second_input_keeps_the_key_of_the_first() -> Patches:
+    def second(self: KeyedCoProcess, batch: Any, records: Any, done: Any) -> Any:
+        return self._any_number(batch, (self._second(record, self._process_context) for record in records), done)
+
+    return [(KeyedCoProcess, "_apply_second", second)]
 
 
 BUGS = (
@@ -577,6 +774,8 @@ BUGS = (
     PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 38),
     PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
     PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),
+    PlantedBug("a standby writes no fence", _standby_writes_no_fence, ("one_owner",), 4),
+    PlantedBug("a standby claims the job unasked", _standby_claims_unasked, ("standby",), 4),
     PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 7),
     PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 255),
     PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 13),
@@ -592,7 +791,7 @@ BUGS = (
     PlantedBug("files that were read are forgotten", _read_files_forgotten, ("ledger",), 2),
     PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 38),
     PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 749),
-    PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 229),
+    PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 73),
     PlantedBug("a stopped JobMaster goes on", _stopped_goes_on, ("stopped",), 314),
     PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 6),
     PlantedBug("a split list goes to everyone", _split_list_goes_to_everyone, ("no_duplicate",), 79),
@@ -610,9 +809,24 @@ BUGS = (
     PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 429),
     PlantedBug("a full disk ends the job", _gives_up_on_a_full_disk, ("finishes",), 259),
     PlantedBug("a slot that does not see the store ends the job", _a_bad_host_ends_the_job, ("finishes",), 18),
+    PlantedBug("running before its channels are connected", _runs_before_its_channels_are_connected, ("connected",), 1),
+    PlantedBug("an empty mount is taken for a new job", _an_empty_mount_is_a_new_job, ("mounted",), 39),
     PlantedBug("hung I/O is not noticed", _hung_io_is_not_noticed, ("finishes",), 16),
     PlantedBug("an epoch whose commit failed is not kept", _epoch_not_kept_if_its_commit_fails, ("retained",), 524),
+    PlantedBug("timers are not restored", _timers_not_restored, ("timers",), 438),
+    PlantedBug("fired timers stay in the snapshot", _fired_timers_stay_in_the_snapshot, ("timers",), 127),
+    PlantedBug("a timer fires twice", _a_popped_timer_stays, ("timers",), 23),
+    PlantedBug("a watermark overtakes its timers", _watermark_overtakes_its_timers, ("watermark_order",), 23),
+    PlantedBug("the second input has no key", _second_input_keeps_the_key_of_the_first, ("state", "no_loss"), 49),
+    PlantedBug("a shared pane goes with its first window", _pane_dropped_too_early, ("exact_result", "no_loss"), 8),
     PlantedBug("rebalance drops the remainder", _rebalance_drops_the_remainder, ("no_loss",), 170),
+    PlantedBug("a fold is made before its files are synced", _fold_before_its_files_are_synced, ("durable",), 64),
+    PlantedBug("replaced files are deleted at once", _replaced_files_go_at_once, ("reader", "retained"), 64),
+    PlantedBug("a fold drops the rows of a file", _fold_drops_the_rows_of_a_file, ("commit",), 64),
+    PlantedBug("a restore deletes replaced files", _restore_does_not_know_folded_files, ("reader", "retained"), 65),
+    PlantedBug("records of a table go at once", _records_go_at_once, ("durable",), 64),
+    PlantedBug("the log forgets fences", _log_forgets_fences, ("durable",), 64),
+    PlantedBug("gc deletes a pending checkpoint", _gc_takes_the_generation_that_runs, ("durable", "pending"), 79),
 )
 
 

@@ -8,18 +8,36 @@ threads and network.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from engine.core.errors import CorruptSnapshot, Fenced, IncompatibleJob, StoreError, UserFunctionError
+from engine.core.errors import (
+    CorruptSnapshot,
+    Fenced,
+    IncompatibleJob,
+    SavepointExists,
+    StoreError,
+    UserFunctionError,
+)
 from engine.core.paths import JobPaths
 from engine.core.sinks import Committer
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
-from engine.jobmaster.actions import Action, KillSlot, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.actions import (
+    Action,
+    KillSlot,
+    Note,
+    Outcome,
+    ReleaseSlots,
+    RunOffLoop,
+    Send,
+    StartSlots,
+    Stop,
+)
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
+from engine.jobmaster.rescaling import Scale
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.failures import CheckpointFailure
@@ -35,8 +53,11 @@ from engine.protocol.messages import (
     decode_slot_message,
     encode,
 )
+from engine.protocol.scaling import Scaling
+from engine.runtime.plan import SlotPlan
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.epoch_log import EpochLog
+from engine.store.below import Below
 from tests.simulation.invariants import Checker
 from tests.simulation.jobs import JobSpec, graph_of
 from tests.simulation.ports import (
@@ -98,9 +119,10 @@ class SlotProcess(Process):
         self._link = Link(cluster.world, self, incarnation.master, cluster.network.faults, cluster.pace.network)
         incarnation.links[self.session] = self._link
         cluster.network.addresses[self.name] = self
-        execution = cluster.execution(incarnation.number)
+        plan, self._plan = cluster.slot_plans(incarnation.number)
+        self.number = cluster.task_number(index)
         self.runtime = SlotRuntime(
-            execution.plan,
+            plan,
             cluster.paths,
             self,
             SimTransport(cluster.network, self),
@@ -111,7 +133,6 @@ class SlotProcess(Process):
             visit_elements=cluster.pace.visit_elements,
             limits=cluster.pace.limits,
         )
-        self._plan = execution.graph.fingerprint
         self.world.after(0.0, self, "starts", self._begin)
 
     @property
@@ -121,7 +142,7 @@ class SlotProcess(Process):
     def _begin(self) -> None:
         blind = self._incarnation.blind_slots > 0
         self._incarnation.blind_slots -= blind
-        self.send(Register(self.session, self.name, 1, 0, "" if blind else NONCE, self._plan))
+        self.send(Register(self.session, self.name, 1, 0, "" if blind else NONCE, self._plan, self.number))
         self._beat()
 
     def _beat(self) -> None:
@@ -199,6 +220,7 @@ class SlotProcess(Process):
         if self.runtime.refused != refused:
             self.world.hits.add(f"slot: refuses {type(message).__name__} of another attempt")
         if self.runtime.shutdown is not None:
+            self._incarnation.completed.add(self)
             self.ends()
 
     # --- the task loop ---
@@ -266,14 +288,24 @@ class MasterProcess(Process):
         self._tick_at_ms: float | None = None
         execution = cluster.execution(incarnation.number)
         view = StoreView(cluster.store, self)
-        log = EpochLog(view, cluster.paths)
+        log = EpochLog(view, cluster.paths, cluster.begun)
         committers = {
             uid: Faulty(self.world, cluster, sink.committer(view, cluster.paths)) for uid, sink in execution.graph.sinks
         }
         self.outcome: Outcome | None = None
         self.reason = ""
         self.job = JobMaster(
-            execution, log, committers, incarnation.name, NONCE, self.wall_ms, self.world.random.random, MASTER_CONFIG
+            execution,
+            log,
+            committers,
+            incarnation.name,
+            NONCE,
+            self.wall_ms,
+            self.world.random.random,
+            MASTER_CONFIG,
+            cluster.scale(self),
+            standby=incarnation.standby,
+            open_place=partial(Below, view),
         )
         self.world.after(0.0, self, "starts", self._tick)
 
@@ -292,6 +324,16 @@ class MasterProcess(Process):
 
     def cancel(self) -> None:
         self._do(lambda: self.job.cancel(self.world.now_ms))
+
+    def take_over(self) -> None:
+        """Takes over as soon as the order has come; a standby that was put to sleep hears it when it wakes."""
+        if self.job.phase is Phase.STANDBY:
+            warm = self.job.slots.enough
+            self.world.hits.add(f"standby: takes over {'with all of its slots' if warm else 'before its slots came'}")
+            self._do(lambda: self.job.take_over(self.world.now_ms))
+
+    def rescale(self, wanted: Scaling) -> None:
+        self._do(lambda: self.job.rescale(wanted, self.world.now_ms)[1])
 
     def trigger(self) -> None:
         self._do(lambda: self.job.trigger_checkpoint(self.world.now_ms)[1])
@@ -316,6 +358,8 @@ class MasterProcess(Process):
     def _note_phase(self, before: Phase) -> None:
         if before is Phase.STOPPED and self.job.phase is not before:
             raise Violation("stopped", f"{self.name} was stopped and is now {self.job.phase.name}")
+        if self.job.phase is Phase.RUNNING and before is not Phase.RUNNING:
+            self._incarnation.cluster.network.check_connected(self.job.attempt, self.job.execution)
         if self.job.phase is not before:
             self.world.hits.add(f"phase: {before.name} → {self.job.phase.name}")
 
@@ -324,6 +368,7 @@ class MasterProcess(Process):
         match action:
             case Send(session, message):
                 self.touch("control")
+                self._incarnation.cluster.on_send(self._incarnation, session, message)
                 link = self._incarnation.links.get(session)
                 if link is not None:
                     link.to_slot(encode(message), type(message).__name__)
@@ -331,8 +376,15 @@ class MasterProcess(Process):
                 self.touch("control")
                 world.hits.add("master: kills a silent slot" if silent else "master: kills a hung slot")
                 self._incarnation.kill_slot(slot.session)
+            case StartSlots(numbers):
+                self.touch("control")
+                self._incarnation.start_slots(numbers)
+            case ReleaseSlots(numbers):
+                self._incarnation.released |= set(numbers)
             case RunOffLoop(name, work, done):
                 self.touch("control")
+                if self.job.phase is Phase.STANDBY:
+                    raise Violation("standby", f"{self.name} was not told to take over, and runs {name!r}")
                 world.after(
                     world.delay(self._incarnation.cluster.pace.offload),
                     self,
@@ -342,6 +394,7 @@ class MasterProcess(Process):
             case Note(event):
                 world.log(f"  {self.name} notes {event}")
                 self._cover(event)
+                self._incarnation.cluster.on_event(self, event)
             case Stop(outcome, reason):
                 self.outcome, self.reason = outcome, reason
                 world.hits.add(f"outcome: {outcome.name}")
@@ -361,7 +414,7 @@ class MasterProcess(Process):
                 lambda: self._do(lambda: done(result, error, world.now_ms)),
             )
 
-        expected = (StoreError, Fenced, CorruptSnapshot, IncompatibleJob, UserFunctionError)
+        expected = (StoreError, Fenced, CorruptSnapshot, IncompatibleJob, SavepointExists, UserFunctionError)
         world.off_loop(self, name, lambda: attempt_work(self, name, work, expected), ended)
 
     def _cover(self, event: events.AnyEvent) -> None:
@@ -388,25 +441,37 @@ class MasterProcess(Process):
 class Incarnation:
     """One JobMaster and the slots that Spark keeps running for it."""
 
-    def __init__(self, cluster: Cluster, number: int) -> None:
+    def __init__(self, cluster: Cluster, number: int, *, standby: bool = False) -> None:
         self.cluster = cluster
         self.number = number
+        self.standby = standby
         self.name = f"m{number}"
         self.links: dict[str, Link] = {}
         self.slots: list[SlotProcess] = []
         self.blind_slots = 0  # so many of the next slots do not see the store
+        self.room_at_ms = 0.0  # Spark starts no further slots before
+        self.completed: set[SlotProcess] = set()  # slots that ended as they were told
+        self.released: set[int] = set()
         self._count = 0
         self.master = MasterProcess(self)
         for _ in range(cluster.execution(number).slots):
             self._start_slot(cluster.world.delay(cluster.pace.start / 2))
 
-    def _start_slot(self, delay_ms: float) -> None:
+    def start_slots(self, numbers: Iterable[int]) -> None:
+        """Starts further slots when Spark has room; in time or not at all, as for those that were released by then."""
+        world, pace = self.cluster.world, self.cluster.pace
+        for number in numbers:
+            self._start_slot(max(0.0, self.room_at_ms - world.now_ms) + world.delay(pace.start), number)
+
+    def _start_slot(self, delay_ms: float, number: int | None = None) -> None:
         self._count += 1
         index = self._count
 
         def start() -> None:
-            if self.master.alive and self.master.outcome is None:
-                self.slots.append(SlotProcess(self, index))
+            if self.master.alive and self.master.outcome is None and number not in self.released:
+                slot = SlotProcess(self, index)
+                slot.number = slot.number if number is None else number
+                self.slots.append(slot)
 
         self.cluster.world.after(delay_ms, None, f"{self.name}.slot{index} is started", start)
 
@@ -415,11 +480,14 @@ class Incarnation:
         self.slots.remove(slot)
         if not self.master.alive or self.master.outcome is not None:
             return
+        if slot in self.completed:  # Spark starts no task again that has ended well
+            slot.link.breaks()
+            return
         # Mostly the connections end with the process; a machine that vanished is noticed only by its silence.
         if world.random.random() < 0.7:
             world.after(world.delay(1.0), None, f"link of {slot.name} ends", slot.link.breaks)
             self.cluster.network.process_ended(slot)
-        self._start_slot(world.delay(self.cluster.pace.start))
+        self._start_slot(world.delay(self.cluster.pace.start), slot.number)
 
     def kill_slot(self, session: str) -> None:
         for slot in self.slots:
@@ -454,11 +522,33 @@ class Cluster:
         self.pace = pace
         self.paths = JobPaths("job")
         self.incarnations: list[Incarnation] = []
+        self.keeps_standby = False
+        self.standby: Incarnation | None = None
         self.finished = False
         self.commits_raise = 0.0  # so many of the next commits raise
         self._checker = checker
         self._checkpoints = checkpoints
         self._graphs = 0
+
+    # --- what a cluster whose job is rescaled does otherwise ---
+
+    def slot_plans(self, incarnation: int) -> tuple[Callable[[Deploy], SlotPlan], str]:
+        """Returns how a slot makes its plans, and the fingerprint with which it registers."""
+        execution = self.execution(incarnation)
+        return lambda deploy: execution.plan(deploy.slot), execution.graph.fingerprint
+
+    def scale(self, master: MasterProcess) -> Scale | None:
+        return None
+
+    def task_number(self, index: int) -> int:
+        """Returns the number of a Spark task. Without rescales they play no part, and seeds keep their schedules."""
+        return 0
+
+    def on_send(self, incarnation: Incarnation, session: str, message: MasterMessage) -> None:
+        pass
+
+    def on_event(self, master: MasterProcess, event: events.AnyEvent) -> None:
+        pass
 
     def execution(self, incarnation: int = 1) -> ExecutionGraph:
         self._graphs += 1
@@ -468,11 +558,40 @@ class Cluster:
         return ExecutionGraph(graph_of(spec, self._graphs, self._checkpoints))
 
     def start(self) -> None:
-        self.incarnations.append(Incarnation(self, len(self.incarnations) + 1))
+        self._add(standby=False)
+
+    def _add(self, *, standby: bool) -> Incarnation:
+        self.incarnations.append(Incarnation(self, len(self.incarnations) + 1, standby=standby))
+        return self.incarnations[-1]
 
     @property
     def running(self) -> list[Incarnation]:
-        return [i for i in self.incarnations if i.master.alive and i.master.outcome is None]
+        """All JobMasters that live and run the job, or believe that they do. A standby does not."""
+        live = [i for i in self.incarnations if i.master.alive and i.master.outcome is None]
+        return [i for i in live if i.master.job.phase is not Phase.STANDBY]
+
+    # --- the standby ---
+
+    def keep_standby(self) -> None:
+        """Lets the supervisor keep a standby from now on: a JobMaster with slots of its own, which only waits."""
+        self.keeps_standby = True
+        if not self.finished and (self.standby is None or not self.standby.master.alive):
+            self.standby = self._add(standby=True)
+            self.world.hits.add("standby: started")
+
+    def take_over(self) -> bool:
+        """Lets the standby take over. The JobMaster may be dead, or only asleep. Returns False if there is none."""
+        standby, self.standby = self.standby, None
+        if standby is None or not standby.master.alive or standby.master.outcome is not None:
+            return False
+        self.world.after(self.world.delay(1.0), standby.master, "is told to take over", standby.master.take_over)
+        self.world.after(self.world.delay(self.pace.start), None, "the next standby is started", self.keep_standby)
+        return True
+
+    @property
+    def begun(self) -> bool:
+        """True if the job has a log. A JobMaster's process reads it before Spark starts, long before the claim."""
+        return bool(self._checker.records)
 
     def host_dies(self) -> None:
         """Ends all processes at once; the store forgets what is not durable."""
@@ -497,5 +616,5 @@ class Cluster:
             self.world.after(self.world.delay(self.pace.start), None, "the supervisor looks", self._replace)
 
     def _replace(self) -> None:
-        if not self.finished and not self.running:
+        if not self.finished and not self.running and not self.take_over():
             self.start()

@@ -59,6 +59,7 @@ GUARDS = {
 """Transitions that no seed has to take, with the reason."""
 
 PHASES = (
+    "STANDBY → FENCING",
     "FENCING → RESTORING",
     "FENCING → STOPPED",
     "RESTORING → WAITING",
@@ -125,8 +126,17 @@ EXPECTED = (
     *(f"fault: {blow}" for blow in (*BLOWS, *(blow for blow, _ in RARE_BLOWS))),
     *(f"exchange: {name}" for name in (*EXCHANGES, "own slots")),
     *(f"operator state: {kind}" for kind in OPERATOR_STATE),
+    "timers: two keyed inputs",
+    "standby: started",
+    "standby: takes over with all of its slots",
+    "standby: takes over before its slots came",
     "source: a folder that fills",
     "source: another consumer before event time",
+    "table: readers see a folded file",
+    "table: a replaced file is deleted",
+    "table: an old record is deleted",
+    "log: an old record is deleted",
+    "gc: a checkpoint that no epoch needs",
 )
 
 

@@ -11,10 +11,12 @@ import msgspec
 
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.messages import OverBudget
+from engine.protocol.scaling import Scaling
 from engine.runtime.operators.sink import ROLL_BYTES
-from tests.simulation.cluster import Cluster, Pace, SlotProcess
+from tests.simulation.cluster import Cluster, MasterProcess, Pace, SlotProcess
+from tests.simulation.collecting import collect_garbage
 from tests.simulation.folder import FILES
-from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, WINDOWED, JobSpec
+from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, TIMERS, WINDOW_MS, WINDOWED, JobSpec
 from tests.simulation.ports import NetworkFaults, SilentLink
 from tests.simulation.store import StoreFaults
 from tests.simulation.world import Process, World
@@ -58,13 +60,18 @@ BLOWS = (
 OVER_BUDGET = "slot is over budget"
 HOST_DIES, DISK_FULL, CLOCK_JUMPS = "host dies", "disk is full", "wall clock jumps"
 HANGS, IO_HANGS = "task thread hangs", "I/O hangs"
+STORE_AWAY = "host dies, and its store is away for a while"
 HALF_OPEN = "a link between slots falls silent"
 BLIND, BUGGY_COMMITTER = "slots do not see the store", "a committer raises twice"
+COLLECTS = "somebody collects garbage"
 SKIPPED = "a slot misses a trigger and gets the next one"
+STANDBY, TAKEOVER = "master dies, its standby takes over", "master sleeps, its standby takes over"
+STANDBY_DIES = "the standby dies"
 RARE_BLOWS = (
     (OVER_BUDGET, 0.03),
     (HOST_DIES, 0.06),
     (DISK_FULL, 0.03),
+    (STORE_AWAY, 0.04),
     (CLOCK_JUMPS, 0.05),
     (HANGS, 0.06),
     (HALF_OPEN, 0.08),
@@ -72,6 +79,10 @@ RARE_BLOWS = (
     (BLIND, 0.04),
     (BUGGY_COMMITTER, 0.04),
     (SKIPPED, 0.05),
+    (COLLECTS, 0.25),
+    (STANDBY, 0.08),
+    (TAKEOVER, 0.1),
+    (STANDBY_DIES, 0.05),
 )
 """Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
@@ -99,6 +110,11 @@ def draw_plan(seed: int) -> Plan:
         spec = replace(spec, folder=True, splits=FILES)
     if spec.kind in WINDOWED and Random(f"beside {seed}").random() < 0.25:
         spec = replace(spec, beside=True)
+    if spec.kind in WINDOWED and Random(f"slide {seed}").random() < 0.2:
+        spec = replace(spec, slide_ms=Random(f"slide of {seed}").choice([20, 64, 80]))
+    if Random(f"process functions {seed}").random() < 0.06:
+        exchange = "" if spec.exchange == "broadcast" else spec.exchange  # a timer belongs to one copy of a record
+        spec = replace(spec, kind=TIMERS, exchange=exchange, folder=False, beside=False, slide_ms=WINDOW_MS, splits=2)
     checkpoints = CheckpointConfig(
         interval_ms=random.choice((2, 4, 4, 6, 6, 10, 16, None)),
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,
@@ -114,6 +130,8 @@ def draw_plan(seed: int) -> Plan:
         network=random.choice((0.2, 0.5, 1.5)),
         offload=random.choice((0.5, 1.0, 4.0)),
     )
+    if Random(f"long {seed}").random() < 0.04 and not spec.folder:
+        spec, checkpoints, pace = long_job(spec, checkpoints, pace)
     if random.random() < 0.06:
         return Plan(spec, checkpoints, pace, storm_ms=STORM_MS)  # no faults: only the schedule is random
 
@@ -161,6 +179,15 @@ def _overtaking(spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace) -> tup
     )
 
 
+def long_job(spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace) -> tuple[JobSpec, CheckpointConfig, Pace]:
+    """Returns a job of so many epochs that its tables are folded, and that old records and files are deleted."""
+    return (
+        replace(spec, rows=400, batch_rows=1),
+        msgspec.structs.replace(checkpoints, interval_ms=2, timeout_ms=300, min_pause_ms=0, tolerable_failed=50),
+        replace(pace, step=2.0, offload=0.5, network=0.2),
+    )
+
+
 def _odd_answers(store: StoreFaults, random: Random) -> StoreFaults:
     """Draws answers of the store that are true and easily misunderstood."""
     if random.random() < 0.12:
@@ -184,6 +211,8 @@ class Storm:
     def __init__(self, world: World, cluster: Cluster, plan: Plan) -> None:
         self._world = world
         self._cluster = cluster
+        if any(blow in (STANDBY, TAKEOVER, STANDBY_DIES) for _, blow in plan.blows):
+            world.after(world.delay(cluster.pace.start), None, "a standby is started", cluster.keep_standby)
         for time_ms, blow in plan.blows:
             world.at(time_ms, None, f"fault: {blow}", lambda blow=blow: self._strike(blow))
 
@@ -232,19 +261,46 @@ class Storm:
                 world.after(world.delay(10), None, "another master starts", self._cluster.start)
             case "another master starts":
                 self._cluster.start()
+            case "master dies, its standby takes over":
+                world.kill(master, "crash")
+            case "master sleeps, its standby takes over":
+                master.sleep(random.choice((30, 60, 120)))
+                self._cluster.take_over()
+            case "the standby dies" if self._cluster.standby is not None:
+                world.kill(self._cluster.standby.master, "crash")
+                world.after(world.delay(10), None, "another standby is started", self._cluster.keep_standby)
             case "master sleeps":
                 master.sleep(random.choice((20, 60, 120)))
             case "checkpoint by hand":
                 world.after(0.0, master, "checkpoint by hand", master.trigger)
+            case "somebody collects garbage":
+                collect_garbage(self._cluster, random.choice((1, 3, 8)))
             case "host dies":
                 self._cluster.host_dies()
+            case "host dies, and its store is away for a while" if self._cluster.begun:
+                self._cluster.host_dies()
+                self._cluster.store.goes_away(random.choice((30, 100, 300)))
             case "disk is full":
                 self._cluster.store.full_until_ms = world.now_ms + random.choice((100, 300, 600))
             case "wall clock jumps":
                 process = random.choice([master, *incarnation.slots])
                 process.wall_skew_ms += random.choice((-3_600_000, -2_000, 2_000, 3_600_000))
+            case "rescale":
+                self._rescale(master)
+            case "Spark has no room for further slots":
+                incarnation.room_at_ms = world.now_ms + random.choice((30, 100, math.inf))
             case "cancel":
                 world.after(0.0, master, "cancel", master.cancel)
+
+    def _rescale(self, master: MasterProcess) -> None:
+        """Asks for another parallelism: of all operators, or of one; some requests change nothing."""
+        random = self._world.random
+        number = random.choice((1, 2, 3))
+        wanted = Scaling(number)
+        if random.random() < 0.3:
+            uids = [uid for vertex in master.job.execution.graph.vertices for uid in vertex.uids if uid != "source"]
+            wanted = Scaling(None, {random.choice(uids): number})
+        self._world.after(0.0, master, f"is asked to rescale to {wanted}", lambda: master.rescale(wanted))
 
     def _silence(self, one: SlotProcess, others: list[SlotProcess]) -> None:
         """Silences the link between a slot and another one, in one direction or in both."""

@@ -22,7 +22,6 @@ from unittest.mock import patch
 
 import msgspec
 
-from engine.connectors import table as table_module
 from engine.core.errors import Fenced, NothingIntact, StoreError
 from engine.core.paths import JobPaths
 from engine.graph.description import table_committer
@@ -41,6 +40,7 @@ from tests.simulation.jobs import Seen
 from tests.simulation.ports import Network
 from tests.simulation.simulation import LIMIT_EVENTS, LIMIT_MS, clean_state
 from tests.simulation.store import SimStore, StoreView
+from tests.simulation.tables import small_bounds
 from tests.simulation.world import Process, Violation, World
 from tests.spark_log import Unreadable, spark_reads
 
@@ -237,7 +237,8 @@ class Person:
 
     def _wait(self) -> None:
         """Comes for the next way when the job has some more epochs."""
-        self._at = len(self._run.checker.epochs) + self._random.choice((0, 1, 1, 2, 3))
+        later = 6 if self._run.plan.spec.rows > 100 else 1
+        self._at = len(self._run.checker.epochs) + later * self._random.choice((0, 1, 1, 2, 3))
         self._run.world.after(1.0 + 4 * self._random.random(), None, "a person looks", self._look)
 
     def _look(self) -> None:
@@ -396,7 +397,7 @@ class Run:
 
 
 def _plan(seed: int) -> Plan:
-    """A plan of the usual kind, with enough epochs to go back to."""
+    """A plan of the usual kind, with enough epochs to go back to. Tables are not folded (docs/retention.md)."""
     plan = draw_plan(seed)
     checkpoints = msgspec.structs.replace(
         plan.checkpoints,
@@ -412,7 +413,7 @@ def run_back(seed: int) -> BackResult:
     clean_state(run.plan.spec)
     jobs.USER_FAULT.calls_left = run.plan.user_fault
     try:
-        with patch.object(table_module, "COMPACT_EVERY", 3), patch.object(sink, "ROLL_BYTES", run.plan.roll_bytes):
+        with small_bounds(fold_mb=None), patch.object(sink, "ROLL_BYTES", run.plan.roll_bytes):
             run.live()
     except Violation as error:
         violation = error

@@ -1,14 +1,20 @@
 """Checks the invariants of a run at every moment. The checker sees the whole store; the engine does not know of it.
 
 log        records have no gaps; a fence adds one generation, an epoch record keeps it
+standby    a standby that was not told to take over touches nothing
 one_owner  a generation has one owner, and only it publishes
 epochs     epoch numbers have no gaps; checkpoint numbers increase
 durable    every file of a published epoch is synced and has its checksum; no process deletes it while it is needed
 retained   the state of the newest epochs is kept, as many as the job wants
-commit     readers see exactly the files of the published epochs 1..n
+commit     readers see exactly the rows of the published epochs 1..n, in the files of these epochs or in folded ones
+reader     a file stays for a while after readers have stopped to see it (tables.py)
+epoch_rows an audit finds the rows of each epoch, in folded files too
 ledger     the equations of every published manifest hold; the checker computes them again
+connected  a job is said to be running only when all of its channels are connected (ports.py checks it)
+mounted    no record of the log is created while an empty folder is in the place of the store (store.py checks it)
 watermarks the watermark of no key group falls from one epoch to the next, nor does the latest event time of a source
-no_loss, no_duplicate, no_phantom, keys, state, operator_state, broadcast_state, no_reopened_window, exact_result
+no_loss, no_duplicate, no_phantom, keys, state, operator_state, broadcast_state, no_reopened_window, exact_result,
+timers (each fires once), watermark_order (no watermark passes before its timers)
            the oracle (jobs.py) checks these at every epoch
 """
 
@@ -25,11 +31,14 @@ import pyarrow.parquet as pq
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.epoch_records import LogRecord, RecordKind
 from engine.protocol.manifest import Manifest
+from engine.runtime.timers import PROCESSING_TIMERS
 from engine.snapshot.statefile import checksum
 from engine.state.key_hash import hash_columns
 from tests.simulation.folder import file_of
 from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen, all_positions, digest_of, numbers
 from tests.simulation.store import SimStore
+from tests.simulation.tables import KEPT_RECORDS, Tables
+from tests.simulation.timed import PENDING, WAITING
 from tests.simulation.world import Violation
 
 
@@ -51,6 +60,8 @@ class Checker:
         self._manifests: dict[int, str] = {}
         self._owners: set[str] = set()
         self._committed: dict[str, int] = dict.fromkeys(spec.tables, 0)
+        self.tables = Tables(store, job)
+        self._forgotten: set[str] = set()  # records that were deleted; a late repetition may make one again
         self._watermarks: dict[tuple[str, int], int] = {}  # by operator and key group
         self._latest: dict[str, int] = {}  # by split: the latest event time
         self.uneven_ms: list[float] = []  # when epochs were published in which key groups of one operator differ
@@ -66,17 +77,36 @@ class Checker:
             self._committed_epoch(path, data)
 
     def _deleted(self, path: str) -> None:
-        if path in self._published_files or path.startswith(f"{self._job}/log/") or "/_spark_metadata/" in path:
-            raise Violation("durable", f"{path} was published and is deleted")
+        if path.startswith(f"{self._job}/log/"):
+            self._check_forgotten(path)
+        elif path.startswith(f"{self._job}/tables/") and (path in self._published_files or "/_spark" in path):
+            self.tables.check_deleted(path, self.kept_epochs())
+        if "/log/" in path or "/_spark_metadata/" in path:
+            self._forgotten.add(path)
         for manifest in self.epochs[-self._retained :]:
             needed = {file.path for subtask in manifest.subtasks for file in subtask.files}
             if path in needed or path == self._manifests.get(manifest.epoch):
                 newest = manifest is self.epochs[-1]
                 raise Violation("durable" if newest else "retained", f"{path} of epoch {manifest.epoch} is deleted")
 
+    def kept_epochs(self) -> list[int]:
+        """Returns the epochs to which a person may go back."""
+        return sorted({record.newest.epoch for record in self.records if record.newest is not None})[-self._retained :]
+
+    def _check_forgotten(self, path: str) -> None:
+        """Only old epoch records go, so that a JobMaster that was replaced always finds the fence behind its last."""
+        record = next(record for record in self.records if path.endswith(f"/{record.number:010d}.json"))
+        kept = record.newest is not None and record.newest.epoch in self.kept_epochs()
+        recent = record.number >= self.records[-1].number - KEPT_RECORDS
+        if kept or recent or record.number == 1 or record.kind is RecordKind.FENCE:
+            raise Violation("durable", f"{path} is deleted: {record}")
+        self._store.world.hits.add("log: an old record is deleted")
+
     # --- the log ---
 
     def _logged(self, path: str, record: LogRecord) -> None:
+        if path in self._forgotten:
+            return  # made again by one who did not know whether it had been made; nobody reads it
         last = self.records[-1] if self.records else None
         number = last.number + 1 if last else 1
         if record.number != number or path != f"{self._job}/log/{number:010d}.json":
@@ -114,7 +144,7 @@ class Checker:
             raise Violation("one_owner", f"generation {record.generation} publishes a manifest of {manifest.attempt}")
         if self.epochs and manifest.attempt < self.epochs[-1].attempt:
             raise Violation("attempts", f"attempt {manifest.attempt} publishes after {self.epochs[-1].attempt}")
-        self._seen.pane_rows, self._seen.held = 0, []
+        self._seen.pane_rows, self._seen.held, self._seen.waiting = 0, [], {}
         for state in manifest.subtasks:
             for file in state.files:
                 data = self._durable(file.path, file.checksum)
@@ -124,6 +154,9 @@ class Checker:
                 elif file.name == "held":
                     records = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("value").to_pylist()
                     self._seen.held += [tuple(record.values()) for record in records]
+                elif file.name in (WAITING, PENDING):
+                    records = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("_map_key").to_pylist()
+                    self._seen.waiting.setdefault(file.name, []).extend(records)
         self._publish_rows(manifest)
         self._check_ledger(manifest)
         self._check_watermarks(manifest)
@@ -150,6 +183,7 @@ class Checker:
                 raise Violation("durable", f"{path} has {len(data)} bytes, not {committable.payload['size']}")
             table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
             self._seen.tables[committable.uid] += _tuples(table)
+            self.tables.rows([path])  # kept, because the file may be folded and deleted later
             digest = np.add.reduce(hash_columns([c.combine_chunks() for c in table.columns]))
             self._digests[committable.uid] = (self._digests[committable.uid] + int(digest)) % (1 << 64)
         self._seen.positions = self._files(manifest) if self._spec.folder else _positions(manifest, "source")
@@ -223,6 +257,9 @@ class Checker:
     def _committed_epoch(self, path: str, data: bytes) -> None:
         table, name = path.split("/")[2], path.rsplit("/", 1)[1]
         epoch = int(name.removesuffix(".compact")) + 1
+        if path in self._forgotten and epoch <= self._committed[table]:
+            self.read_as_spark(table)
+            return
         if epoch > len(self.epochs):
             raise Violation("commit", f"{path} makes epoch {epoch} visible, and the log has only {len(self.epochs)}")
         if epoch != self._committed[table] + 1:
@@ -232,31 +269,15 @@ class Checker:
         self.read_as_spark(table)
 
     def read_as_spark(self, table: str) -> None:
-        """Checks that Spark's file-sink log names exactly the files of the committed epochs, each once."""
-        prefix = f"{self._job}/tables/{table}/_spark_metadata/"
-        names = [p.removeprefix(prefix) for p in self._store.durable if p.startswith(prefix)]
-        names = [name for name in names if name[0].isdigit()]  # Spark looks at nothing else
-        compacts = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
-        first = max(compacts, default=0)
-        wanted = sorted(
-            (n for n in names if int(n.removesuffix(".compact")) >= first),
-            key=lambda n: int(n.removesuffix(".compact")),
-        )
-        files: list[str] = []
-        for name in wanted:
-            version, *lines = self._store.durable[prefix + name].decode().split("\n")
-            if version != "v1":
-                raise Violation("commit", f"{prefix}{name} begins with {version!r}")
-            files += [json.loads(line)["path"].removeprefix("mem:///") for line in lines]
-        due = [c.payload["path"] for m in self.epochs[: self._committed[table]] for c in m.commits if c.uid == table]
-        if sorted(files) != sorted(due):
+        """Checks that readers see exactly the rows of the committed epochs, each once."""
+        files = self.tables.on_record(table)
+        epochs = self.epochs[: self._committed[table]]
+        due = [c.payload["path"] for m in epochs for c in m.commits if c.uid == table]
+        if sorted(files) != sorted(due) and (
+            len(set(files)) < len(files) or self.tables.rows(files) != self.tables.rows(due)
+        ):
             odd = sorted(set(files) ^ set(due))
-            raise Violation(
-                "commit", f"readers of {table} see other files than epochs 1..{self._committed[table]}: {odd[:4]}"
-            )
-        for file in files:
-            if file not in self._store.durable:
-                raise Violation("durable", f"readers of {table} miss {file}")
+            raise Violation("commit", f"readers of {table} see other rows than epochs 1..{len(epochs)}: {odd[:4]}")
 
     # --- the end ---
 
@@ -267,6 +288,8 @@ class Checker:
             raise Violation("commit", f"finished with {len(self.epochs)} epochs, of which {self.visible} are visible")
         for table in self._spec.tables:
             self.read_as_spark(table)
+            due = [(m.epoch, [c.payload["path"] for c in m.commits if c.uid == table]) for m in self.epochs]
+            self.tables.check_epochs(table, {epoch: self.tables.rows(paths) for epoch, paths in due})
         self._oracle.check_final(self._seen)
 
     def final_state(self) -> dict[str, Any]:
@@ -277,6 +300,8 @@ class Checker:
                 table = pa.ipc.open_file(pa.BufferReader(self._store.durable[file.path])).read_all()
                 rows = _tuples(table)
                 if file.name in ("held", "lines"):  # which subtask has which element is random
+                    continue
+                if file.name in (PENDING, PROCESSING_TIMERS):  # the clock is random
                     continue
                 if file.name == "reduced":  # which record came last is random; the sum is not
                     rows = [(key, value["v"]) for key, value in rows]

@@ -30,6 +30,7 @@ from engine.api import (
     ProcessContext,
     ReadOnlyBroadcastContext,
     RuntimeContext,
+    SlidingEventTimeWindows,
     StreamEnvironment,
     TumblingEventTimeWindows,
     ValueStateDescriptor,
@@ -37,12 +38,16 @@ from engine.api import (
     count,
     total,
 )
+from engine.api.windows import EventTimeWindows
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
 from engine.core.functions import Row
 from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph
+from engine.graph.scalable import ScalableJob
+from engine.protocol.scaling import Scaling
 from engine.state.key_hash import hash_columns
+from tests.simulation import timed
 from tests.simulation.folder import Folder
 from tests.simulation.world import Violation
 
@@ -67,11 +72,13 @@ class JobSpec:
 
     `kind`: windows (no record is late), late (some are), idle (late ones, in files that follow each other in time and
     appear out of order, so that sources are idle at different times), process (two tables), reduce, copy (one vertex),
-    buffered (operator list state, split and union), rules (two inputs, broadcast and keyed state).
+    buffered (operator list state, split and union), rules (two inputs, broadcast and keyed state), timers (two keyed
+    inputs, timers of both kinds; tests/simulation/timed.py).
     `exchange`: the exchange behind the source; empty: none. `own_slots`: the operators behind the exchange are in a
     slot sharing group of their own. `folder`: the source finds its splits while it runs, and is idle in between.
     `beside`: windows only; a table of the source's records is written before event time is assigned to the source.
-    `rescaled`: the parallelism of every JobMaster after the first, if it differs.
+    `rescaled`: the parallelism of every JobMaster after the first, if it differs. `slide_ms`: windows overlap if it is
+    shorter than they are.
     """
 
     kind: str
@@ -85,6 +92,7 @@ class JobSpec:
     folder: bool = False
     beside: bool = False
     rescaled: int | None = None
+    slide_ms: int = WINDOW_MS
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -100,6 +108,7 @@ class JobSpec:
 
 WINDOWED = ("windows", "late", "idle")
 OPERATOR_STATE = ("buffered", "rules")
+TIMERS = "timers"
 FOLDER_KINDS = ("late", "process", "reduce", "copy", *OPERATOR_STATE)
 """Not "windows": a file that appears late holds late records, and that kind has none."""
 EXCHANGES = ("forward", "shuffle", "rebalance", "rescale", "broadcast", "global_", "partition_custom")
@@ -203,9 +212,12 @@ class Buffer(FlatMapFunction):
         self._held = store.get_list_state(ListStateDescriptor("held", RECORD))
         self._lines = store.get_union_list_state(ListStateDescriptor("lines", pa.list_(pa.int64())))
         self._records = self._held.get()
-        lines = {index: (line, seq) for index, line, seq in self._lines.get()}
+        lines = {index: (line, seq) for index, line, seq, _ in self._lines.get()}
+        highest = max((highest for *_, highest in self._lines.get()), default=-1)  # of all lines there ever were
         self._index = context.subtask_index
-        self._line, self._seq = lines.get((self._index + 1) % context.parallelism, (self._index, 0))
+        new = (highest + 1 + self._index, 0)
+        self._line, self._seq = lines.get((self._index + 1) % context.parallelism, new)
+        self._highest = highest + context.parallelism
 
     def flat_map(self, value: Row) -> list[Row]:
         self._seq += 1
@@ -217,7 +229,7 @@ class Buffer(FlatMapFunction):
 
     def snapshot_state(self, checkpoint: int) -> None:
         self._held.update(self._records)
-        self._lines.update([[self._index, self._line, self._seq]])
+        self._lines.update([[self._index, self._line, self._seq, self._highest]])
 
 
 class ApplyRules(KeyedBroadcastProcessFunction):
@@ -290,25 +302,43 @@ def _define(spec: JobSpec, env: StreamEnvironment) -> None:
     stamped = stream.assign_timestamps_and_watermarks(strategy)
     if spec.exchange or spec.own_slots:
         stamped = _placed(spec, _exchanged(spec, stamped).map_batches(lambda batch: batch))
+    if spec.kind == TIMERS:
+        timed.define(env, stamped, spec.keys, BASE_MS)
+        return
     (
         stamped.key_by("key")
-        .window(TumblingEventTimeWindows.of(WINDOW_MS))
+        .window(_windows(spec))
         .aggregate(pv=count(), v=total("v"), uid="pv")
         .sink_to(TableSink("out"), uid="out")
     )
 
 
+def _windows(spec: JobSpec) -> EventTimeWindows:
+    if spec.slide_ms == WINDOW_MS:
+        return TumblingEventTimeWindows.of(WINDOW_MS)
+    return SlidingEventTimeWindows.of(WINDOW_MS, spec.slide_ms)
+
+
 _GRAPHS: dict[tuple[JobSpec, int], JobGraph] = {}
+_JOBS: dict[tuple[JobSpec, int], ScalableJob] = {}
 
 
 def graph_of(spec: JobSpec, process: int, checkpoints: CheckpointConfig) -> JobGraph:
     """Returns the graph of one process. Each has its own, as user functions hold state; graphs are cached over runs."""
     graph = _GRAPHS.get((spec, process))
     if graph is None:
+        graph = _GRAPHS[spec, process] = job_of(spec, process, CheckpointConfig()).at(Scaling())
+    return replace(graph, checkpoints=checkpoints)
+
+
+def job_of(spec: JobSpec, process: int, checkpoints: CheckpointConfig) -> ScalableJob:
+    """Returns the job of one process, at any parallelism."""
+    job = _JOBS.get((spec, process))
+    if job is None:
         env = StreamEnvironment(parallelism=spec.parallelism)
         _define(spec, env)
-        graph = _GRAPHS[spec, process] = env.graph.translate("job", CheckpointConfig(), RESTART, 16, "simulated")
-    return replace(graph, checkpoints=checkpoints)
+        job = _JOBS[spec, process] = ScalableJob(env.graph, "job", CheckpointConfig(), RESTART, 16, "simulated")
+    return replace(job, checkpoints=checkpoints)
 
 
 # --- the oracle ---
@@ -327,6 +357,7 @@ class Seen:
     late_rows: int = 0
     rules: dict[str, int] = field(default_factory=dict)
     held: Rows = field(default_factory=list)
+    waiting: dict[str, list[int]] = field(default_factory=dict)  # records that wait for a timer, by state
 
 
 class Oracle:
@@ -337,6 +368,10 @@ class Oracle:
     def check_cut(self, seen: Seen) -> None:
         """Checks that the published rows are exactly the results of the records below the sources' positions."""
         due = numbers(self.spec.splits, seen.positions) * self.spec.copies
+        if self.spec.kind == TIMERS:
+            marks = numbers(timed.MARK_SPLITS, seen.rules)
+            timed.check(seen.tables["out"], seen.waiting, due, marks, self._each_once, self.exactly_once)
+            return
         if self.spec.kind in WINDOWED:
             self._windows_unique(seen.tables["out"])
             self._accounted(len(due), seen)
@@ -356,12 +391,16 @@ class Oracle:
         everything = {"source": all_positions(self.spec.splits, self.spec.rows)}
         if self.spec.kind == "rules":
             everything["rules"] = all_positions(RULE_SPLITS, RULES)
+        if self.spec.kind == TIMERS:
+            everything["rules"] = all_positions(timed.MARK_SPLITS, timed.MARKS)
         for source, found in (("source", seen.positions), ("rules", seen.rules)):
             if found != everything.get(source, {}):
                 raise Violation("no_loss", f"finished at {found} of {everything[source]} of {source}")
         self.check_cut(seen)
         if self.spec.kind in WINDOWED:
             self._final_windows(seen)
+        if self.spec.kind == TIMERS:
+            timed.check_final(seen.waiting)
 
     # --- per record ---
 
@@ -431,6 +470,8 @@ class Oracle:
             raise Violation("no_reopened_window", f"published twice: {sorted(twice)[:4]}")
 
     def _accounted(self, due: int, seen: Seen) -> None:
+        if self.spec.slide_ms < WINDOW_MS:
+            return  # a record is published with each of its windows: only the end tells
         published = sum(row[3] for row in seen.tables["out"])
         found = published + seen.pane_rows + seen.late_rows
         if found < due:
@@ -468,14 +509,14 @@ class Oracle:
         watermark, highest, size = -(2**63), -(2**63), self.spec.batch_rows
         for first in range(0, len(of), size):
             for n in of[first : first + size]:
-                stamp = stamp_of(self.spec, n)
-                start = stamp - stamp % WINDOW_MS
+                stamp, slide = stamp_of(self.spec, n), self.spec.slide_ms
                 highest = max(highest, stamp)
-                if drop and start + WINDOW_MS - 1 <= watermark:
-                    continue
-                pair = (key_of(self.spec, n), start)
-                held = result.get(pair, (0, 0))
-                result[pair] = (held[0] + 1, held[1] + value_of(n))
+                for start in range(stamp - stamp % slide, stamp - WINDOW_MS, -slide):
+                    if drop and start + WINDOW_MS - 1 <= watermark:
+                        continue
+                    pair = (key_of(self.spec, n), start)
+                    held = result.get(pair, (0, 0))
+                    result[pair] = (held[0] + 1, held[1] + value_of(n))
             watermark = highest - JITTER_MS - 1
         return {pair: (pv * self.spec.copies, v * self.spec.copies) for pair, (pv, v) in result.items()}
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from engine.core.errors import CorruptSnapshot, StoreError, SyncFailed
 from engine.core.ports import Frame
+from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol.channel_watch import PeerWatch, look_period_ms
 from engine.protocol.ids import AttemptId, ChannelId
 from tests.simulation.world import Process, Violation, World
@@ -43,45 +44,45 @@ def attempt_work(process: Process, name: str, work: Callable[[], Any], expected:
 
 
 class SimOffload:
-    """Runs the work of a lane in order. Chance decides when work starts and when its result comes back."""
+    """Runs the work of a queue in order. Chance decides when work starts and when its result comes back."""
 
     def __init__(self, process: SlotProcess, typical_ms: float) -> None:
         self._process = process
         self._typical_ms = typical_ms
-        self._lanes: dict[str, deque[tuple[Callable[[], Any], Done]]] = {}
-        self._results_until_ms: dict[str, float] = {}  # results of a lane come back in order
+        self._queues: dict[str, deque[tuple[Callable[[], Any], Done]]] = {}
+        self._results_until_ms: dict[str, float] = {}  # results of a queue come back in order
         self.hung_since_ms: float | None = None  # from then on, work is never done
 
-    def submit(self, lane: str, work: Callable[[], Any], done: Done) -> None:
+    def submit(self, queue: str, work: Callable[[], Any], done: Done) -> None:
         work = partial(contextvars.copy_context().run, work)
-        queue = self._lanes.setdefault(lane, deque())
-        queue.append((work, done))
-        if len(queue) == 1:
-            self._schedule(lane)
+        waiting = self._queues.setdefault(queue, deque())
+        waiting.append((work, done))
+        if len(waiting) == 1:
+            self._schedule(queue)
 
-    def _schedule(self, lane: str) -> None:
+    def _schedule(self, queue: str) -> None:
         world = self._process.world
-        world.after(world.delay(self._typical_ms), self._process, f"runs {lane}", lambda: self._run(lane))
+        world.after(world.delay(self._typical_ms), self._process, f"runs {queue}", lambda: self._run(queue))
 
-    def _run(self, lane: str) -> None:
-        world, queue = self._process.world, self._lanes[lane]
+    def _run(self, queue: str) -> None:
+        world, waiting = self._process.world, self._queues[queue]
         if self.hung_since_ms is not None:
             return
-        work, done = queue[0]
+        work, done = waiting[0]
 
         def ended(outcome: tuple[Any, Any]) -> None:
-            arrival = max(self._results_until_ms.get(lane, 0.0), world.now_ms + world.delay(self._typical_ms))
-            self._results_until_ms[lane] = arrival
-            world.at(arrival, self._process, f"done {lane}", lambda: finish(*outcome))
-            queue.popleft()
-            if queue:
-                self._schedule(lane)
+            arrival = max(self._results_until_ms.get(queue, 0.0), world.now_ms + world.delay(self._typical_ms))
+            self._results_until_ms[queue] = arrival
+            world.at(arrival, self._process, f"done {queue}", lambda: finish(*outcome))
+            waiting.popleft()
+            if waiting:
+                self._schedule(queue)
 
         def finish(result: Any, error: BaseException | None) -> None:
             self._process.deliver(lambda: done(result, error))
 
         expected = (StoreError, CorruptSnapshot)
-        world.off_loop(self._process, lane, lambda: attempt_work(self._process, lane, work, expected), ended)
+        world.off_loop(self._process, queue, lambda: attempt_work(self._process, queue, work, expected), ended)
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,14 @@ class Network:
         if not connection.dead and receiver.alive:
             connection.accepted = True
             self._watches.setdefault(receiver, {})[attempt, channel] = PeerWatch("sender", self.patience_ms)
+
+    def check_connected(self, attempt: AttemptId, execution: ExecutionGraph) -> None:
+        """Raises a Violation if the job is said to be running while a channel was never connected."""
+        for slot in range(execution.slots):
+            for subtask in execution.plan(slot).subtasks:
+                for channel in (channel for output in subtask.outputs for channel in output.channels):
+                    if not self.connection(attempt, channel).accepted:
+                        raise Violation("connected", f"{attempt} is said to be running, but {channel} is not connected")
 
     def watch(self, process: SlotProcess) -> None:
         """Looks at the channels of a process. Their other ends have shown life in the meantime, if they could."""

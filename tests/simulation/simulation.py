@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from engine.connectors import table
 from engine.protocol.config import CheckpointConfig
 from engine.runtime.deployment import Deployer
 from engine.runtime.operators import sink
@@ -20,6 +19,7 @@ from tests.simulation.invariants import Checker
 from tests.simulation.jobs import JobSpec
 from tests.simulation.ports import Network
 from tests.simulation.store import SimStore
+from tests.simulation.tables import small_bounds
 from tests.simulation.world import Violation, World
 
 # The simulator promises one thread, and starting pools for tables of ten rows costs more than it saves.
@@ -49,13 +49,15 @@ class Result:
         return f"python -m tests.simulation.run --trace {self.seed}"
 
 
-def run(seed: int, plan: Plan | None = None) -> Result:
+def run(seed: int, plan: Plan | None = None, of: type[Cluster] = Cluster) -> Result:
     plan = plan or draw_plan(seed)
     world = World(seed)
     world.calm_ms = plan.storm_ms
     world.hits.update(f"exchange: {name}" for name in (plan.spec.exchange, "own slots" * plan.spec.own_slots) if name)
     if plan.spec.kind in jobs.OPERATOR_STATE:
         world.hits.add(f"operator state: {plan.spec.kind}")
+    if plan.spec.kind == jobs.TIMERS:
+        world.hits.add("timers: two keyed inputs")
     if plan.spec.folder:
         world.hits.add("source: a folder that fills")
     if plan.spec.beside:
@@ -65,7 +67,7 @@ def run(seed: int, plan: Plan | None = None) -> Result:
     store = SimStore(world, plan.store)
     checker = Checker(store, plan.spec, plan.checkpoints)
     network = Network(world, plan.network, plan.pace.network)
-    cluster = Cluster(world, plan.spec, plan.checkpoints, store, network, plan.pace, checker)
+    cluster = of(world, plan.spec, plan.checkpoints, store, network, plan.pace, checker)
     Storm(world, cluster, plan)
     violation = None
     rows: dict[str, jobs.Rows] = {}
@@ -76,14 +78,13 @@ def run(seed: int, plan: Plan | None = None) -> Result:
         "_aligner",
         lambda self, mode, channels: WatchedAligner(aligner(self, mode, channels), channels, world.hits),
     )
-    compaction = patch.object(table, "COMPACT_EVERY", 3)  # runs have few epochs; readers do not depend on the number
     try:
-        with watched, compaction, patch.object(sink, "ROLL_BYTES", plan.roll_bytes):
+        with watched, small_bounds(), patch.object(sink, "ROLL_BYTES", plan.roll_bytes):
             _live(world, cluster)
             _settle(world, cluster, checker)
-        checker.check_finished()
+            checker.check_finished()
         rows, state = checker.final_rows(), checker.final_state()
-        if plan.storm_ms:
+        if plan.storm_ms and of is Cluster:
             _compare(plan, state)
     except Violation as error:
         violation = error

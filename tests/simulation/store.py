@@ -16,7 +16,7 @@ from engine.core.paths import check_store_path
 from engine.protocol.epoch_records import Created
 from engine.store.below import Below
 from engine.store.memory import listed
-from tests.simulation.world import Process, World
+from tests.simulation.world import Process, Violation, World
 
 RECENT_MS = 40.0
 EXISTS_OURS = "store: create EXISTS, ours"
@@ -105,6 +105,21 @@ class SimStore:
             del self.unnamed[path]
             self.world.hits.add(NAME_FORGOTTEN)
             self.world.log(f"  forgotten {path}")
+
+    def goes_away(self, for_ms: float) -> None:
+        """Puts an empty store in its place for a while, as a mount that is gone leaves an empty folder."""
+        real = self.durable, self.cached, self.unnamed, self.on_created, self.on_deleted
+
+        def created(path: str, data: bytes) -> None:
+            if "/log/" in path:
+                raise Violation("mounted", f"{path} is created where the store is not mounted")
+
+        def is_back() -> None:
+            self.durable, self.cached, self.unnamed, self.on_created, self.on_deleted = real
+
+        self.durable, self.cached, self.unnamed = {}, {}, {}
+        self.on_created, self.on_deleted = created, lambda path: None
+        self.world.after(for_ms, None, "the store is back", is_back)
 
     def forget(self, process: Process) -> None:
         """Called when a process has died: each file that it had not synced survives, is lost, or is torn."""

@@ -39,11 +39,12 @@ def _nothing(*_: Any, **__: Any) -> None: ...
 
 
 def _shows_all(self: TableCommitter, permit: Any, to_epoch: int) -> None:
-    self._create(permit.epoch - 1, self._below(max(to_epoch, *(n for n in range(permit.epoch) if _has(self, n)))))
+    newest = max(to_epoch, *(n for n in range(permit.epoch) if _has(self, n)))
+    self._log.create(permit.epoch - 1, self._log.below(newest))
 
 
 def _has(committer: TableCommitter, epoch: int) -> bool:
-    return f"{committer._record(epoch - 1)}" in committer._store.list(f"{committer._table}/_spark_metadata")
+    return f"{committer._log.record(epoch - 1)}" in committer._store.list(f"{committer._table}/_spark_metadata")
 
 
 def _of_first_generation(self: JobPaths, generation: int, checkpoint: int, owner: str) -> str:

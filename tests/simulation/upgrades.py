@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.api import CheckpointConfig, CheckpointingMode, StreamEnvironment
-from engine.connectors import table
 from engine.connectors.generator import GeneratorSource
 from engine.connectors.table import TableSink
+from engine.connectors.table import log as table_log
 from engine.graph.description import table_committer
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
@@ -41,9 +41,11 @@ from tests.simulation.jobs import CountPerKey, JobSpec, Rows, Tag, numbers
 from tests.simulation.ports import Network
 from tests.simulation.simulation import LIMIT_EVENTS, LIMIT_MS
 from tests.simulation.store import SimStore, StoreView
+from tests.simulation.tables import Tables, small_bounds
 from tests.simulation.world import Violation, World
 
 ROWS, SPLITS = 150, 2
+RETAINED = 3
 TABLES = ("raw", "more", "counts")
 CUTS = TABLES[:2]
 """The tables that hold each record as it is read. The other one counts per key."""
@@ -100,10 +102,13 @@ class Published:
         self.refused = 0
         self._visible: dict[str, int] = {}  # the epoch of each published file that no rewind has hidden
         self._store = store
+        self._tables = Tables(store, "job")
         store.on_created = self._created
         store.on_deleted = self._deleted
 
     def _created(self, path: str, data: bytes) -> None:
+        if "/_spark_metadata/" in path and not path.endswith((".json", ".checksum")):
+            self._tables.on_record(path.split("/")[2])
         if not path.startswith("job/log/"):
             return
         record = msgspec.json.decode(data, type=LogRecord)
@@ -119,8 +124,11 @@ class Published:
             self.on_epoch(record.newest.epoch)
 
     def _deleted(self, path: str) -> None:
-        if path in self._visible:
-            raise Violation("durable", f"{path} was published and is deleted")
+        if path in self._visible or "/_spark_metadata/" in path:
+            self._tables.check_deleted(path, self._kept_epochs())
+
+    def _kept_epochs(self) -> list[int]:
+        return [manifest.epoch for manifest in self.manifests[-RETAINED:]]
 
     def kinds(self, name: str) -> set[str]:
         """Returns the columns of all visible files of a table; readers can read it if they are all the same."""
@@ -176,7 +184,7 @@ class Published:
         if not records:
             raise Violation("commit", f"nothing of {name} was committed")
         newest, first = max(records), compacts[-1] if compacts else 0
-        if len(compacts) > 1 and compacts[-1] - compacts[-2] != table.COMPACT_EVERY:
+        if len(compacts) > 1 and compacts[-1] - compacts[-2] != table_log.COMPACT_EVERY:
             raise Violation("commit", f"Spark would take {compacts[-2:]} of {name} for another interval")
         for number in range(first, newest + 1):
             if number not in records:
@@ -285,7 +293,7 @@ def plan_of(seed: int) -> Plan:
         drawn,
         spec=JobSpec("process", 2, SPLITS, ROWS, batch_rows=3),
         checkpoints=msgspec.structs.replace(
-            drawn.checkpoints, mode=CheckpointingMode.EXACTLY_ONCE, interval_ms=2, min_pause_ms=0, retained=3
+            drawn.checkpoints, mode=CheckpointingMode.EXACTLY_ONCE, interval_ms=2, min_pause_ms=0, retained=RETAINED
         ),
         pace=replace(drawn.pace, step=1.0, offload=0.5),
         user_fault=None,
@@ -318,7 +326,7 @@ def run_upgrades(seed: int) -> Published:
     published.on_epoch = on_epoch
     config = replace(clusters.MASTER_CONFIG, allow_non_restored_state=True)
     try:
-        with patch.object(clusters, "MASTER_CONFIG", config), patch.object(table, "COMPACT_EVERY", 3):
+        with patch.object(clusters, "MASTER_CONFIG", config), small_bounds():
             cluster.start()
             if not world.run(lambda: cluster.finished, LIMIT_MS, LIMIT_EVENTS) or not published.all_read:
                 raise Violation("finishes", f"not finished after {world.now_ms:.0f} ms and {world.events} events")

@@ -1,8 +1,10 @@
 """The epoch log over a store: claiming a job, publishing, fencing, and answers that get lost."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from engine.core.errors import CorruptSnapshot, Fenced, StoreError
@@ -238,7 +240,7 @@ def test_a_record_that_exists_and_can_t_be_read_may_be_our_own_so_the_outcome_is
     assert claimed is not None and log.publish(claimed.record, ref(1, 1)) is not None
     for error in (StoreError("away"), FileNotFoundError("not listed yet")):
         with monkeypatch.context() as patched:
-            patched.setattr(type(log.store), "read", _raising(error))
+            patched.setattr(type(log.store), "read", _raising(error, log.store.read, log.paths.log_record(2)))
             assert log.publish(claimed.record, ref(1, 1)) is None, "asked again: it was created by an earlier try"
     record = log.publish(claimed.record, ref(1, 1))
     assert record is not None and record.newest == ref(1, 1)
@@ -305,8 +307,65 @@ def test_a_claim_makes_the_record_that_it_builds_on_durable_first() -> None:
     assert store.list("job/log") == [log.paths.log_record(1)]
 
 
-def _raising(error: Exception) -> Callable[..., bytes]:
-    def read(*_: object) -> bytes:
-        raise error
+def _raising(error: Exception, read: Callable[[str], bytes], path: str) -> Callable[..., bytes]:
+    def fails(_: object, of: str) -> bytes:
+        if of == path:
+            raise error
+        return read(of)
 
-    return read
+    return fails
+
+
+@pytest.mark.promise("D4", "H3")
+def test_a_record_in_which_anything_was_changed_is_no_record_and_one_without_a_checksum_is_still_read() -> None:
+    """As found by changing each bit: with another generation, files of two attempts had the same names."""
+    log = EpochLog(store := MemoryStore(), JobPaths("job"))
+    claimed = log.claim("me")
+    assert claimed is not None and log.publish(claimed.record, ref(1, 1)) is not None
+    path = log.paths.log_record(2)
+    written = store.files[path]
+    name = written.rindex(b'"checksum"')  # without its name there is no checksum; the record says the same
+    for at in (*range(name), *range(name + len('"checksum"'), len(written))):
+        store.files[path] = written[:at] + bytes([written[at] ^ 1]) + written[at + 1 :]
+        with pytest.raises(CorruptSnapshot, match="is no record of the job's log"):
+            log.last()
+    sealed = msgspec.json.decode(written)
+    del sealed["checksum"]
+    store.files[path] = msgspec.json.encode(sealed)  # as earlier versions wrote it
+    again = log.claim("next")
+    assert again is not None and again.generation == 2
+
+
+def empty_mount(log: EpochLog, tmp_path: Path) -> Path:
+    """Puts an empty folder in the place of the store, as a mount that is gone leaves it. Returns where the store is."""
+    root = tmp_path / "store"
+    away = root.rename(tmp_path / "away")
+    root.mkdir()
+    return away
+
+
+@pytest.mark.promise("H8", "F2")
+def test_a_store_that_is_gone_at_the_claim_is_not_taken_for_a_new_job(log: EpochLog, tmp_path: Path) -> None:
+    log.claim("a")
+    begun = replace(log, begun=True)
+    away = empty_mount(log, tmp_path)
+    with pytest.raises(StoreError, match="record of its log is there: is the store mounted at"):
+        begun.claim("b")
+    assert list((tmp_path / "store").iterdir()) == [], "nothing is written where the store was"
+    (tmp_path / "store").rmdir()
+    away.rename(tmp_path / "store")
+    claimed = begun.claim("b")
+    assert claimed is not None and claimed.generation == 2
+
+
+@pytest.mark.promise("H8")
+def test_nothing_is_published_into_a_folder_from_which_the_log_is_gone(log: EpochLog, tmp_path: Path) -> None:
+    """The epoch would be committed to targets outside of the store, and unknown when the store is back."""
+    claimed = log.claim("a")
+    assert claimed is not None
+    away = empty_mount(log, tmp_path)
+    with pytest.raises(StoreError, match="record 1 of the job's log is gone: is the store mounted at"):
+        log.publish(claimed.record, ref(1, 1))
+    (tmp_path / "store").rmdir()
+    away.rename(tmp_path / "store")
+    assert log.publish(claimed.record, ref(1, 1)) is not None

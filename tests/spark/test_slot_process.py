@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.api import StreamEnvironment
-from engine.graph.job_graph import JobGraph
+from engine.graph.scalable import ScalableJob
 from engine.network.control import ControlServer
 from engine.observe.logs import LogWriter
 from engine.protocol.ids import AttemptId
@@ -78,7 +78,7 @@ class Answers:
         self.session = session
         attempt = AttemptId(1, 1)
         if isinstance(message, Register):
-            self.server.send(session, Deploy(attempt, 0, [message.address], None, "id"))
+            self.server.send(session, Deploy(attempt, 0, [message.address], None, "id", plan=message.plan))
         elif isinstance(message, Deployed):
             self.server.send(session, Start(attempt))
         elif isinstance(message, Heartbeat):
@@ -101,7 +101,7 @@ def build():
     env = StreamEnvironment(parallelism=1)
     rows = env.from_elements([{"n": n} for n in range(10)], schema="n long")
     rows.map(never_ends, schema="n long", uid="slow").print()
-    return env.build("hangs")
+    return env.scalable("hangs")
 
 store, address = sys.argv[1:]
 run_slot(SlotLaunch("hangs", build, store, "nonce", address, "token", 30.0, 10.0, ()), 0, 0)
@@ -132,12 +132,12 @@ def test_the_lease_of_a_slot_begins_with_its_registration(tmp_path: Path) -> Non
     server = ControlServer("job", "127.0.0.1", "token", lambda *_: None, lambda *_: None)
     built: list[float] = []
 
-    def build() -> JobGraph:
+    def build() -> ScalableJob:
         env = StreamEnvironment()
         env.from_elements([{"n": 1}], "n long").print()
-        graph = env.build("job")
+        job = env.scalable("job")
         built.append(time.monotonic())
-        return graph
+        return job
 
     launch = SlotLaunch("job", build, str(tmp_path), "job/run/nonce", server.address, "token", 0.0, 10.0, ())
     slot = _Slot(launch, 1, 0, LogWriter(tmp_path))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
 from engine.api import StreamEnvironment
-from engine.core.errors import JobError, SparkLost
+from engine.core.errors import JobError, SparkLost, WeirError
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster.slot_pool import SlotInfo, SlotPool
 from engine.protocol.ids import AttemptId
-from engine.spark.slot_tasks import SlotJob, _cause, in_slots
+from engine.spark import slot_tasks
+from engine.spark.slot_tasks import SlotJob, _Batch, _cause, in_slots
 from tests.graph.test_graph import source, translate
 
 
@@ -60,9 +63,9 @@ def test_only_weir_s_own_error_means_that_the_job_can_not_be_built() -> None:
         job._stopped = threading.Event()
         job._on_end = ends.append
         job._say = lambda text: None
-        job._run_once = lambda: _cause(Exception(f"Traceback\n{said}"))  # type: ignore[method-assign]
+        job._run_once = lambda batch, slots: _cause(Exception(f"Traceback\n{said}"))  # type: ignore[method-assign]
         job._spark_stopped = lambda: True  # type: ignore[method-assign]
-        job._run()
+        job._run(_Batch(0, (0, 1)))
         return type(ends[0])
 
     assert judged("engine.core.errors.JobError: there is no module 'x'") is JobError
@@ -114,3 +117,100 @@ def test_the_executor_of_a_silent_slot_is_removed_if(
     job = SlotJob(session, MagicMock(), ExecutionGraph(translate(env)), lambda error: None, lambda text: None)
     job._remove_executor(1, "silent", heard)
     assert session.done == done
+
+
+class Tasks:
+    """A Spark context that notes the slots of each Spark job, which then runs until it is cancelled or let go."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self.started: list[list[int]] = []
+        self.cancelled: list[str] = []
+        self.groups: list[str] = []
+        self.ends = threading.Semaphore(0)
+        self.setJobGroup = lambda group, what, interruptOnCancel: self.groups.append(group)
+        self.setLocalProperty = lambda name, value: None
+        self.cancelJobGroup = self._cancel
+
+    def parallelize(self, slots: list[int], partitions: int) -> list[int]:
+        assert len(slots) == partitions
+        return slots
+
+    def runJob(self, slots: list[int], task: Any) -> None:
+        self.started.append(list(slots))
+        self.ends.acquire()
+
+    def _cancel(self, group: str) -> None:
+        self.cancelled.append(group)
+        self.ends.release()
+
+
+def slot_job(session: Any, ends: list[WeirError]) -> SlotJob:
+    env = StreamEnvironment()
+    source(env).print(uid="shown")
+    launch = MagicMock()
+    launch.name = "job"
+    job = SlotJob(session, launch, ExecutionGraph(translate(env)), ends.append, lambda text: None)
+    job._spark_stopped = lambda: False  # type: ignore[method-assign]
+    return job
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_further_slots_are_a_spark_job_of_their_own_which_ends_when_they_are_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark, ends = Tasks(), list[WeirError]()
+    job = slot_job(spark, ends)
+    job.start()
+    until(lambda: len(spark.started) == 1)
+    job.add((2, 3))
+    until(lambda: len(spark.started) == 2)
+    assert spark.started == [[0, 1], [2, 3]] and len(set(spark.groups)) == 2
+    job.release((3,))
+    spark.ends.release()  # one of the two Spark jobs ends; both would be submitted again if all slots were needed
+    until(lambda: len(spark.started) == 3)
+    assert spark.started[2] in ([0, 1], [2]), "only slots that are needed start again"
+    job.stop(0.1)
+    assert not ends
+
+
+def test_slots_that_never_started_are_cancelled_when_nobody_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_tasks, "RELEASE_PATIENCE_S", 0.05)
+    spark, ends = Tasks(), list[WeirError]()
+    job = slot_job(spark, ends)
+    job.add((2,))
+    until(lambda: len(spark.started) == 1)
+    job.release((2,))
+    until(lambda: len(spark.cancelled) == 1)
+    until(lambda: not any(batch.thread and batch.thread.is_alive() for batch in job._batches))
+    assert spark.started == [[2]] and not ends
+
+
+def test_further_slots_that_fail_again_and_again_do_not_end_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a session that allows no retries: the rescale gives up after its time-out, and the job goes on."""
+    monkeypatch.setattr(slot_tasks, "BACK_OFF_S", 0.01)
+    spark, ends = Tasks(), list[WeirError]()
+    job = slot_job(spark, ends)
+    job.start()
+    until(lambda: len(spark.started) == 1)
+    run_job, tries = spark.runJob, list[int]()
+
+    def fails(slots: list[int], task: Any) -> None:
+        if slots != [2]:
+            return run_job(slots, task)
+        tries.append(1)
+        raise RuntimeError("Job aborted due to stage failure")
+
+    spark.runJob = fails  # type: ignore[method-assign]
+    job.add((2,))
+    until(lambda: len(tries) > 10)
+    assert not ends
+    job.release((2,))
+    until(lambda: not job._batches[1].thread.is_alive())  # type: ignore[union-attr]
+    job.stop(0.1)

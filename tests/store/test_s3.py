@@ -15,7 +15,6 @@ import pytest
 
 from engine.core.errors import StoreError, WeirError
 from engine.protocol.epoch_records import Created
-from engine.store import s3
 from engine.store.s3 import PART_BYTES, RETRIES, Bucket, S3Store
 from tests.servers.faulty import Fault, FaultyProxy, once, times
 from tests.servers.minio import MinioServer
@@ -32,7 +31,7 @@ def proxy(minio_server: MinioServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 @pytest.fixture
 def store(proxy: FaultyProxy, tmp_path: Path) -> S3Store:
-    return S3Store(f"s3://weir/{tmp_path.name}", answer_s=2.0)
+    return S3Store(f"s3://weir/{tmp_path.name}")
 
 
 # --- create ---
@@ -125,6 +124,34 @@ def test_a_server_that_goes_on_failing_never_looks_like_a_missing_file(store: S3
         store.list("state")
 
 
+def test_a_file_that_was_just_written_is_synced_without_another_request(store: S3Store, proxy: FaultyProxy) -> None:
+    """A checkpoint writes and syncs many small files: each request counts."""
+    store.write("state/a", b"data")
+    store.sync(["state/a"])
+    assert [method for method, _ in proxy.requests] == ["PUT"]
+    store.sync(["state/a"])
+    assert [method for method, _ in proxy.requests] == ["PUT", "HEAD"], "it may have been deleted since"
+
+
+@pytest.mark.parametrize("deleted", ["state/a", "state"])
+def test_a_file_that_was_written_and_deleted_can_not_be_synced(store: S3Store, deleted: str) -> None:
+    store.write("state/a", b"data")
+    store.delete(deleted)
+    with pytest.raises(StoreError):
+        store.sync(["state/a"])
+
+
+def test_the_directories_in_a_directory_are_listed_without_what_is_below_them(store: S3Store) -> None:
+    for path in ("a/1", "a/b/2", "c/3", "d"):
+        store.write(path, b"")
+    assert (store.folders(""), store.folders("a"), store.folders("c"), store.folders("no")) == (
+        ("a", "c"),
+        ("b",),
+        (),
+        (),
+    )
+
+
 # --- large ---
 
 
@@ -158,6 +185,15 @@ def test_a_server_that_ignores_conditions_is_refused(store: S3Store, proxy: Faul
         store.check()
 
 
+@pytest.mark.parametrize("fault", [Fault.REFUSE, Fault.FAIL_AFTER, Fault.LOSE_ANSWER, Fault.SILENT])
+def test_a_server_that_does_not_say_whether_it_created_the_probe_is_not_blamed_for_ignoring_conditions(
+    proxy: FaultyProxy, tmp_path: Path, fault: Fault
+) -> None:
+    proxy.decide = times(99, fault, "PUT")
+    with pytest.raises(WeirError, match="can't be the store: the server in AWS_ENDPOINT_URL fails, or does not answer"):
+        S3Store(f"s3://weir/{tmp_path.name}", answer_s=0.5, retries=1).check()
+
+
 def test_a_bucket_that_does_not_exist_is_named(proxy: FaultyProxy) -> None:
     with pytest.raises(WeirError, match="s3://nowhere/x: the bucket does not exist: create it"):
         S3Store("s3://nowhere/x").check()
@@ -188,7 +224,7 @@ def test_wrong_credentials_are_told_apart(
 def test_missing_credentials_are_named(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.delenv(missing)
     with pytest.raises(WeirError, match=f"the environment lacks {missing}"):
-        S3Store("s3://weir/x")
+        S3Store("s3://weir/x").list("")
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:9000", "ftp://x", "http://x/path"])
@@ -197,16 +233,15 @@ def test_an_endpoint_that_is_no_address_is_refused(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     with pytest.raises(WeirError, match="AWS_ENDPOINT_URL must be an address"):
-        S3Store("s3://weir/x")
+        S3Store("s3://weir/x").list("")
 
 
 def test_no_message_holds_a_credential_or_a_signature(
-    proxy: FaultyProxy, minio_server: MinioServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    proxy: FaultyProxy, minio_server: MinioServer, tmp_path: Path
 ) -> None:
     """Every request fails in every way; what is said, and what caused it, is searched for the canaries."""
-    monkeypatch.setattr(s3, "RETRIES", 0)
     secret, key = minio_server.environ["AWS_SECRET_ACCESS_KEY"], minio_server.environ["AWS_ACCESS_KEY_ID"]
-    store = S3Store(f"s3://weir/{tmp_path.name}", answer_s=0.05)
+    store = S3Store(f"s3://weir/{tmp_path.name}", answer_s=0.05, retries=0)
     said = []
     for fault in (Fault.REFUSE, Fault.LOSE_ANSWER, Fault.SILENT):
         for method in ("GET", "PUT", "HEAD", "POST"):

@@ -16,6 +16,8 @@ BY_HAND = StreamSpec(
     description="Sums; no checkpoint interval.",
     owners=("team:tests",),
     checkpoint_cron="* * * * *",
+    savepoint_cron="0 2 * * *",
+    savepoints_kept=2,
     watch_every_s=5,
     silent_after_s=15,
 )

@@ -20,6 +20,7 @@ import pytest
 
 from engine.connectors.table import read_table
 from engine.core.paths import JobPaths
+from engine.observe.savepoints import SavepointState
 from engine.store.directory import DirectoryStore
 from tests.cluster.harness import session_processes
 from tests.system.harness import System, alive, eventually
@@ -143,6 +144,43 @@ def test_a_jobmaster_that_hangs_is_seen_by_its_heartbeat_replaced_and_fenced(sys
     eventually("the old one ends when it wakes up", lambda: None if session_processes(hung.pid) else True, 60)
     assert client.status().generation == generation and client.ended() is None, "and leaves the new one alone"
     assert client.wait_for_checkpoint(client.trigger_checkpoint(), 30).epoch
+
+
+@pytest.mark.promise("D5", "F1")
+def test_savepoints_are_taken_in_runs_and_only_the_newest_of_the_schedule_are_kept(system: System) -> None:
+    for name in ("scheduled-1", "mine", "scheduled-2", "scheduled-3"):
+        config = {"ops": {f"savepoints__{JOB}": {"config": {"name": name}}}}
+        system.succeeds(f"{JOB}_savepoint", config)
+    newest, *_ = system.materializations("savepoints", JOB)
+    assert newest["savepoint"] == "scheduled-3" and newest["bytes"] > 0 and newest["duration_ms"] > 0
+    there = [one.savepoint for one in system.client(JOB).savepoints() if one.state is SavepointState.COMPLETED]
+    assert there == ["scheduled-3", "scheduled-2", "mine"]
+
+
+@pytest.mark.promise("F1", "H6")
+def test_a_running_job_is_rescaled_by_a_run_and_its_pause_is_observed(system: System) -> None:
+    before = system.client(JOB).status()
+    wanted = before.parallelism + 1
+    system.succeeds(f"{JOB}_rescale", {"ops": {f"rescale_{JOB}": {"config": {"parallelism": wanted}}}})
+    after = system.client(JOB).status()
+    assert (after.parallelism, after.generation) == (wanted, before.generation), "the same JobMaster goes on"
+    (record,) = system.instance.fetch_observations(dg.AssetKey(["streams", JOB]), limit=1).records
+    assert record.asset_observation is not None
+    assert float(str(record.asset_observation.metadata["pause_ms"].value)) > 0
+
+
+@pytest.mark.promise("D6", "F1")
+def test_a_job_stopped_from_dagster_leaves_a_savepoint_and_the_next_start_goes_on_from_its_epoch(
+    system: System,
+) -> None:
+    client = system.client(JOB)
+    system.succeeds(f"{JOB}_stop", {"ops": {f"stop_{JOB}": {"config": {"name": "last"}}}})
+    ended = client.ended()
+    assert ended is not None and ended.outcome == "stopped"
+    newest, *_ = system.materializations("savepoints", JOB)
+    assert newest["savepoint"] == "last"
+    system.succeeds(f"{JOB}_start")
+    assert client.status().epoch == int(newest["epoch"])
 
 
 @pytest.mark.promise("F1")

@@ -32,13 +32,16 @@ class BroadcastStream:
         }
 
 
+NOT_BROADCAST = (
+    "a broadcast process function needs a broadcast stream, with the state that its records change: "
+    'stream.connect(rules.broadcast(MapStateDescriptor("rules", "string", "long")))'
+)
+
+
 def checked_broadcast(given: Any, env: StreamEnvironment) -> BroadcastStream:
     """Returns what was given to `connect`, or raises a `JobError` if it cannot be connected."""
     if not isinstance(given, BroadcastStream):
-        raise JobError(
-            "connect takes a broadcast stream, with the state that its records change: "
-            'stream.connect(rules.broadcast(MapStateDescriptor("rules", pa.string(), pa.int64())))'
-        )
+        raise JobError(NOT_BROADCAST)
     if given.env is not env:
         raise JobError("connect: the two streams belong to different environments, so to different jobs")
     return given

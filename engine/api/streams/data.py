@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, overload
 
 import polars as pl
 import pyarrow as pa
 
 from engine.api.expressions import filtering, selection
-from engine.api.functions import checked_function, checked_is, no_method
-from engine.api.schema import EVENT_TIME_FIELD, out_schema
+from engine.api.functions import checked_function, checked_is, checked_process_function, no_method
+from engine.api.schema import out_schema
 from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
-from engine.api.streams.connected import BroadcastConnectedStream
+from engine.api.streams.connected import BroadcastConnectedStream, ConnectedStreams
 from engine.api.streams.keyed import KeyedStream
 from engine.api.streams.keyed_input import KeyedInput
 from engine.api.streams.partitioning import Partitioned
@@ -31,8 +31,16 @@ from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
 from engine.core.durations import Duration
 from engine.core.errors import JobError
-from engine.core.event_time import EVENT_TIME
-from engine.core.functions import FilterFunction, FlatMapFunction, MapFunction, Row
+from engine.core.event_time import EVENT_TIME, EVENT_TIME_FIELD, described, side_schema
+from engine.core.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    ProcessFunction,
+    Row,
+)
+from engine.core.nearest import nearest
 from engine.core.sinks import Sink
 from engine.core.tags import OutputTag
 from engine.graph.job_graph import OperatorSpec
@@ -40,6 +48,7 @@ from engine.graph.stream_graph import StreamInput
 from engine.runtime.functions import own
 from engine.runtime.operators.base import Operator
 from engine.runtime.operators.columnar import AssignTimestamps, MapBatches
+from engine.runtime.operators.process import Process
 from engine.runtime.operators.rows import RowFilter, RowFlatMap, RowMap
 from engine.runtime.operators.sink import SinkOperator
 from engine.runtime.operators.static_join import StaticJoin
@@ -99,7 +108,7 @@ class DataStream(Partitioned):
 
         def build() -> Operator:
             mine = own(function)
-            return RowMap(mine, mine.map if isinstance(mine, MapFunction) else mine, out).exactly(schema is None)
+            return RowMap(mine, mine.map if isinstance(mine, MapFunction) else mine, out)
 
         return self._add("map", build, out, uid, row_lane=True)
 
@@ -118,8 +127,7 @@ class DataStream(Partitioned):
 
         def build() -> Operator:
             mine = own(function)
-            call = mine.flat_map if isinstance(mine, FlatMapFunction) else mine
-            return RowFlatMap(mine, call, out).exactly(schema is None)
+            return RowFlatMap(mine, mine.flat_map if isinstance(mine, FlatMapFunction) else mine, out)
 
         return self._add("flat_map", build, out, uid, row_lane=True)
 
@@ -136,6 +144,27 @@ class DataStream(Partitioned):
             return RowFilter(mine, mine.filter if isinstance(mine, FilterFunction) else mine, schema)
 
         return self._add("filter", build, schema, uid, row_lane=True)
+
+    def process(
+        self, function: ProcessFunction, uid: str | None = None, schema: pa.Schema | str | None = None
+    ) -> DataStream:
+        """Calls the function with each record and its context; it may also emit to side outputs.
+
+        It returns any number of records of `schema` (default: the same), and `yield TAG, record` emits to a side
+        output. State per key and timers need `key_by` first. A function that keeps operator state needs a `uid`.
+        """
+        if isinstance(function, KeyedProcessFunction):
+            raise JobError(
+                f"process needs key_by first for a KeyedProcessFunction such as {type(function).__name__}, as in "
+                "stream.key_by(COLUMN).process(...); without keys extend ProcessFunction"
+            )
+        checked_process_function("process", function, ProcessFunction)
+        out = out_schema(schema, self.schema)
+        name = self._env.graph.next_uid("process") if uid is None else uid
+        spec = OperatorSpec(
+            name, "process", lambda: Process(own(function), out), named=uid is not None, row_lane=True, emits_aside=True
+        )
+        return self._add_operator(spec, out)
 
     # --- time, keys, other streams ---
 
@@ -185,9 +214,41 @@ class DataStream(Partitioned):
         self._check_no_exchange(f"key_by({', '.join(columns)})")
         return KeyedStream(KeyedInput(self._env, self._node, self.schema, columns))
 
-    def connect(self, broadcast: BroadcastStream) -> BroadcastConnectedStream:
-        """Connects a broadcast stream, such as rules or prices; every subtask receives all of its records."""
-        return BroadcastConnectedStream(self, checked_broadcast(broadcast, self._env))
+    def union(self, *others: DataStream) -> DataStream:
+        """Returns the records of this stream and of others that have the same schema; the order between them is any."""
+        if not others:
+            raise JobError("union takes at least one other stream, as in clicks.union(views)")
+        for other in others:
+            checked_is("union", other, DataStream, "streams (call it before key_by)")
+            self._check_same_job("union", other)
+            if not other.schema.equals(self.schema):
+                raise JobError(
+                    f"union needs streams of one schema; {self._named} has ({_told(self.schema)}), {other._named} has "
+                    f"({_told(other.schema)}): make them equal with select(...)"
+                )
+        schema = self.schema
+        spec = OperatorSpec(
+            self._env.graph.next_uid("union"), "union", lambda: MapBatches(_same, schema), named=False, unites=True
+        )
+        return self._add_operator(spec, schema, *(other._input for other in others))
+
+    @overload
+    def connect(self, other: DataStream) -> ConnectedStreams: ...
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+    def connect(self, other: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+        """Connects another stream, of any schema, for a function that processes both; or a broadcast stream.
+
+        Each subtask receives a part of both streams, but all records of a broadcast stream.
+        """
+        if isinstance(other, DataStream):
+            self._check_same_job("connect", other)
+            return ConnectedStreams(self, other)
+        if isinstance(other, KeyedStream):
+            raise JobError(
+                f"connect: the other stream has keys and {self._named} has none: call key_by(...) on both, or on none"
+            )
+        return BroadcastConnectedStream(self, checked_broadcast(other, self._env))
 
     def join_static(
         self,
@@ -211,16 +272,37 @@ class DataStream(Partitioned):
         build = partial(StaticJoin, static, keys, how == "left", joined)
         return self._add_operator(OperatorSpec(uid, "join_static", build, static=static), joined)
 
-    def side_output(self, tag: OutputTag) -> DataStream:
-        """Returns the records that the operator emits under this tag, such as the malformed records of a source."""
+    def get_side_output(self, tag: OutputTag) -> DataStream:
+        """Returns the records that the operator emits under this tag.
+
+        A process function emits to a side output with `yield TAG, record`; a source its malformed records. Side output
+        that nothing takes is an error, so that no record is lost silently.
+
+            LATE = OutputTag("late", "user string, at long")
+            late = events.key_by("user").process(Sessions(), uid="sessions").get_side_output(LATE)
+        """
+        checked_is("get_side_output", tag, OutputTag, 'a tag such as OutputTag("late", "n long")')
         node = self._env.graph.nodes[self._node]
-        offered = node.source.source.side_outputs if node.source else ()
-        if tag not in offered:
-            names = ", ".join(other.name for other in offered) or "none"
-            raise JobError(f"{node.uid!r} has no side output {tag.name!r}; it has: {names}")
-        build = partial(MapBatches, _same, tag.schema)
+        if node.operator is None or not node.operator.emits_aside:
+            offered = node.source.source.side_outputs if node.source else ()
+            if tag not in offered:
+                names = [other.name for other in offered]
+                hint = "; call get_side_output on the stream that process(...) returned" if node.operator else ""
+                raise JobError(
+                    f"{node.named} has no side output {tag.name!r}{nearest(tag.name, names)}; it has: "
+                    f"{', '.join(names) or 'none'}{hint}"
+                )
+        timed = node.operator is not None and EVENT_TIME in node.schema.names
+        taken = OutputTag(tag.name, side_schema(tag.schema, timed))
+        for known in self._env.graph.side_outputs(node.id):
+            if known.name == taken.name and known != taken:
+                raise JobError(
+                    f"two tags of {node.named} are named {tag.name!r}, with ({_told(known.schema)}) and "
+                    f"({_told(taken.schema)}): give each its own name"
+                )
+        build = partial(MapBatches, _same, taken.schema)
         spec = OperatorSpec(self._env.graph.next_uid(tag.name), "side_output", build, named=False)
-        return self._env._add_operator(spec, tag.schema, node.parallelism, StreamInput(node.id, tag=tag))
+        return self._env._add_operator(spec, taken.schema, node.parallelism, StreamInput(node.id, tag=taken))
 
     # --- ends ---
 
@@ -249,6 +331,14 @@ class DataStream(Partitioned):
 
     # --- building ---
 
+    @property
+    def _named(self) -> str:
+        return self._env.graph.nodes[self._node].named
+
+    def _check_same_job(self, what: str, other: DataStream) -> None:
+        if other._env is not self._env:
+            raise JobError(f"{what}: the two streams belong to different environments, so to different jobs")
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -273,10 +363,16 @@ class DataStream(Partitioned):
 _INSTEAD = {
     **{
         name: f"{name} needs key_by first, as in stream.key_by(COLUMN).{name}(...)"
-        for name in ("window", "process", "reduce", "sum", "min", "max")
+        for name in ("window", "reduce", "sum", "min", "max", "min_by", "max_by")
     },
+    "side_output": "it is called get_side_output, as in PyFlink",
     "aggregate": "aggregate needs a window, as in stream.key_by(COLUMN).window(...).aggregate(...)",
 }
+
+
+def _told(schema: pa.Schema) -> str:
+    """Returns a schema as messages compare it: event time is a difference, too, but its column is hidden."""
+    return described(schema) + (", with event time" if EVENT_TIME in schema.names else ", without event time")
 
 
 def _same(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import pyarrow as pa
 
@@ -11,17 +11,18 @@ from engine.api.columns import check_number, check_ordered
 from engine.api.functions import checked_function, checked_is, checked_process_function, no_method
 from engine.api.schema import out_schema
 from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
-from engine.api.streams.connected import KeyedBroadcastConnectedStream
+from engine.api.streams.connected import KeyedBroadcastConnectedStream, KeyedConnectedStreams
 from engine.api.streams.keyed_input import KeyedInput
 from engine.api.streams.windowed import WindowedStream
-from engine.api.windows import TumblingEventTimeWindows
+from engine.api.windows import EventTimeWindows
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME, described
 from engine.core.functions import KeyedProcessFunction, ReduceFunction, Row
 from engine.graph.job_graph import OperatorSpec
 from engine.runtime.functions import own
 from engine.runtime.operators.base import Operator
-from engine.runtime.operators.rows import KeyedProcess, KeyedReduce
+from engine.runtime.operators.process import KeyedProcess
+from engine.runtime.operators.rows import KeyedReduce
 
 if TYPE_CHECKING:  # for annotations only: see engine/api/streams/__init__.py
     from engine.api.streams.data import DataStream
@@ -37,7 +38,7 @@ class KeyedStream:
     def __init__(self, keyed: KeyedInput) -> None:
         self._keyed = keyed
 
-    def window(self, assigner: TumblingEventTimeWindows) -> WindowedStream:
+    def window(self, assigner: EventTimeWindows) -> WindowedStream:
         """Divides the records of each key into windows of event time, for `aggregate`.
 
         The stream needs event time: call `assign_timestamps_and_watermarks` before `key_by`.
@@ -45,7 +46,7 @@ class KeyedStream:
             views.key_by("app_id").window(TumblingEventTimeWindows.of("10 s")).aggregate(pv=count(), uid="pv")
         """
         example = 'TumblingEventTimeWindows.of("10 s")'
-        checked_is("window", assigner, TumblingEventTimeWindows, f"windows such as {example}")
+        checked_is("window", assigner, EventTimeWindows, f"windows such as {example}")
         if EVENT_TIME not in self._keyed.schema.names:
             raise JobError("window needs event time: call assign_timestamps_and_watermarks(...) before key_by(...)")
         return WindowedStream(self._keyed, assigner)
@@ -82,23 +83,65 @@ class KeyedStream:
         check_ordered("max", column, self._keyed.schema)
         return self._running(column, uid, max)
 
-    def process(self, function: KeyedProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
-        """Calls the function with each record; it may read and change the state of the record's key.
+    def min_by(self, column: str, uid: str) -> DataStream:
+        """Emits for every record the record of its key with the least value of `column` so far; of equals the first.
 
-        The function returns any number of records of `schema`, which is the stream's own if not given.
+        Records whose value is null are not taken, unless the key has no other.
+        """
+        check_ordered("min_by", column, self._keyed.schema)
+        return self._first_by(column, uid, lambda value, held: value < held)
+
+    def max_by(self, column: str, uid: str) -> DataStream:
+        """Emits for every record the record of its key with the greatest value of `column` so far; of equals the first.
+
+        Records whose value is null are not taken, unless the key has no other.
+        """
+        check_ordered("max_by", column, self._keyed.schema)
+        return self._first_by(column, uid, lambda value, held: value > held)
+
+    def process(self, function: KeyedProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
+        """Calls the function with each record; it may use the state and the timers of the record's key.
+
+        The function returns any number of records of `schema`, which is the stream's own if not given, and
+        `yield TAG, record` emits to a side output.
         """
         checked_process_function("process", function, KeyedProcessFunction)
         keys, before = self._keyed.keys, self._keyed.schema
         out = out_schema(schema, before)
+        spec = OperatorSpec(
+            uid,
+            "process",
+            lambda: KeyedProcess(own(function), keys, before, out),
+            row_lane=True,
+            emits_aside=True,
+        )
+        return self._keyed.add_operator(spec, out)
 
-        def build() -> Operator:
-            return KeyedProcess(own(function), keys, before, out).exactly(schema is None)
+    @overload
+    def connect(self, other: KeyedStream) -> KeyedConnectedStreams: ...
+    @overload
+    def connect(self, other: BroadcastStream) -> KeyedBroadcastConnectedStream: ...
+    def connect(self, other: KeyedStream | BroadcastStream) -> KeyedConnectedStreams | KeyedBroadcastConnectedStream:
+        """Connects another keyed stream, whose records of the same key share state; or a broadcast stream.
 
-        return self._add("process", uid, build, out, {})
+        The key columns of both streams need the same types. All records of a broadcast stream reach every subtask.
+        """
+        if isinstance(other, KeyedStream):
+            return KeyedConnectedStreams(self._keyed, other._keyed)
+        if hasattr(other, "key_by"):
+            raise JobError(
+                "connect: this stream has keys and the other one has none: call key_by(...) on it, too, or broadcast "
+                "it with the state that its records change, as in "
+                'rules.broadcast(MapStateDescriptor("rules", "string", "long"))'
+            )
+        return KeyedBroadcastConnectedStream(self._keyed, checked_broadcast(other, self._keyed.env))
 
-    def connect(self, broadcast: BroadcastStream) -> KeyedBroadcastConnectedStream:
-        """Connects a broadcast stream, such as rules or prices; every subtask receives all of its records."""
-        return KeyedBroadcastConnectedStream(self._keyed, checked_broadcast(broadcast, self._keyed.env))
+    def _first_by(self, column: str, uid: str, better: Callable[[Any, Any], bool]) -> DataStream:
+        def chosen(left: Row, right: Row) -> Row:
+            held, value = left[column], right[column]
+            return right if value is not None and (held is None or better(value, held)) else left
+
+        return self.reduce(chosen, uid)
 
     def _running(self, column: str, uid: str, combine: Callable[[Any, Any], Any]) -> DataStream:
         def running(left: Row, right: Row) -> Row:
@@ -122,7 +165,7 @@ class KeyedStream:
 
 
 _BEFORE = (
-    *("map", "flat_map", "filter", "select", "where", "map_batches", "join_static", "key_by", "side_output"),
+    *("map", "flat_map", "filter", "select", "where", "map_batches", "join_static", "key_by", "union"),
     *("assign_timestamps_and_watermarks", "sink_to", "to_spark_table", "print"),
 )
 _INSTEAD = {
@@ -130,6 +173,7 @@ _INSTEAD = {
         name: f"call {name} before key_by, or on the result of sum, reduce, process or window(...).aggregate(...)"
         for name in _BEFORE
     },
+    "get_side_output": "call get_side_output on the stream that process(...) returned",
     "aggregate": "aggregate needs a window, as in keyed.window(...).aggregate(...)",
     "count": "count the records of windows with window(...).aggregate(n=count(), uid=...), or all with process",
 }

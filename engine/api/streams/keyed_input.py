@@ -27,5 +27,12 @@ class KeyedInput:
 
     def add_operator(self, spec: OperatorSpec, schema: pa.Schema, *more: StreamInput) -> DataStream:
         """Adds an operator behind the exchange, at the environment's parallelism, and returns its results."""
-        hashed = StreamInput(self.node, Exchange(ExchangeKind.HASH, self.keys))
-        return self.env._add_operator(spec, schema, self.env.parallelism, hashed, *more)
+        return self.env._add_operator(spec, schema, self.env.parallelism, self.hashed, *more)
+
+    @property
+    def hashed(self) -> StreamInput:
+        return StreamInput(self.node, Exchange(ExchangeKind.HASH, self.keys))
+
+    @property
+    def key_types(self) -> list[pa.DataType]:
+        return [self.schema.field(key).type for key in self.keys]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 import pyarrow as pa
 
+from engine.api.columns import check_column
 from engine.api.functions import shown
 from engine.api.streams.broadcast import BroadcastStream
 from engine.api.streams.placement import Placed
 from engine.core.errors import JobError
-from engine.core.event_time import EVENT_TIME, described
 from engine.core.state_types import MapStateDescriptor
 from engine.graph.exchange import Exchange, ExchangeKind
 from engine.graph.stream_graph import StreamInput, StreamNode
@@ -113,8 +113,7 @@ class Partitioned(Placed):
 
     def _require(self, columns: Iterable[str], what: str) -> None:
         for column in columns:
-            if column not in self.schema.names or column == EVENT_TIME:
-                raise JobError(f"{what}: there is no column {column!r}; the stream has ({described(self.schema)})")
+            check_column(what, column, self.schema)
 
     @property
     def _input(self) -> StreamInput:
@@ -123,7 +122,7 @@ class Partitioned(Placed):
 
     def _parallelism(self) -> int:
         """Returns the parallelism of the next operator, unless that sets its own."""
-        if self._exchange is None or self._exchange.kind is ExchangeKind.FORWARD:
+        if self._input.follows:
             return self._env.graph.nodes[self._node].parallelism
         return self._env.parallelism
 

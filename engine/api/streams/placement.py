@@ -31,7 +31,7 @@ class Placed:
                 f"source {node.uid!r} has {most} splits, so at parallelism {parallelism} some subtasks would read "
                 "nothing: lower it, or set it on the operator that follows"
             )
-        node.parallelism = parallelism
+        node.parallelism, node.own_parallelism = parallelism, True
         return self
 
     def slot_sharing_group(self, name: str) -> Self:

@@ -11,11 +11,10 @@ import pyarrow as pa
 
 from engine.api.columns import check_column, check_number, check_ordered
 from engine.api.functions import no_method
-from engine.api.schema import EVENT_TIME_FIELD
 from engine.api.streams.keyed_input import KeyedInput
-from engine.api.windows import TumblingEventTimeWindows
+from engine.api.windows import EventTimeWindows
 from engine.core.errors import JobError
-from engine.core.event_time import EVENT_TIME, described
+from engine.core.event_time import EVENT_TIME, EVENT_TIME_FIELD, described
 from engine.graph.job_graph import OperatorSpec
 from engine.graph.stream_graph import StreamInput
 from engine.runtime.operators.window import WindowCombine, WindowMerge
@@ -41,7 +40,7 @@ _INSTEAD = {
 class WindowedStream:
     """A keyed stream whose records are divided into windows; `keyed.window(assigner)` makes one."""
 
-    def __init__(self, keyed: KeyedInput, assigner: TumblingEventTimeWindows) -> None:
+    def __init__(self, keyed: KeyedInput, assigner: EventTimeWindows) -> None:
         self._keyed = keyed
         self._assigner = assigner
 
@@ -54,14 +53,14 @@ class WindowedStream:
         """
         self._check(uid, aggregates)
         plan = self._plan(uid, aggregates)
-        size_ms = self._assigner.size_ms
+        spans = self._assigner.spans
         graph = self._keyed.env.graph
         before = graph.nodes[self._keyed.node]
-        combine = OperatorSpec(f"{uid}.combine", "combine", partial(WindowCombine, plan, size_ms, uid))
+        combine = OperatorSpec(f"{uid}.combine", "combine", partial(WindowCombine, plan, spans, uid))
         combined = graph.add_operator(combine, plan.partial_schema, before.parallelism, StreamInput(before.id))
         schema = self._result_schema(plan, aggregates)
         state = {"windows": str(self._assigner), "aggregates": plan.described()}
-        merge = OperatorSpec(uid, "window", partial(WindowMerge, plan, size_ms, schema), state=state)
+        merge = OperatorSpec(uid, "window", partial(WindowMerge, plan, spans, schema), state=state)
         return replace(self._keyed, node=combined, schema=plan.partial_schema).add_operator(merge, schema)
 
     def _check(self, uid: str, aggregates: Mapping[str, Aggregate]) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from engine.connectors.files.listing import FileError, FileMissing, FileSplit, FileUnavailable
+from engine.connectors.table.folds import level_of
+from engine.connectors.table.log import file_name
 from engine.core.errors import StoreError
 from engine.core.sources import Discovery, SourceContext, assigned
 from engine.protocol.epoch_records import Created
@@ -32,7 +34,7 @@ class Frozen(Discovery):
         if known:
             self._deal([split.id for split in sorted(map(FileSplit.of, known), key=FileSplit.order)])
         else:
-            context.offload.submit(context.lane, self._freeze, self._frozen)
+            context.offload.submit(context.queue, self._freeze, self._frozen)
 
     def poll(self) -> Sequence[str]:
         if self._error is not None:
@@ -100,7 +102,7 @@ class Watched(Discovery):
         self._error: BaseException | None = None
         self._paths: set[str] = set()
         self._found: list[str] = []
-        self._take([FileSplit.of(split) for split in known])
+        self._take(self._new([FileSplit.of(split) for split in known]))
 
     def poll(self) -> Sequence[str]:
         if self._error is not None:
@@ -109,7 +111,7 @@ class Watched(Discovery):
         if not self._looking and now >= self._next_ms:
             self._looking = True
             self._next_ms = now + self._interval_ms
-            self._context.offload.submit(self._context.lane, self._list, self._looked)
+            self._context.offload.submit(self._context.queue, self._list, self._looked)
         found, self._found = self._found, []
         return found
 
@@ -132,15 +134,27 @@ class Watched(Discovery):
             error = FileUnavailable(f"{error}. It was there before, so Weir tries again")
         self._error = error
         if files is not None:
+            new = self._new(sorted(files, key=lambda file: (file.mtime_ns, file.path)))
+            folded = next((file for file in new if level_of(file_name(file.path))), None)
+            if seen and folded is not None:
+                self._error = FileError(
+                    f"the table folds its small files, and {folded.path} holds rows that this job has read, or will "
+                    "read, under other names: write the table with TableSink(…, fold_mb=None), or read it without "
+                    "watch=…"
+                )
+                return
             self._ready = True
-            self._take(sorted(files, key=lambda file: (file.mtime_ns, file.path)))
+            self._take(new)
+
+    def _new(self, files: Sequence[FileSplit]) -> list[FileSplit]:
+        """Returns the files that are new and belong to this subtask."""
+        new = {file.path: file for file in reversed(files) if file.path not in self._paths}
+        mine = [path for path in new if owner(path, self._context.parallelism) == self._context.subtask]
+        return [new[path] for path in reversed(mine)]
 
     def _take(self, files: Sequence[FileSplit]) -> None:
-        """Adds the files that are new and belong to this subtask."""
-        for file in files:
-            if file.path not in self._paths and owner(file.path, self._context.parallelism) == self._context.subtask:
-                self._paths.add(file.path)
-                self._found.append(file.id)
+        self._paths |= {file.path for file in files}
+        self._found += [file.id for file in files]
 
 
 def owner(path: str, parallelism: int) -> int:

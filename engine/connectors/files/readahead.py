@@ -127,7 +127,7 @@ class ReadAhead(SplitReader):
     def _read_on(self) -> None:
         if not self._reading and not self._ended and len(self._queue) < 2:
             self._reading = True
-            self.context.offload.submit(self.context.lane, self._read, self._done)
+            self.context.offload.submit(self.context.queue, self._read, self._done)
 
     def _read(self) -> Chunk:
         """Runs off the task thread."""

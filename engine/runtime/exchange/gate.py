@@ -69,7 +69,7 @@ class InputGate:
         self._ended = 0
         self._next = 0
         self._ready: list[Taken] = []
-        self._triggered_at_ms: dict[int, int] = {}
+        self._barriers: dict[int, Barrier] = {}
 
     def start(self) -> None:
         self._grant(1)
@@ -82,10 +82,10 @@ class InputGate:
     def on_abort(self, checkpoint: int) -> None:
         self._aligner.on_abort(checkpoint)
 
-    def triggered_at_ms(self, checkpoint: int) -> int:
-        """Returns when the aligned checkpoint was triggered; forgets it and all earlier ones."""
-        result = self._triggered_at_ms[checkpoint]
-        self._triggered_at_ms = {c: at for c, at in self._triggered_at_ms.items() if c > checkpoint}
+    def barrier(self, checkpoint: int) -> Barrier:
+        """Returns the barrier of the aligned checkpoint; forgets it and all earlier ones."""
+        result = self._barriers[checkpoint]
+        self._barriers = {c: barrier for c, barrier in self._barriers.items() if c > checkpoint}
         return result
 
     def poll(self, max_rows: int, now_ms: float) -> Taken | None:
@@ -112,7 +112,7 @@ class InputGate:
                 self._idle_channels[position] = element.idle
                 self._advance()
             elif isinstance(element, Barrier):
-                self._triggered_at_ms[element.checkpoint] = element.triggered_at_ms
+                self._barriers[element.checkpoint] = element
                 self._ready.extend(self._aligner.on_barrier(position, element.checkpoint, now_ms))
             else:
                 assert isinstance(element, EndOfData)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from engine.core.event_time import EVENT_TIME as EVENT_TIME
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Offload, Store
+from engine.core.tags import OutputTag
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.ledger import Counters
 from engine.protocol.manifest import Committable
@@ -22,10 +23,17 @@ WATERMARKS = "watermarks"
 """The inline value that holds the watermarks of an operator's key groups."""
 
 
+Gauges = dict[tuple[str, str], Callable[[], float]]
+"""The gauges of a subtask's functions, by operator uid and name."""
+
+
 class Output(Protocol):
     """Where an operator emits to: the next operator of its chain, or the subtask's output gates."""
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
+
+    def emit_side(self, uid: str, tag: OutputTag, batch: pa.RecordBatch) -> None:
+        """Emits to a side output of the operator with this uid."""
 
     def watermark(self, timestamp_ms: int) -> None: ...
 
@@ -46,12 +54,13 @@ class OperatorContext:
     store: Store
     paths: JobPaths
     counters: Counters
+    gauges: Gauges = field(default_factory=dict)
     named: bool = True
     """True if the author chose the uid, so that state can be found by it."""
 
     @property
-    def lane(self) -> str:
-        """The lane of offloaded work: the work of one subtask runs in order."""
+    def queue(self) -> str:
+        """The queue of offloaded work: the work of one subtask runs in order."""
         return str(self.subtask)
 
     def group_clock(self, restored: RestoredState | None) -> GroupClock:
@@ -118,8 +127,25 @@ class Operator:
         raise NotImplementedError
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
-        """Fires the windows that are due, then passes the watermark on (B3)."""
+        """Fires the windows that are due, then passes the watermark on (B3).
+
+        An operator with many timers keeps the watermark, is `firing` from then on, and passes it on from `work`.
+        """
         out.watermark(timestamp_ms)
+
+    def work(self, max_rows: int, out: Output) -> bool:
+        """Does a bounded part of what is due by itself, such as timers. Returns False if nothing was due."""
+        return False
+
+    @property
+    def firing(self) -> bool:
+        """True while the operator holds a watermark back. Until it lets it go it takes no input and no snapshot."""
+        return False
+
+    @property
+    def due_ms(self) -> float | None:
+        """The monotonic time at which `work` will have something to do by itself; None: not known."""
+        return None
 
     def on_end(self, out: Output) -> None:
         """Called when no record follows."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 from engine.core.errors import SchemaMismatch
 from engine.core.event_time import described
 from engine.core.functions import Row
+from engine.core.nearest import nearest
 from engine.runtime.operators.base import EVENT_TIME
 from engine.state.values import objects_of
 
@@ -30,16 +31,13 @@ def records_of(batch: pa.RecordBatch) -> list[Row]:
     return _maker(names)(*columns_of(batch, names))
 
 
-def batch_of(
-    rows: Sequence[Row], schema: pa.Schema, operator: str, times: pa.Array | None, *, exact: bool = False
-) -> pa.RecordBatch:
-    """Returns a batch of these records and event times; raises if a value does not fit its field exactly.
+def batch_of(rows: Sequence[Row], schema: pa.Schema, operator: str, times: pa.Array | None) -> pa.RecordBatch:
+    """Returns a batch of these records and event times. `operator` names it in messages.
 
-    `operator` names it in messages. `exact`: a field that the schema does not have is an error too.
+    Raises if a value does not fit its field exactly, or if a record has a field that the schema does not have.
     """
     arrays = []
-    if exact:
-        _check_no_more(rows, schema, operator)
+    _check_no_more(rows, schema, operator)
     for name, field in zip(schema.names, schema, strict=True):
         if name == EVENT_TIME:
             arrays.append(times)
@@ -75,8 +73,9 @@ def _check_no_more(rows: Sequence[Any], schema: pa.Schema, operator: str) -> Non
     if most > len(schema) - (EVENT_TIME in schema.names):
         more = next(name for row in rows for name in row if name not in schema.names)
         raise SchemaMismatch(
-            f"{operator}: its function returned the field {more!r}, which the stream does not have "
-            f"({described(schema)}): declare the fields of its results with schema=..., or leave {more!r} out"
+            f"{operator}: its function returned the field {more!r}, which its results do not have "
+            f"({described(schema)}){nearest(more, schema.names)}: declare all fields of its results with schema=..., "
+            f"or leave {more!r} out"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,9 +12,11 @@ import pyarrow as pa
 from engine.core.authors import defined_at, short_line
 from engine.core.errors import SchemaMismatch, StateUnclaimed, UserFunctionError
 from engine.core.event_time import without_event_times
-from engine.core.functions import Function, KeyedProcessFunction, ProcessContext, Row
+from engine.core.functions import Function, OnTimerContext, ProcessContext, Row, TimerFunction
 from engine.core.state_types import ValueStateDescriptor
+from engine.core.timers import TimeDomain
 from engine.runtime.functions import SubtaskContext
+from engine.runtime.operators.aside import Aside
 from engine.runtime.operators.base import (
     EVENT_TIME,
     WATERMARKS,
@@ -26,6 +28,7 @@ from engine.runtime.operators.base import (
     StatePart,
 )
 from engine.runtime.operators.records import batch_of, columns_of, records_of, short
+from engine.runtime.timers import TIMERS, KeyTimers
 from engine.state.key_hash import hash_columns
 from engine.state.keyed.backend import Key, KeyedBackend
 from engine.state.keyed.heap import HeapBackend
@@ -37,19 +40,17 @@ _Apply = Callable[[pa.RecordBatch, Sequence[Row], list[Any]], pa.RecordBatch | N
 class RowOperator(Operator):
     """Turns batches into records and back, and reports the record at which a user function failed."""
 
+    emits_aside = False
+    """True if its function may emit to side outputs: `yield tag, record`."""
+
     def __init__(self, function: Any, schema: pa.Schema) -> None:
         self._lifecycle = function if isinstance(function, Function) else None
         self._schema = schema
         self._records = 0
         self._done: list[Any] = []  # one item per record of this batch that is done
         self._operator_state = OperatorBackend()
-        self._exact = False
         self._line = defined_at(function)
-
-    def exactly(self, exact: bool) -> Self:
-        """Refuses fields that the schema does not have: the author declared no schema, so they would be lost."""
-        self._exact = exact
-        return self
+        self._aside = Aside(schema)
 
     @property
     def _named(self) -> str:
@@ -131,8 +132,13 @@ class RowOperator(Operator):
             raise failed from error
         self._records += len(records)
         self._done = []
+        self._emit(result, out)
+
+    def _emit(self, result: pa.RecordBatch | None, out: Output) -> None:
         if result is not None and result.num_rows:
             out.emit(result)
+        for tag, batch in self._aside.take():
+            out.emit_side(self.context.uid, tag, batch)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         """Calls the user function and returns its results. Appends one item to `done` after each record."""
@@ -141,32 +147,42 @@ class RowOperator(Operator):
     def _one_each(self, batch: pa.RecordBatch, results: Iterable[Row], done: list[Any]) -> pa.RecordBatch:
         for result in results:
             done.append(result)
-        return batch_of(done, self._schema, self._named, _times(batch), exact=self._exact)
+        return batch_of(done, self._schema, self._named, times_of(batch))
 
     def _any_number(
-        self, batch: pa.RecordBatch, results: Iterable[Iterable[Row]], done: list[Any]
+        self, batch: pa.RecordBatch, results: Iterable[Iterable[Any]], done: list[Any]
     ) -> pa.RecordBatch | None:
         """Builds a batch of any number of results per record; takes a generator's results before the next call."""
-        rows: list[Row] = []
+        rows: list[Any] = []
         for several in results:
-            if several is None or isinstance(several, Mapping | str):
-                raise TypeError(f"it returned {short(several)}: return a list of records, [] for none, or yield them")
-            rows.extend(several)
+            rows.extend(several_of(several))
             done.append(len(rows))
         if not rows:
             return None
-        times = _times(batch)
+        times = times_of(batch)
         if times is not None:
             times = times.take(pa.array(np.repeat(np.arange(len(done)), np.diff(done, prepend=0))))
-        return batch_of(rows, self._schema, self._named, times, exact=self._exact)
+        return self._batch(rows, times)
+
+    def _batch(self, rows: list[Any], times: pa.Array | None) -> pa.RecordBatch | None:
+        """Builds the batch of the main output, and puts what goes to side outputs aside."""
+        if self.emits_aside and self._aside.wanted(rows):
+            rows, times = self._aside.put(rows, times, self._named)
+        return batch_of(rows, self._schema, self._named, times) if rows else None
 
 
-def _times(batch: pa.RecordBatch) -> pa.Array | None:
+def several_of(results: Iterable[Any]) -> Iterable[Any]:
+    if results is None or isinstance(results, Mapping | str):
+        raise TypeError(f"it returned {short(results)}: return a list of records, [] for none, or yield them")
+    return results
+
+
+def times_of(batch: pa.RecordBatch) -> pa.Array | None:
     return batch.column(EVENT_TIME) if EVENT_TIME in batch.schema.names else None
 
 
 def stamps_of(batch: pa.RecordBatch) -> list[int | None]:
-    times = _times(batch)
+    times = times_of(batch)
     return [None] * batch.num_rows if times is None else times.to_pylist()
 
 
@@ -202,52 +218,134 @@ class RowFilter(RowOperator):
 
 
 class KeyedRowOperator(RowOperator):
-    """Adds a current key, state per key and a watermark per key group."""
+    """Adds a current key, state and timers per key, and a watermark per key group.
+
+    Invariant: a watermark goes on only after the timers that it fires are done (B3). While it waits, the subtask takes
+    nothing else.
+    """
 
     def __init__(self, function: Any, keys: Sequence[str], input_schema: pa.Schema, schema: pa.Schema) -> None:
         super().__init__(function, schema)
         self._keys = tuple(keys)
-        self._keyed: KeyedBackend = HeapBackend([input_schema.field(key) for key in keys])
+        self._fields = [input_schema.field(key) for key in keys]
+        self._timed = function if isinstance(function, TimerFunction) and function.has_timers else None
+        self._waiting_ms: int | None = None
+        self._fired = 0
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._clock = context.group_clock(restored)
+        self._keyed: KeyedBackend = HeapBackend(self._fields, context.clock.wall_ms)
+        self._timers = KeyTimers(self._keyed, self._fields, context.clock, self._clock, self._timed is not None)
         for name, table in restored.tables if restored else []:
-            self._keyed.restore(name, table)
+            if name not in TIMERS:
+                self._keyed.restore(name, table)
+            elif self._timed is None:
+                raise StateUnclaimed(
+                    f"operator {context.uid!r}: its snapshot holds {table.num_rows} {name}, but the function has no "
+                    "on_timer(timestamp, context) any more: put it back, and let it do nothing if they are not needed"
+                )
+            else:
+                self._timers.load(name, table)
         super().open(context, restored)
+        self._timer_context = self._make_timer_context()
+
+    def _make_timer_context(self) -> OnTimerContext:
+        return OnTimerContext(self._timers)
 
     def _backend(self) -> KeyedBackend | None:
         return self._keyed
 
-    def _keys_of(self, batch: pa.RecordBatch) -> Iterator[Key]:
-        return self._keyed.canonical(zip(*columns_of(batch, self._keys), strict=True))
+    @property
+    def records_done(self) -> int:
+        return super().records_done + self._fired
+
+    def _keys_of(self, batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[Key]:
+        return self._keyed.canonical(zip(*columns_of(batch, keys), strict=True))
 
     def _per_key(
-        self, batch: pa.RecordBatch, records: Sequence[Row], call: Callable[..., Iterable[Row]], context: ProcessContext
-    ) -> Iterator[Iterable[Row]]:
-        keyed = self._keyed
-        keys, stamps, watermarks = self._keys_of(batch), stamps_of(batch), self._watermarks_of(batch)
+        self,
+        batch: pa.RecordBatch,
+        records: Sequence[Row],
+        call: Callable[..., Iterable[Any]],
+        context: ProcessContext,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Iterable[Any]]:
+        """Calls a function with each record, its key set. `columns`: the key columns, if they have other names."""
+        keyed, of = self._keyed, columns or self._keys
+        keys, stamps, watermarks = self._keys_of(batch, of), stamps_of(batch), self._watermarks_of(batch, of)
         for key, record, stamp, watermark in zip(keys, records, stamps, watermarks, strict=True):
             keyed.key = context.current_key = key
             context.timestamp_ms = stamp
             context.current_watermark_ms = watermark
             yield call(record, context) or ()
 
-    def _watermarks_of(self, batch: pa.RecordBatch) -> list[int]:
+    def _watermarks_of(self, batch: pa.RecordBatch, keys: Sequence[str]) -> list[int]:
         """Returns the watermark of each record's key group."""
         if not self._clock.uneven:
             return [self._clock.now_ms] * batch.num_rows
-        watermarks: list[int] = self._clock.of_rows(hash_columns([batch.column(k) for k in self._keys])).tolist()
+        watermarks: list[int] = self._clock.of_rows(hash_columns([batch.column(k) for k in keys])).tolist()
         return watermarks
 
+    # --- timers ---
+
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
+        assert self._waiting_ms is None, "a watermark came before the timers of the last one were done"
         self._clock.advance(timestamp_ms)
-        out.watermark(timestamp_ms)
+        if self._timers.event_due:
+            self._waiting_ms = timestamp_ms
+        else:
+            out.watermark(timestamp_ms)
+
+    @property
+    def firing(self) -> bool:
+        return self._waiting_ms is not None
+
+    def work(self, max_rows: int, out: Output) -> bool:
+        """Fires some of the timers that are due, and passes the watermark on after the last one."""
+        if self._waiting_ms is None:
+            fired = self._fire(TimeDomain.PROCESSING_TIME, max_rows, out)
+            return fired > 0
+        self._fire(TimeDomain.EVENT_TIME, max_rows, out)
+        if not self._timers.event_due:
+            waiting_ms, self._waiting_ms = self._waiting_ms, None
+            out.watermark(waiting_ms)
+        return True
+
+    @property
+    def due_ms(self) -> float | None:
+        return self._timers.processing_due_ms
+
+    def _fire(self, domain: TimeDomain, most: int, out: Output) -> int:
+        """Fires at most so many timers, and returns how many."""
+        rows: list[Any] = []
+        times: list[int | None] = []
+        context, fired = self._timer_context, 0
+        while fired < most and (due := self._timers.pop(domain)) is not None:
+            timestamp_ms, key = due
+            self._keyed.key = context.current_key = key
+            context.timestamp_ms = timestamp_ms
+            context.current_watermark_ms = self._timers.current_watermark()
+            context.domain = domain
+            try:
+                assert self._timed is not None
+                rows.extend(several_of(self._timed.on_timer(timestamp_ms, context) or ()))
+            except Exception as error:
+                where = f"on_timer({timestamp_ms}) of {domain.value} for the key {short(key)}"
+                raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error) from error
+            times += [timestamp_ms if domain is TimeDomain.EVENT_TIME else None] * (len(rows) - len(times))
+            fired += 1
+            self._fired += 1
+        if rows:
+            self._emit(self._batch(rows, pa.array(times, pa.int64())), out)
+        return fired
 
     def _inline(self) -> dict[str, Any]:
         return {WATERMARKS: self._clock.snapshot()}
 
     def _keyed_parts(self) -> Iterable[StatePart]:
-        return [StatePart(name, table, self._keys) for name, table in self._keyed.snapshot()]
+        assert self._waiting_ms is None, "a snapshot while a watermark waits for its timers"
+        parts = [*self._keyed.snapshot(), *self._timers.snapshot()]
+        return [StatePart(name, table, self._keys) for name, table in parts]
 
 
 class KeyedReduce(KeyedRowOperator):
@@ -257,35 +355,20 @@ class KeyedReduce(KeyedRowOperator):
         super().__init__(function, keys, schema, schema)
         self._call = call
         self._line = defined_at(call)
-        self._exact = True
 
     def _open_states(self) -> None:
         fields = [field for field in self._schema if field.name != EVENT_TIME]
-        self._state = self._keyed.value_state(ValueStateDescriptor("reduced", pa.struct(fields)))
+        self._state = self._keyed.state(ValueStateDescriptor("reduced", pa.struct(fields)))
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         return self._one_each(batch, self._reduced(batch, records), done)
 
     def _reduced(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Row]:
         keyed, state, call = self._keyed, self._state, self._call
-        for key, record in zip(self._keys_of(batch), records, strict=True):
+        for key, record in zip(self._keys_of(batch, self._keys), records, strict=True):
             keyed.key = key
             held = state.value()
             # A copy: a function may change its first argument in place, and the row emitted before must not change.
             value = record if held is None else call(dict(held), record)
             state.update(value)
             yield value
-
-
-class KeyedProcess(KeyedRowOperator):
-    def __init__(
-        self, function: KeyedProcessFunction, keys: Sequence[str], input_schema: pa.Schema, schema: pa.Schema
-    ) -> None:
-        super().__init__(function, keys, input_schema, schema)
-        self._function = function
-        self._line = defined_at(function.process_element)
-        self._process_context = ProcessContext()
-
-    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
-        results = self._per_key(batch, records, self._function.process_element, self._process_context)
-        return self._any_number(batch, results, done)

@@ -41,7 +41,7 @@ class SinkOperator(Operator):
         self._unborn: list[dict[str, Any]] = []  # payloads that are persisted and wait for the next barrier
         self._pending: dict[int, list[Committable]] = {}  # by the checkpoint whose barrier made them
         self._detached = 0  # bytes of all pieces so far; only the task thread adds to it
-        self._persisted = 0  # bytes of those that are persisted; only the upload lane adds to it
+        self._persisted = 0  # bytes of those that are persisted; only the upload queue adds to it
         self._retry_ms: float | None = None  # when a blocked sink writes again
         self._sequence = 0
         self._closed = False
@@ -102,7 +102,7 @@ class SinkOperator(Operator):
         return self._retry_ms
 
     def _write_ahead(self) -> None:
-        self.context.offload.submit(self.context.lane, self._persist_all, self._written)
+        self.context.offload.submit(self.context.queue, self._persist_all, self._written)
 
     def _written(self, result: Any, error: BaseException | None) -> None:
         """Keeps an error of the job's own code for `blocked`, and ignores any other: the next write, or the barrier
@@ -138,7 +138,7 @@ class SinkOperator(Operator):
         for born in [c for c in list(self._pending) if c <= checkpoint]:  # a copy: the upload may add to it meanwhile
             del self._pending[born]
 
-    # The methods below run in the subtask's upload lane: one after the other, off the task thread.
+    # The methods below run in the subtask's upload queue: one after the other, off the task thread.
 
     def _pre_commit(self, checkpoint: int) -> list[Committable]:
         self._persist_all(until=checkpoint)

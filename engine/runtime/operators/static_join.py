@@ -102,7 +102,7 @@ class StaticJoin(Operator):
             if found is not None:  # after an error the join keeps its version and looks again later
                 self._version, self._index = found
 
-        self.context.offload.submit(f"{self.context.lane} static", work, done)
+        self.context.offload.submit(f"{self.context.queue} static", work, done)
 
     def _next_look_ms(self) -> float | None:
         refresh_ms = self._static.refresh_ms

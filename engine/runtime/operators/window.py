@@ -1,14 +1,16 @@
-"""Tumbling event-time windows over built-in aggregates, in two steps around the keyed exchange.
+"""Tumbling and sliding event-time windows over built-in aggregates, in two steps around the keyed exchange.
 
-`WindowCombine` groups each batch before the exchange, so that one row per key and window travels; it has no state. If
+`WindowCombine` groups each batch before the exchange, so that one row per key and pane travels; it has no state. If
 most rows are left after grouping (many keys, small batches), grouping costs more than it saves, and rows travel
-ungrouped. `WindowMerge` keeps the partial aggregates per window and fires a window when the watermark reaches its
-end - 1 ms. Whether a row is late is decided per key group, so a window stays closed also after a restore.
+ungrouped. `WindowMerge` keeps the partial aggregates per pane and fires a window when the watermark reaches its
+end - 1 ms. Windows that overlap share their panes. Whether a row is late is decided per key group, so a window stays
+closed also after a restore.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,6 +28,7 @@ from engine.runtime.operators.base import (
 from engine.state.key_hash import hash_columns
 from engine.state.windows.aggregates import ROWS, WINDOW, AggregatePlan
 from engine.state.windows.panes import Panes
+from engine.state.windows.spans import Spans
 
 FIRE_ROWS = 65_536
 """Maximum rows of one emitted batch: the result of a large window is emitted in pieces."""
@@ -40,10 +43,10 @@ AGAIN = 16
 class WindowCombine(Operator):
     """`uid`: the window's uid, under which records without an event time are counted. They are in no window."""
 
-    def __init__(self, plan: AggregatePlan, size_ms: int, uid: str) -> None:
+    def __init__(self, plan: AggregatePlan, spans: Spans, uid: str) -> None:
         self._plan = plan
         self._uid = uid
-        self._size_ms = size_ms
+        self._spans = spans
         self._as_they_are = 0  # batches until grouping is tried again
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
@@ -52,18 +55,20 @@ class WindowCombine(Operator):
             self.context.count(ledger.untimed_rows(self._uid), times.null_count)
             batch = batch.filter(times.is_valid())
             times = batch.column(EVENT_TIME)
+        if self._spans.has_gaps:
+            batch = batch.filter(pa.array(self._spans.in_a_window(times.to_numpy())))
+            times = batch.column(EVENT_TIME)
         if not batch.num_rows:
             return
-        starts = times.to_numpy()
-        low, high = int(starts.min()), int(starts.max())
-        first = low - low % self._size_ms
-        one = high < first + self._size_ms
-        windows = first if one else pa.array(starts - np.mod(starts, self._size_ms))
+        at = times.to_numpy()
+        first = self._spans.pane(int(at.min()))
+        one = int(at.max()) < first + self._spans.pane_ms
+        panes = first if one else pa.array(self._spans.panes(at))
         if self._as_they_are:
             self._as_they_are -= 1
-            out.emit(self._plan.ungrouped(batch, windows))
+            out.emit(self._plan.ungrouped(batch, panes))
             return
-        partial = self._plan.partial(batch, windows)
+        partial = self._plan.partial(batch, panes)
         if partial.num_rows > WORTH * batch.num_rows:
             self._as_they_are = AGAIN - 1
         for piece in partial.to_batches():
@@ -71,9 +76,9 @@ class WindowCombine(Operator):
 
 
 class WindowMerge(Operator):
-    def __init__(self, plan: AggregatePlan, size_ms: int, schema: pa.Schema) -> None:
+    def __init__(self, plan: AggregatePlan, spans: Spans, schema: pa.Schema) -> None:
         self._plan = plan
-        self._size_ms = size_ms
+        self._spans = spans
         self._schema = schema
         self._panes = Panes(plan.merge)
 
@@ -81,9 +86,9 @@ class WindowMerge(Operator):
         super().open(context, restored)
         self._clock = context.group_clock(restored)
         for _, table in restored.tables if restored else []:
-            self._add(table.select(self._plan.partial_schema.names).cast(self._plan.partial_schema))
+            self._add(self._plan.adopted(table))
         assert ledger.late_rows(context.uid) not in context.counters, (
-            "a snapshot holds no row of a window that has fired"
+            "a snapshot holds no row whose windows have all fired"
         )
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
@@ -102,32 +107,54 @@ class WindowMerge(Operator):
             self._add_pane(start, table.filter(pc.equal(windows, start)))
 
     def _add_pane(self, start_ms: int, table: pa.Table) -> None:
-        due_ms = start_ms + self._size_ms - 1
+        """Rows are late if the last window that has their pane has fired."""
+        due_ms = self._spans.due_ms(self._spans.last_window(start_ms))
         if due_ms <= self._clock.now_ms:
             self._count_late(table)
             return
         if self._clock.ahead(due_ms):
             # The window has fired for some key groups before the restore. It stays fired for them.
-            keys = [table.column(key).combine_chunks() for key in self._plan.keys]
-            late = pa.array(self._clock.of_rows(hash_columns(keys)) >= due_ms)
+            late = pa.array(self._clock.of_rows(self._hashes(table)) >= due_ms)
             self._count_late(table.filter(late))
             table = table.filter(pc.invert(late))
         if table.num_rows:
             self._panes.append(start_ms, table)
+
+    def _hashes(self, table: pa.Table) -> npt.NDArray[np.uint64]:
+        return hash_columns([table.column(key).combine_chunks() for key in self._plan.keys])
 
     def _count_late(self, table: pa.Table) -> None:
         if table.num_rows:
             self.context.count(ledger.late_rows(self.context.uid), pc.sum(table.column(ROWS)).as_py())
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
+        before_ms = self._clock.now_ms
         if self._clock.advance(timestamp_ms):
-            for start in self._panes.due(timestamp_ms + 1 - self._size_ms):
-                self._fire(start, out)
+            self._fire_due(before_ms, out)
         out.watermark(timestamp_ms)
 
+    def _fire_due(self, before_ms: int, out: Output) -> None:
+        """Fires the windows that became due since this watermark, oldest first, and drops panes no window needs."""
+        spans, panes = self._spans, self._panes
+        start_ms = spans.first_open(before_ms)
+        while (oldest := panes.oldest) is not None:
+            start_ms = max(start_ms, spans.first_window(oldest))
+            if spans.due_ms(start_ms) > self._clock.now_ms:
+                return
+            self._fire(start_ms, out)
+            for pane in panes.starts():
+                if spans.last_window(pane) > start_ms:
+                    break
+                panes.drop(pane)
+            start_ms += spans.slide_ms
+
     def _fire(self, start_ms: int, out: Output) -> None:
-        result = self._plan.finish(self._panes.pop(start_ms))
-        end_ms = start_ms + self._size_ms
+        end_ms = start_ms + self._spans.size_ms
+        merged = self._panes.between(start_ms, end_ms)
+        if self._clock.passed_before_restore(end_ms - 1):
+            # Rows of a pane that a later window needs, too, may be of key groups for which this one has fired.
+            merged = merged.filter(pa.array(self._clock.restored_of_rows(self._hashes(merged)) < end_ms - 1))
+        result = self._plan.finish(merged)
         stamp = pa.timestamp("us", tz="UTC")
         rows = result.num_rows
         columns = dict(zip(result.column_names, result.columns, strict=True))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from engine.core.state_types import ValueState, ValueStateDescriptor
+from engine.core.state_types import StateDescriptor
 
 Key = tuple[Any, ...]
 
@@ -34,10 +34,10 @@ class KeyedBackend(Protocol):
     def canonical(self, keys: Iterator[Key]) -> Iterator[Key]:
         """Returns the keys in the form in which they have to be set."""
 
-    def value_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """Returns the state of this name; it follows the current key."""
+    def state(self, descriptor: StateDescriptor) -> Any:
+        """Returns the state of this name, of the kind that the descriptor says; it follows the current key."""
 
-    def apply_to_all(self, descriptor: ValueStateDescriptor, function: Callable[[Key, ValueState[Any]], None]) -> None:
+    def apply_to_all(self, descriptor: StateDescriptor, function: Callable[[Key, Any], None]) -> None:
         """Calls `function` for each key that has a value; afterwards there is no current key."""
 
     def restore(self, name: str, table: pa.Table) -> None:

@@ -8,75 +8,76 @@ a list or a tuple is a list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
-from engine.core.state_types import ValueState, ValueStateDescriptor
+from engine.core.state_types import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+)
 from engine.state.keyed.backend import NO_KEY, Key
-from engine.state.values import fits, frozen, thawed
-
-VALUE = "_value"
-
-T = TypeVar("T")
+from engine.state.keyed.expiring import ExpiringListState, ExpiringMapState, ExpiringValueState, Expiry
+from engine.state.keyed.heap_states import (
+    Aggregating,
+    Checked,
+    HeapListState,
+    HeapMapState,
+    HeapValueState,
+    Reducing,
+)
+from engine.state.keyed.layout import Layout, described, layout_of
 
 _NAN = float("nan")
 
 
-class HeapValueState(ValueState[T]):
-    def __init__(self, backend: HeapBackend, descriptor: ValueStateDescriptor, values: dict[Key, T]) -> None:
-        self._backend = backend
-        self._descriptor = descriptor
-        self._fits = fits(descriptor.type)
-        self._values = values
+@dataclass(frozen=True)
+class _Held:
+    """One state: its values by key, and the object through which a function uses them."""
 
-    def value(self) -> T | None:
-        return self._values.get(self._backend.key)
-
-    def update(self, value: T) -> None:
-        if not self._fits(value):
-            of = self._descriptor
-            raise TypeError(
-                f"state {of.name!r} is declared as {of.type}, but update() was given {value!r} for the key "
-                f"{self._backend.key!r}"
-            )
-        self._values[self._backend.key] = value
-
-    def clear(self) -> None:
-        self._values.pop(self._backend.key, None)
+    descriptor: StateDescriptor
+    layout: Layout
+    values: dict[Key, Any]
+    expiry: Expiry | None
+    state: Any
 
 
 class HeapBackend:
-    """A `KeyedBackend` in memory."""
+    """A `KeyedBackend` in memory. `wall_ms`: processing time, for states with a time to live."""
 
-    def __init__(self, key_fields: Sequence[pa.Field]) -> None:
+    def __init__(self, key_fields: Sequence[pa.Field], wall_ms: Callable[[], int]) -> None:
         self._fields = list(key_fields)
         self._float_keys = any(pa.types.is_floating(field.type) for field in self._fields)
         self.key: Key = ()
-        self._value_name = VALUE
-        while self._value_name in [field.name for field in self._fields]:
-            self._value_name += "_"
-        self._states: dict[str, tuple[ValueStateDescriptor, dict[Key, Any]]] = {}
+        self._wall_ms = wall_ms
+        self._states: dict[str, _Held] = {}
         self._restored: dict[str, list[pa.Table]] = {}
 
     def canonical(self, keys: Iterator[Key]) -> Iterator[Key]:
         return map(_canonical, keys) if self._float_keys else keys
 
-    def value_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
+    def state(self, descriptor: StateDescriptor) -> Any:
         known = self._states.get(descriptor.name)
         if known is None:
-            known = self._states[descriptor.name] = (descriptor, self._load(descriptor))
-        elif known[0] != descriptor:
+            known = self._states[descriptor.name] = self._open(descriptor)
+        elif known.descriptor != descriptor:
             raise ValueError(
-                f"state {descriptor.name!r} is declared twice, as {known[0].type} and {descriptor.type}: "
-                "give each state its own name"
+                f"state {descriptor.name!r} is declared twice, as {described(known.descriptor)} and as "
+                f"{described(descriptor)}: give each state its own name"
             )
-        return HeapValueState(self, *known)
+        return known.state
 
-    def apply_to_all(self, descriptor: ValueStateDescriptor, function: Callable[[Key, ValueState[Any]], None]) -> None:
-        state = self.value_state(descriptor)
-        for key in list(self._states[descriptor.name][1]):
+    def apply_to_all(self, descriptor: StateDescriptor, function: Callable[[Key, Any], None]) -> None:
+        state = self.state(descriptor)
+        held = self._states[descriptor.name]
+        if held.expiry is not None:
+            held.expiry.clean_all()
+        for key in list(held.values):
             self.key = key
             function(key, state)
         self.key = NO_KEY
@@ -91,25 +92,41 @@ class HeapBackend:
 
     def snapshot(self) -> list[tuple[str, Callable[[], pa.Table]]]:
         parts: list[tuple[str, Callable[[], pa.Table]]] = []
-        for name, (descriptor, values) in self._states.items():
-            held = frozen(name, descriptor.type, list(values.values()))
-            parts.append((name, partial(self._table, list(values.keys()), held)))
+        for name, held in self._states.items():
+            alive_since = held.expiry.clean_due() if held.expiry is not None else None
+            parts.append((name, held.layout.freeze(held.values, alive_since)))
         for name, tables in self._restored.items():
             parts.append((name, partial(pa.concat_tables, list(tables))))  # not opened yet, but still part of the state
         return parts
 
-    def _load(self, descriptor: ValueStateDescriptor) -> dict[Key, Any]:
-        values: dict[Key, Any] = {}
-        for table in self._restored.pop(descriptor.name, []):
-            held = thawed(descriptor.name, descriptor.type, table.column(self._value_name))
-            keys = zip(*(table.column(field.name).to_pylist() for field in self._fields), strict=True)
-            values.update(zip(self.canonical(keys), held, strict=True))
-        return values
+    def _open(self, descriptor: StateDescriptor) -> _Held:
+        layout = layout_of(descriptor, self._fields)
+        touched_ms = self._wall_ms() if descriptor.ttl is not None else None
+        values = layout.load(self._restored.pop(descriptor.name, []), self.canonical, touched_ms)
+        expiry = Expiry(descriptor.ttl, self._wall_ms, values) if descriptor.ttl is not None else None
+        return _Held(descriptor, layout, values, expiry, self._made(descriptor, layout, values, expiry))
 
-    def _table(self, keys: list[Key], values: Callable[[], pa.Array]) -> pa.Table:
-        columns = list(zip(*keys, strict=True)) if keys else [()] * len(self._fields)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._fields, strict=True)]
-        return pa.table([*arrays, values()], names=[*(field.name for field in self._fields), self._value_name])
+    def _made(self, descriptor: StateDescriptor, layout: Layout, values: dict[Key, Any], expiry: Expiry | None) -> Any:
+        checked = Checked(self, descriptor, layout.kind)
+        match descriptor:
+            case ListStateDescriptor():
+                if expiry is not None:
+                    return ExpiringListState(self, checked, values, expiry)
+                return HeapListState(self, checked, values)
+            case MapStateDescriptor():
+                keys = Checked(self, descriptor, descriptor.key_type)
+                if expiry is not None:
+                    return ExpiringMapState(self, keys, checked, values, expiry)
+                return HeapMapState(self, keys, checked, values)
+        value: Any = HeapValueState(self, checked, values)
+        if expiry is not None:
+            value = ExpiringValueState(self, checked, values, expiry)
+        match descriptor:
+            case ReducingStateDescriptor():
+                return Reducing(descriptor, value)
+            case AggregatingStateDescriptor():
+                return Aggregating(descriptor, value)
+        return value
 
 
 def _canonical(key: Key) -> Key:

@@ -13,6 +13,8 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engine.core.evolution import adapted
+
 ROWS = "_rows"
 WINDOW = "_window"
 
@@ -99,6 +101,21 @@ class AggregatePlan:
         arrays = [*keys, starts, _repeat(1, rows.num_rows), *values]
         typed = [array.cast(field.type) for array, field in zip(arrays, self.partial_schema, strict=True)]
         return pa.RecordBatch.from_arrays(typed, schema=self.partial_schema)
+
+    def adopted(self, saved: pa.Table) -> pa.Table:
+        """Returns the partials of an earlier version of this plan in the form of this one.
+
+        An aggregate that is new has seen no record of them: its partials are null, and counts are 0.
+        """
+        counts = {name for (_, part), name in self._partial_of.items() if part == "count"}
+        columns = []
+        for field in self.partial_schema:
+            if field.name in saved.column_names:
+                columns.append(adapted(saved.column(field.name), field.type))
+            else:
+                unseen = pa.scalar(0 if field.name in counts else None, field.type)
+                columns.append(pa.chunked_array([pa.repeat(unseen, saved.num_rows)]))
+        return pa.table(columns, schema=self.partial_schema)
 
     def merge(self, partials: Sequence[pa.Table]) -> pa.Table:
         """Merges partials of one window into one, with one row per key."""

@@ -42,23 +42,28 @@ class FrozenPane:
 
 
 class Pane:
-    """The partials of one window: those before the last barrier, and levels of runs since then."""
+    """The partials of one pane: those before the last barrier, and levels of runs since then."""
 
-    __slots__ = ("_frozen", "_levels", "_merge")
+    __slots__ = ("_frozen", "_levels", "_merge", "_merged")
 
     def __init__(self, merge: Merge) -> None:
         self._merge = merge
         self._frozen = FrozenPane([], merge)
         self._levels: list[list[pa.Table]] = []
+        self._merged: pa.Table | None = None
 
-    def append(self, run: pa.Table, level: int = 0) -> None:
+    def append(self, run: pa.Table) -> None:
+        self._merged = None
+        self._put(run, 0)
+
+    def _put(self, run: pa.Table, level: int) -> None:
         if level == len(self._levels):
             self._levels.append([])
         runs = self._levels[level]
         runs.append(run)
         if len(runs) == FANOUT[level > 0]:
             self._levels[level] = []
-            self.append(self._merge(runs), level + 1)
+            self._put(self._merge(runs), level + 1)
 
     @property
     def runs(self) -> list[pa.Table]:
@@ -69,11 +74,15 @@ class Pane:
         return self._frozen
 
     def merged(self) -> pa.Table:
-        return self._merge(self.runs)
+        """Merges all runs into one table with a row per key. It stands for them from then on."""
+        if self._merged is None:
+            self._merged = self._merge(self.runs)
+            self._frozen, self._levels = FrozenPane([self._merged], self._merge), []
+        return self._merged
 
 
 class Panes:
-    """The panes of all open windows of one subtask, by window start."""
+    """The panes of all open windows of one subtask, by their start."""
 
     def __init__(self, merge: Merge) -> None:
         self._merge = merge
@@ -85,12 +94,21 @@ class Panes:
             pane = self._panes[start_ms] = Pane(self._merge)
         pane.append(run)
 
-    def due(self, last_start_ms: int) -> list[int]:
-        """Returns the window starts up to `last_start_ms`, oldest first."""
-        return sorted(start for start in self._panes if start <= last_start_ms)
+    @property
+    def oldest(self) -> int | None:
+        """The start of the oldest pane; None: there is none."""
+        return min(self._panes, default=None)
 
-    def pop(self, start_ms: int) -> pa.Table:
-        return self._panes.pop(start_ms).merged()
+    def between(self, start_ms: int, end_ms: int) -> pa.Table:
+        """Returns the rows of the panes of one window, merged. At least one pane must be there."""
+        held = [pane.merged() for start, pane in self._panes.items() if start_ms <= start < end_ms]
+        return self._merge(held) if len(held) > 1 else held[0]
+
+    def drop(self, start_ms: int) -> None:
+        del self._panes[start_ms]
+
+    def starts(self) -> list[int]:
+        return sorted(self._panes)
 
     def freeze(self) -> list[FrozenPane]:
         """Returns what each pane holds at a barrier, oldest first."""

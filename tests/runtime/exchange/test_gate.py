@@ -109,7 +109,7 @@ def test_a_channel_whose_barrier_has_come_is_not_read_until_all_have_come() -> N
     gate.send(1, Barrier(1, 100))
     gate.send(1, rows(13))
     assert gate.drain() == [Aligned(1, 0.0), [2], [13]]
-    assert gate.gate.triggered_at_ms(1) == 100
+    assert gate.gate.barrier(1).triggered_at_ms == 100
 
 
 @pytest.mark.promise("D2")

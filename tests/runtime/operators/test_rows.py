@@ -18,7 +18,8 @@ from engine.api import (
 )
 from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.runtime.operators.base import Operator, RestoredState
-from engine.runtime.operators.rows import KeyedProcess, KeyedReduce, RowFilter, RowFlatMap, RowMap
+from engine.runtime.operators.process import KeyedProcess
+from engine.runtime.operators.rows import KeyedReduce, RowFilter, RowFlatMap, RowMap
 from engine.snapshot.statefile import decode, encode
 from engine.state.key_groups import KeyGroupRange, key_groups
 from engine.state.key_hash import hash_columns

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, total
+from engine.api.windows import EventTimeWindows
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.runtime.operators import window as window_module
 from engine.runtime.operators.base import OperatorContext, RestoredState
@@ -26,13 +27,18 @@ class Window:
     """Combine and merge of one windowed stream, as the API builds them."""
 
     def __init__(
-        self, size_ms: int = 10, restored: RestoredState | None = None, subtask: int = 0, parallelism: int = 1
+        self,
+        windows: int | EventTimeWindows = 10,
+        restored: RestoredState | None = None,
+        subtask: int = 0,
+        parallelism: int = 1,
     ) -> None:
         env = StreamEnvironment()
         stream = env.from_elements([], "k string, x long, ts long").assign_timestamps_and_watermarks(
             WatermarkStrategy.for_monotonous_timestamps().with_timestamps("ts")
         )
-        windowed = stream.key_by("k").window(TumblingEventTimeWindows.of(size_ms))
+        assigner = TumblingEventTimeWindows.of(windows) if isinstance(windows, int) else windows
+        windowed = stream.key_by("k").window(assigner)
         self.schema = windowed.aggregate(n=count(), sum=total("x"), uid="w").schema
         combine, merge = (node.operator.build() for node in env.graph.nodes[1:] if node.operator)
         assert isinstance(combine, WindowCombine) and isinstance(merge, WindowMerge)
@@ -86,7 +92,7 @@ def test_a_window_fires_when_the_watermark_reaches_its_end_minus_one() -> None:
 
 @pytest.mark.promise("B4")
 def test_a_result_names_its_window_and_its_event_time_is_the_end_minus_one() -> None:
-    window = Window(size_ms=10_000)
+    window = Window(10_000)
     window.rows(("a", 5, 12_345))
     (row,) = window.watermark(MAX_WATERMARK)
     assert row == {

@@ -25,13 +25,14 @@ def test_a_pane_gives_every_row_exactly_once_however_many_levels_it_has(rows) ->
     panes = Panes(PLAN.merge)
     for start, k, x in rows:
         panes.append(start, partial(start, (k, x)))
-    for start in panes.due(20):
+    for start in panes.starts():
         expected: dict[int, tuple[int, int]] = {}
         for s, k, x in rows:
             if s == start:
                 n, sum_ = expected.get(k, (0, 0))
                 expected[k] = (n + 1, sum_ + x)
-        popped = panes.pop(start)
+        popped = panes.between(start, start + 10)
+        panes.drop(start)
         assert set(popped.column(WINDOW).to_pylist()) == {start}
         assert results(popped) == expected
     assert len(panes) == 0
@@ -47,8 +48,9 @@ def test_what_a_snapshot_refers_to_is_not_changed_by_later_appends(before, after
     then = [[run.to_pylist() for run in pane.runs] for pane in frozen]
     for n in range(after):
         panes.append(n % 3 * 10, partial(n % 3 * 10, (n % 5, 1000)))
-    for start in panes.due(10**9):
-        panes.pop(start)
+    for start in panes.starts():
+        panes.between(start, start + 10)
+        panes.drop(start)
     assert [[run.to_pylist() for run in pane.runs] for pane in frozen] == then
     assert sum(sum(pane.compact().column(ROWS).to_pylist()) for pane in frozen) == before
 
@@ -72,7 +74,7 @@ def test_what_an_upload_has_compacted_stands_for_its_runs_from_then_on() -> None
     assert [run.num_rows for run in second.runs] == [7, 1]
     (third,) = panes.freeze()  # nothing new, and the second upload failed
     assert third.runs == second.runs
-    assert results(panes.pop(0)) == {0: (2, 2), **{n: (1, 1) for n in range(1, 7)}}
+    assert results(panes.between(0, 10)) == {0: (2, 2), **{n: (1, 1) for n in range(1, 7)}}
 
 
 @given(st.lists(st.sampled_from(["row", "barrier", "upload"]), max_size=60))
@@ -87,15 +89,20 @@ def test_every_row_is_there_once_whenever_barriers_come_and_uploads_run(steps) -
         elif frozen:
             pane, before = frozen.pop(0)
             assert sum(pane.compact().column(ROWS).to_pylist()) == before
-    assert sum(n for n, _ in results(panes.pop(0)).values()) == rows
+    assert sum(n for n, _ in results(panes.between(0, 10)).values()) == rows
 
 
-def test_due_windows_come_oldest_first_and_only_up_to_the_bound() -> None:
+def test_the_panes_of_a_window_are_merged_and_may_be_asked_for_again() -> None:
     panes = Panes(PLAN.merge)
     for start in (20, -10, 0, 10):
-        panes.append(start, partial(start, (1, 1)))
-    assert panes.due(10) == [-10, 0, 10]
-    assert panes.due(-11) == []
+        panes.append(start, partial(start, (1, 1), (start, 5)))
+    assert panes.starts() == [-10, 0, 10, 20] and panes.oldest == -10
+    assert results(panes.between(0, 20)) == {1: (2, 2), 0: (1, 5), 10: (1, 5)}
+    panes.append(10, partial(10, (10, 7)))  # a late row
+    assert results(panes.between(0, 20)) == {1: (2, 2), 0: (1, 5), 10: (2, 12)}
+    assert results(panes.between(10, 30)) == {1: (2, 2), 10: (2, 12), 20: (1, 5)}
+    panes.drop(-10)
+    assert panes.oldest == 0 and len(panes) == 3
 
 
 def test_the_upload_writes_one_table_per_pane_with_a_row_per_key() -> None:

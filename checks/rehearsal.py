@@ -1,0 +1,82 @@
+"""`weir upgrade JOB --rehearse N` and `weir rehearsal JOB`: an upgrade is rehearsed, and its verdict is shown (H7)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from checks.cli import CODES, COLOURS, Port, Serve, check_row, console, serve_until_interrupted, verdict_table
+from checks.comparison import compare
+from checks.results import AuditResult, Verdict
+from engine.cli.shared import JobName, Store, client_of, errors, print_raised
+from engine.core.errors import WeirError
+from engine.host.launch import MasterLaunch
+from engine.observe.client import JobClient
+from engine.process.rehearsing import RehearsalFailed, rehearse
+
+EXAMPLES = 5
+
+Json = Annotated[bool, typer.Option("--json", metavar="", help="print JSON")]
+
+
+def rehearse_upgrade(client: JobClient, launch: MasterLaunch, checkpoints: int, as_json: bool) -> int:
+    """Rehearses the upgrade and prints the verdict. Returns the exit code: 0 passed, 1 failed, 2 could not run."""
+    shown = errors if as_json else console
+
+    def say(text: str) -> None:
+        shown.print(f"  {escape(text)}", highlight=False, soft_wrap=True)
+
+    try:
+        rehearsed = rehearse(client, launch, checkpoints, say)
+    except RehearsalFailed as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        print_raised(error.raised)
+        return CODES[Verdict.FAILED]
+    for uid in rehearsed.others:
+        say(f"{uid} is a table of one version only: it is not compared")
+    for table in rehearsed.tables:
+        if not table.why_not and table.identity is not None:
+            say(f"{table.uid}: rows by {table.identity.time} after {table.after_ms} ms until {table.until_ms} ms")
+    return show_verdict(compare(rehearsed, say), as_json)
+
+
+def rehearsal(
+    job: JobName, store: Store = ".weir", serve_docs: Serve = False, port: Port = 0, as_json: Json = False
+) -> None:
+    """Show the verdict of the last rehearsal of an upgrade, and its page."""
+    client = client_of(store, job)
+    found = sorted((Path(client.store) / "rehearsals" / client.name).glob("*/rehearsal.json"))
+    if not found:
+        raise WeirError(
+            f"job {client.name!r} has no rehearsal that came to its end: run `weir upgrade {client.name} --to PATH "
+            "--rehearse 5`"
+        )
+    result = msgspec.json.decode(found[-1].read_bytes(), type=AuditResult)
+    code = show_verdict(result, as_json)
+    if serve_docs and result.data_docs:
+        serve_until_interrupted(Path(result.data_docs).parent, port)
+    raise typer.Exit(code)
+
+
+def show_verdict(result: AuditResult, as_json: bool) -> int:
+    if as_json:
+        print(msgspec.json.encode({"verdict": result.verdict.value, **msgspec.structs.asdict(result)}).decode())
+        return CODES[result.verdict]
+    figures = {name: f"{value:,.0f}" for name, value in result.figures.items() if ": rows of the " in name}
+    console.print(verdict_table([check_row(check) for check in result.checks], figures))
+    for check in result.checks:
+        for row in check.rows[:EXAMPLES]:
+            text = ", ".join(f"{name} {value}" for name, value in row.items() if name != "label")
+            console.print(f"  {check.name}: {escape(text)}", highlight=False, soft_wrap=True)
+    said = f"{result.evaluated} of {result.expected} expectations evaluated"
+    colour = COLOURS[result.verdict]
+    console.print(f"[bold {colour}]rehearsal of {result.job}: {result.verdict.value}[/], {said}", highlight=False)
+    if result.data_docs:
+        console.print(
+            f"page: {result.data_docs} (weir rehearsal {result.job} --serve)", highlight=False, soft_wrap=True
+        )
+    return CODES[result.verdict]

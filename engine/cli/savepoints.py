@@ -1,0 +1,157 @@
+"""The commands of `weir` about savepoints, and the one that stops a job behind a last epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from engine.cli.inspecting import AsJson, print_json
+from engine.cli.liveview import instant, size, span
+from engine.cli.shared import JobName, Store, client_of, console, errors, examples
+from engine.cli.tables import Rows
+from engine.core.errors import WeirError
+from engine.host.run_folder import MasterExit
+from engine.jobmaster.actions import Outcome
+from engine.observe.savepoints import SavepointRecord, SavepointState
+from engine.process.from_savepoint import delete_savepoint
+
+_Name = Annotated[str | None, typer.Option(metavar="NAME", help="name of the savepoint (default: date and time)")]
+_To = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="folder or s3://bucket/prefix to put it into (default: in the store)"),
+]
+_Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="time to wait; it may still complete afterwards")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    for command, *lines in (
+        (
+            savepoint,
+            "weir savepoint pageviews",
+            "weir savepoint pageviews --name before-v2 --to /backups",
+            "weir savepoint delete pageviews/before-v2",
+        ),
+        (savepoints, "weir savepoints pageviews", "weir savepoints pageviews --json | jq -r '.[0].place'"),
+        (
+            stop,
+            "weir stop pageviews",
+            "weir stop pageviews --savepoint --name before-v2",
+            "weir stop pageviews --drain",
+        ),
+    ):
+        app.command(epilog=examples(*lines))(command)
+
+
+def savepoint(
+    words: Annotated[list[str], typer.Argument(metavar="JOB | delete SAVEPOINT", help="job to take a savepoint of")],
+    store: Store = ".weir",
+    name: _Name = None,
+    to: _To = None,
+    timeout: _Timeout = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a savepoint of a running job and wait until it is complete; the job goes on. Or delete one.
+
+    A savepoint holds all that the job needs, and can be moved anywhere. Only `weir savepoint delete` deletes it. Begin
+    a job from it with `weir submit JOB --from SAVEPOINT`.
+    """
+    if words[0] == "delete" and len(words) == 2:
+        place, head = delete_savepoint(store, words[1])
+        console.print(
+            f"deleted {escape(place)}: savepoint {head.name} of {head.job}, {size(head.state_bytes)}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
+    if len(words) != 1:
+        raise WeirError("write weir savepoint JOB to take one, or weir savepoint delete SAVEPOINT to delete one")
+    client = client_of(store, words[0])
+    with console.status("taking the snapshot …") as line:
+        asked = client.savepoint(name, absolute(to))
+
+        def show(record: SavepointRecord) -> None:
+            if record.bytes is not None:
+                line.update(f"copying {size(record.bytes)} to {escape(record.place)} …")
+
+        made = client.wait_for_savepoint(asked, timeout, show)
+    if as_json:
+        print_json(made)
+        return
+    console.print(f"[green]savepoint {escape(made.savepoint)}[/] {_figures(made)}", highlight=False)
+    console.print(f"  {escape(made.place)}", highlight=False, soft_wrap=True)
+
+
+def absolute(to: str | None) -> str | None:
+    """Returns the address as the JobMaster understands it, whose working directory is another."""
+    return to if to is None or "://" in to else str(Path(to).absolute())
+
+
+def _figures(made: SavepointRecord) -> str:
+    took = f", {span(made.duration_ms)}" if made.duration_ms is not None else ""
+    return f"{size(made.bytes or 0)}, after epoch {made.epoch}{took}"
+
+
+def savepoints(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> None:
+    """List the savepoints of a job, newest first, whether or not it runs: where they are, and which failed and why."""
+    client = client_of(store, job)
+    found = client.savepoints()
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        console.print(f"{client.name} has no savepoints; take one with: weir savepoint {client.name}")
+        return
+    table = Rows("savepoint", "state", "taken", "epoch", "size", "place", wrap="place", right=["epoch", "size"])
+    for one in found:
+        there = one.state is SavepointState.COMPLETED
+        known = one.bytes is not None
+        table.add(
+            one.savepoint,
+            one.state,
+            instant(one.requested_at_ms),
+            str(one.epoch if one.epoch is not None else "–"),
+            size(one.bytes or 0) if known else "–",
+            one.place if there or one.state is SavepointState.PENDING else one.reason or "deleted or moved away",
+        )
+    console.print(table)
+
+
+def stop(
+    job: JobName,
+    store: Store = ".weir",
+    savepoint: Annotated[
+        bool, typer.Option("--savepoint", metavar="", help="also make the last epoch a savepoint")
+    ] = False,
+    drain: Annotated[
+        bool,
+        typer.Option(
+            "--drain",
+            metavar="",
+            help="end the sources first: all windows and timers fire, and the job is over for good",
+        ),
+    ] = False,
+    name: _Name = None,
+    to: _To = None,
+    timeout: _Timeout = None,
+) -> None:
+    """Stop a job behind a last epoch, which is committed before the job ends. Nothing is processed twice afterwards.
+
+    The next `weir submit` goes on from that epoch. If the job can't be stopped so, it goes on, and this says why.
+    """
+    client = client_of(store, job)
+    with console.status("stopping …") as line:
+        client.stop(drain, savepoint, name, absolute(to))
+        ended = client.wait_until_stopped(timeout, lambda doing: line.update(f"stopping: {escape(doing)} …"))
+    _print_stopped(client.name, ended)
+
+
+def _print_stopped(name: str, ended: MasterExit) -> None:
+    if ended.outcome not in (Outcome.STOPPED, Outcome.FINISHED):
+        errors.print(f"[bold red]error:[/] {name} is {ended.outcome}: {escape(ended.reason)}")
+        raise typer.Exit(1)
+    console.print(f"[green]{name} is {ended.outcome}[/]: {escape(ended.reason)}", highlight=False, soft_wrap=True)

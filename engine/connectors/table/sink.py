@@ -1,0 +1,121 @@
+"""`TableSink` writes a Weir table: its subtasks write Parquet files, which the committer publishes by whole epochs.
+
+Timestamps are stored in microseconds, Spark's unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.connectors.table.committer import TableCommitter, file_name_of
+from engine.core.durations import Duration, to_ms
+from engine.core.names import check_name
+from engine.core.paths import JobPaths
+from engine.core.ports import Store
+from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.store.bucket import Bucket, is_bucket
+from engine.store.opening import address_of, open_store
+
+
+class TableSink(Sink):
+    """Writes a Weir table.
+
+    `path`: within the job's part of the store ('pv', 'daily/pv'), or anywhere ('/lake/pv', 's3://bucket/lake/pv').
+    With `fold_mb` the JobMaster folds small files into files of about that many megabytes. Files that were folded stay
+    for `keep_replaced`: a query that began before and takes longer fails. Do not rewind a job whose tables are folded:
+    docs/retention.md says why.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    can_rewind = True
+
+    def __init__(self, path: str, *, fold_mb: int | None = None, keep_replaced: Duration = "1 h") -> None:
+        path = address_of(path) if is_bucket(path) else path
+        within = Bucket.parse(path).prefix if is_bucket(path) else path.removeprefix("/")
+        if any(part in ("", ".", "..") for part in within.split("/")):
+            raise ValueError(
+                f"{path!r} is not a valid table path: write one such as 'pv', 'daily/pv', '/lake/pv' or "
+                "'s3://bucket/lake/pv'"
+            )
+        self.in_store = not path.startswith("/") and not is_bucket(path)
+        if self.in_store:
+            for part in path.split("/"):
+                check_name("table", part)
+        if fold_mb is not None and fold_mb < 1:
+            raise ValueError(f"fold_mb={fold_mb} is no size of files: write 1 or more, or None to fold nothing")
+        self.path = path
+        self._fold_bytes = None if fold_mb is None else fold_mb * 1_000_000
+        self._keep_ms = to_ms(keep_replaced)
+
+    @property
+    def target(self) -> str:
+        return f"the table {self.path!r}"
+
+    def writer(self, context: WriterContext) -> SinkWriter:
+        return _TableWriter(context, *self.place(context.store, context.paths))
+
+    def committer(self, store: Store, paths: JobPaths) -> Committer:
+        place = self.place(store, paths)
+        return TableCommitter(*place, paths.job, store.uri(""), self._fold_bytes, self._keep_ms)
+
+    def place(self, store: Store, paths: JobPaths) -> tuple[Store, str]:
+        """Returns the store of the table, and its path there."""
+        if self.in_store:
+            return store, paths.table(self.path)
+        parent, _, name = self.path.rpartition("/")
+        return open_store(parent or "/"), name
+
+
+class _TableWriter(SinkWriter):
+    def __init__(self, context: WriterContext, store: Store, table: str) -> None:
+        self._context = context
+        self._store = store
+        self._table = table
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._files = 0
+
+    def begin(self) -> None:
+        self._batches = []
+        self._bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+
+    def pre_commit(self) -> Piece | None:
+        if not self._batches:
+            return None
+        self._files += 1
+        context = self._context
+        name = file_name_of(context.job_id, context.attempt, context.subtask, self._files)
+        rows = pa.Table.from_batches(self._batches, context.schema)
+        return _ParquetFile(self._store, f"{self._table}/{name}", rows, self._bytes)
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._bytes
+
+
+@dataclass
+class _ParquetFile(Piece):
+    store: Store
+    path: str
+    rows: pa.Table
+    size: int
+
+    def persist(self) -> dict[str, Any]:
+        out = pa.BufferOutputStream()
+        # Spark refuses a file without a column that is NOT NULL in another, so no table could ever get a column.
+        rows = self.rows.cast(pa.schema([field.with_nullable(True) for field in self.rows.schema]))
+        pq.write_table(rows, out, compression="zstd", coerce_timestamps="us", allow_truncated_timestamps=True)
+        data = out.getvalue().to_pybytes()
+        self.store.write(self.path, data)
+        self.store.sync([self.path])
+        return {"path": self.path, "size": len(data), "rows": self.rows.num_rows}

@@ -1,0 +1,204 @@
+"""The savepoints of a job, as its history and its store tell them; also after the job has ended.
+
+The history knows every savepoint that was asked for, wherever it was written and whether it succeeded. The store knows
+those that exist in the job's own folder. What exists counts: a JobMaster may die before it notes that it made one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+import msgspec
+
+from engine.core.errors import CorruptSnapshot, NoSavepoint, StoreError, WeirError
+from engine.core.paths import JobPaths
+from engine.core.ports import Store
+from engine.jobmaster.actions import Outcome
+from engine.jobmaster.events import (
+    AnyEvent,
+    SavepointCompleted,
+    SavepointFailed,
+    SavepointTaken,
+    SavepointTriggered,
+    StopFailed,
+    Stopped,
+    Stopping,
+)
+from engine.snapshot.savepoints import Savepoint, SavepointFolder
+from engine.store.below import Below
+
+SAVEPOINTS = 500
+"""The number of savepoints that are remembered."""
+
+LOST = "its JobMaster ended before it was complete"
+
+
+class SavepointState(StrEnum):
+    """GONE: it was completed, and is not at its place any more: somebody deleted it or moved it away."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+class SavepointRecord(msgspec.Struct, kw_only=True):
+    """One savepoint. `epoch` is the job's newest epoch when it was taken; fields that are not known are None.
+
+    `stopping`: "no", "suspend" or "drain", which is what becomes of the job behind it.
+    """
+
+    savepoint: str
+    place: str
+    state: SavepointState = SavepointState.PENDING
+    checkpoint: int | None = None
+    stopping: str = "no"
+    requested_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    duration_ms: float | None = None
+    bytes: int | None = None
+    epoch: int | None = None
+    reason: str = ""
+
+
+class StopRecord(msgspec.Struct, kw_only=True):
+    """The newest request to stop the job. `doing` says in words how far it has come.
+
+    If it `failed`, the job goes on, and `reason` says why; one that succeeds ends the job.
+    """
+
+    drain: bool
+    savepoint: str
+    requested_at_ms: int
+    doing: str = "taking the last snapshot"
+    failed: bool = False
+    reason: str = ""
+
+
+class SavepointRecords:
+    """Puts the savepoints of a job together from its events. `stop`: the newest request to stop the job."""
+
+    def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
+        self.stop: StopRecord | None = None
+        self._records: deque[SavepointRecord] = deque(maxlen=SAVEPOINTS)
+        for event in events:
+            self.add(event)
+
+    @property
+    def newest_first(self) -> list[SavepointRecord]:
+        return list(reversed(self._records))
+
+    def add(self, event: AnyEvent) -> None:
+        match event:
+            case SavepointTriggered():
+                record = self._begun(event.name, event.place, event.at_ms)
+                record.checkpoint, record.stopping = event.checkpoint, event.stopping
+            case SavepointTaken():
+                record = self._pending(event.name, event.place, event.at_ms)
+                record.bytes = event.state_bytes
+                if self.stop is not None and record.stopping != "no":
+                    self.stop.doing = f"copying {event.state_bytes:,} bytes to {event.place}"
+            case SavepointCompleted():
+                record = self._pending(event.name, event.place, event.at_ms)
+                record.checkpoint, record.bytes, record.epoch = event.checkpoint, event.state_bytes, event.epoch
+                record.duration_ms = event.duration_ms
+                record.state, record.ended_at_ms = SavepointState.COMPLETED, event.at_ms
+            case SavepointFailed():
+                _fail(self._pending(event.name, event.place, event.at_ms), event.reason, event.at_ms)
+            case Stopping():
+                doing = "draining the sources" if event.drain else "taking the last snapshot"
+                self.stop = StopRecord(
+                    drain=event.drain, savepoint=event.savepoint, requested_at_ms=event.at_ms, doing=doing
+                )
+            case StopFailed():
+                self._fail_stop(event.reason)
+            case Stopped():
+                if event.outcome == Outcome.STOPPED and self.stop is not None:
+                    self.stop.doing = f"the job has ended: {event.reason}"
+                    self._fail_pending(event.reason, event.at_ms)
+                else:
+                    self.settle(f"the job ended first: {event.reason}", event.at_ms)
+
+    def settle(self, why: str, at_ms: int | None = None) -> None:
+        """Fails the savepoints that no JobMaster will complete, and a stop that did not end the job."""
+        self._fail_pending(why, at_ms)
+        self._fail_stop(why)
+
+    def _fail_pending(self, why: str, at_ms: int | None) -> None:
+        for record in self._records:
+            if record.state is SavepointState.PENDING:
+                _fail(record, why, at_ms)
+
+    def _fail_stop(self, why: str) -> None:
+        if self.stop is not None and not self.stop.failed:
+            self.stop.failed, self.stop.reason = True, why
+
+    def _begun(self, name: str, place: str, at_ms: int) -> SavepointRecord:
+        record = SavepointRecord(savepoint=name, place=place, requested_at_ms=at_ms)
+        self._records.append(record)
+        return record
+
+    def _pending(self, name: str, place: str, at_ms: int) -> SavepointRecord:
+        """Returns the pending record of a place, or a new one: a stop may fail before its savepoint is triggered."""
+        for record in reversed(self._records):
+            if record.place == place and record.state is SavepointState.PENDING:
+                return record
+        return self._begun(name, place, at_ms)
+
+
+def _fail(record: SavepointRecord, why: str, at_ms: int | None) -> None:
+    record.state, record.reason, record.ended_at_ms = SavepointState.FAILED, why, at_ms
+
+
+def with_store(
+    known: Iterable[SavepointRecord], store: Store, paths: JobPaths, open_place: Callable[[str], Store]
+) -> list[SavepointRecord]:
+    """Returns the records, newest first, as the stores tell them: with those that exist and without a record, too."""
+    own = {folder.place: folder for folder in _own_folders(store, paths)}
+    heads = {place: head for place, folder in own.items() if (head := _head(folder)) is not None}
+    records = [_checked(record, own, heads, open_place) for record in known]
+    there = {record.place for record in records if record.state is SavepointState.COMPLETED}
+    records += [_of_head(head, place) for place, head in heads.items() if place not in there]
+    return sorted(records, key=lambda record: record.requested_at_ms or 0, reverse=True)
+
+
+def _own_folders(store: Store, paths: JobPaths) -> list[SavepointFolder]:
+    names = dict.fromkeys(path.split("/")[2] for path in store.list(paths.savepoints()) if path.count("/") > 2)
+    return [SavepointFolder(Below(store, paths.savepoint(name))) for name in names]
+
+
+def _head(folder: SavepointFolder) -> Savepoint | None:
+    try:
+        return folder.head()
+    except (NoSavepoint, CorruptSnapshot, StoreError):
+        return None
+
+
+def _checked(
+    record: SavepointRecord,
+    own: dict[str, SavepointFolder],
+    heads: dict[str, Savepoint],
+    open_place: Callable[[str], Store],
+) -> SavepointRecord:
+    """Looks whether a completed savepoint is still there. One whose place can't be reached counts as there."""
+    if record.state is not SavepointState.COMPLETED or record.place in heads:
+        return record
+    try:
+        there = record.place in own or SavepointFolder(open_place(record.place)).exists()
+    except (WeirError, OSError):
+        there = True
+    return record if there else msgspec.structs.replace(record, state=SavepointState.GONE)
+
+
+def _of_head(head: Savepoint, place: str) -> SavepointRecord:
+    return SavepointRecord(
+        savepoint=head.name,
+        place=place,
+        state=SavepointState.COMPLETED,
+        checkpoint=head.checkpoint,
+        requested_at_ms=head.created_ms,
+        bytes=head.state_bytes,
+        epoch=head.epoch,
+    )

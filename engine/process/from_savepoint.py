@@ -1,0 +1,113 @@
+"""Starts a job from a savepoint: finds it, compares the job with it, and copies its state into the job's folder.
+
+Everything that can be wrong is found before anything is written: the savepoint is not there, is damaged or of another
+version, is of another job, or the job has epochs of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from pathlib import Path
+
+from engine.core.errors import CorruptSnapshot, IncompatibleJob, NoSavepoint, WeirError
+from engine.core.paths import JobPaths
+from engine.host.launch import MasterLaunch
+from engine.process.loading import load
+from engine.process.upgrade import compare
+from engine.snapshot.beginning import begin, begun_from, is_newest_epoch
+from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.rewind import as_forked
+from engine.snapshot.savepoints import Savepoint, SavepointFolder
+from engine.store.opening import address_of, open_store
+from engine.store.places import open_place
+
+
+def find_savepoint(store: str | Path, text: str, job: str | None = None) -> SavepointFolder:
+    """Returns the folder of a savepoint that is named as an address, a path, JOB/NAME, or NAME if `job` is known."""
+    parts = text.split("/")
+    own = JobPaths(parts[0]).savepoint(parts[1]) if len(parts) == 2 and all(parts) else ""
+    if job is not None and len(parts) == 1:
+        own = JobPaths(job).savepoint(text)
+    places = [f"{address_of(store)}/{own}"] if own else []
+    for place in (text, *places):
+        folder = SavepointFolder(open_place(place))
+        if folder.exists():
+            return folder
+    looked = " or ".join(SavepointFolder(open_place(place)).place for place in (text, *places))
+    raise NoSavepoint(
+        f"there is no savepoint in {looked}: give the folder that holds savepoint.json, as weir savepoints JOB lists it"
+    )
+
+
+def begin_from(launch: MasterLaunch, text: str, *, claim: bool) -> str:
+    """Makes a savepoint the state that the job begins with. Returns what a user should know about it.
+
+    Raises IncompatibleJob if the job can't go on from it. `claim`: the job owns the savepoint from now on.
+    """
+    folder = find_savepoint(launch.store, text, launch.name)
+    log = EpochLog(open_store(launch.store), JobPaths(launch.name))
+    try:
+        head, manifest = folder.head(), folder.manifest()
+        if manifest.drained:
+            raise WeirError(
+                f"the savepoint {folder.place} was taken with --drain: its windows and timers have fired for good, and "
+                "records that a job read from there would be late for them. Begin from one that was taken without it"
+            )
+        if is_newest_epoch(log, head):
+            return f"{launch.name} goes on from epoch {head.epoch}, which is this savepoint"
+        if begun_from(log, head):
+            return f"{launch.name} has begun from this savepoint already, and goes on"
+        _check_no_epochs(log, folder, head)
+        _check_fits(launch, log, folder, head)
+        begin(folder, log, f"cli-{secrets.token_hex(8)}", lambda: time.sleep(0.2), claim=claim)
+    except CorruptSnapshot as error:
+        raise WeirError(
+            f"the savepoint {folder.place} can't be used: {error}. Bring the file back from a backup, or begin from "
+            "another savepoint. Nothing was changed"
+        ) from error
+    owned = "; the job owns the savepoint now, and deletes it when it is no longer needed" if claim else ""
+    return f"{launch.name} begins from savepoint {head.name} of {head.job}{owned}"
+
+
+def _check_no_epochs(log: EpochLog, folder: SavepointFolder, head: Savepoint) -> None:
+    last = log.last()
+    if last is None or last.newest is None:
+        return
+    name, newest = log.paths.job, last.newest.epoch
+    begun = f"is at epoch {newest}" if newest else "has begun from another state"
+    raise WeirError(
+        f"job {name!r} {begun}, so it can't begin from the savepoint {folder.place}: what it has published since would "
+        f"be published again. Start it without --from, and it goes on from there; or choose another --name, and a new "
+        f"job begins from the savepoint, with tables of its own"
+    )
+
+
+def _check_fits(launch: MasterLaunch, log: EpochLog, folder: SavepointFolder, head: Savepoint) -> None:
+    """Raises IncompatibleJob if the job can't go on from the state, and TargetTaken if a table is another job's."""
+    last = log.last()
+    state = as_forked(folder.manifest(), launch.name)
+    job_id = last.job_id if last is not None else ""
+    try:
+        compare(load(launch), log, job_id, state, 0, launch.allow_non_restored_state)
+    except IncompatibleJob as error:
+        taken = "the job of this name that took epoch 0"
+        rows = [
+            (uid, what.replace(taken, f"{head.job}, of which the savepoint is"), fix) for uid, what, fix in error.rows
+        ]
+        raise IncompatibleJob(f"job {launch.name!r} can't begin from the savepoint {folder.place}", rows) from error
+
+
+def delete_savepoint(store: str | Path, text: str) -> tuple[str, Savepoint]:
+    """Deletes a savepoint; returns where it was and what it held."""
+    folder = find_savepoint(store, text)
+    try:
+        head = folder.head()
+    except CorruptSnapshot as error:
+        raise WeirError(f"{error}. Delete the folder {folder.place} by hand if nobody needs it") from error
+    folder.delete()
+    if "://" not in folder.place:
+        with contextlib.suppress(OSError):  # somebody keeps other files there
+            Path(folder.place).rmdir()
+    return folder.place, head

@@ -1,0 +1,320 @@
+"""Upgrades a running job: `engine/protocol/upgrading.py` decides each step, this module looks and carries out.
+
+A record of the upgrade is written before each phase. Whoever calls `carry_on` after a crash goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.core.errors import NotRunning, WeirError
+from engine.core.paths import JobPaths
+from engine.graph.upgrade_plan import UpgradePlan, plan_upgrade
+from engine.host.launch import LaunchOptions, MasterLaunch
+from engine.host.upgrade_record import UpgradeRecord
+from engine.jobmaster.actions import Outcome
+from engine.observe.client import JobClient
+from engine.observe.savepoints import StopRecord
+from engine.process.loading import load, load_job
+from engine.process.submit import check_launch, start_detached
+from engine.process.upgrade import look_at_targets
+from engine.protocol.failures import Raised
+from engine.protocol.scaling import AS_STARTED
+from engine.protocol.upgrading import Ended, Phase, Progress, Seen, Step, Version, decide
+from engine.snapshot.epoch_log import EpochLog
+from engine.spark.code import kept_code
+from engine.store.opening import open_store
+
+PATIENCE_S = 300.0
+"""How long a new version may take to publish its first epoch before the old one takes over again."""
+PROBATION_S = 30.0
+"""How long a new version waits for its first record before it publishes an epoch without any."""
+LOOK_EVERY_S = 0.3
+UNSEEN_S = 15.0
+"""A job that nobody is seen to look after for so long has lost its processes: supervisors give a sign every second."""
+START_S = 60.0
+"""A supervisor that this command has started gives its first sign within this time."""
+ASK_EVERY_S = 5.0
+"""A version that runs and has published no epoch is asked for a checkpoint, again after this time."""
+
+_ENDED = {
+    Outcome.FINISHED: Ended.FINISHED,
+    Outcome.STOPPED: Ended.STOPPED,
+    Outcome.CANCELLED: Ended.CANCELLED,
+    Outcome.FAILED: Ended.FAILED,
+    Outcome.FENCED: Ended.FAILED,
+}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class NewVersion:
+    """The version that a job is to be upgraded to. `path` None: the same import path, with its code as it is now.
+
+    `params` are added to those that the job was started with. Those that the new version does not know are left out.
+    """
+
+    path: str | None = None
+    params: Mapping[str, str] | None = None
+    parallelism: int | None = None
+    allow_non_restored_state: bool = False
+
+
+def new_launch(client: JobClient, version: NewVersion) -> MasterLaunch:
+    """Returns the start of the new version: that of the running one, with what is to change.
+
+    What rescales have decided stays, unless another parallelism is asked for.
+    """
+    old = _last_launch(client)
+    kept = {name: getattr(old, name) for name in LaunchOptions.__struct_fields__}
+    options = LaunchOptions(**kept | _changed(old, version))
+    loaded = load_job(msgspec.structs.replace(options, params={}, scaling=AS_STARTED))
+    known = {param.name for param in loaded.params}
+    params = {name: value for name, value in old.params.items() if name in known} | dict(version.params or {})
+    uids = {uid for vertex in loaded.graph.vertices for uid in vertex.uids}
+    scaling = msgspec.structs.replace(
+        options.scaling, operators={uid: n for uid, n in options.scaling.operators.items() if uid in uids}
+    )
+    return check_launch(msgspec.structs.replace(options, params=params, scaling=scaling), client.store)
+
+
+def _changed(old: MasterLaunch, version: NewVersion) -> dict[str, object]:
+    return {
+        "path": version.path or old.path,
+        "parallelism": version.parallelism or old.parallelism,
+        "allow_non_restored_state": version.allow_non_restored_state,
+        "scaling": old.scaling if version.parallelism is None else AS_STARTED,
+        "code": "",
+        "probation_s": 0.0,
+    }
+
+
+def _last_launch(client: JobClient) -> MasterLaunch:
+    launch = client.folder.read_launch()
+    if launch is None:
+        client.status()  # raises an error that says which jobs there are
+        raise NotRunning(f"job {client.name!r} has no start that could be upgraded")
+    if not launch.path:
+        raise WeirError(
+            f"job {client.name!r} runs inside a script or a notebook: end it there, change it, and start it again"
+        )
+    return launch
+
+
+def plan(client: JobClient, launch: MasterLaunch) -> UpgradePlan:
+    """Says what becomes of everything in the job's newest epoch under the new version. Changes nothing."""
+    log = EpochLog(open_store(client.store), JobPaths(client.name))
+    last = log.last()
+    if last is None or last.newest is None:
+        raise WeirError(f"job {client.name!r} has no epoch yet, so there is nothing to upgrade from: start it again")
+    manifest, graph = log.read_manifest(last.newest), load(launch)
+    targets = look_at_targets(graph, log, last.job_id, manifest, last.newest.epoch)
+    return plan_upgrade(graph, manifest, targets, launch.allow_non_restored_state)
+
+
+def begin(client: JobClient, launch: MasterLaunch, by: str) -> UpgradeRecord:
+    """Writes down that the job is to be upgraded. Nothing has happened to it yet."""
+    if not client.alive():
+        raise NotRunning(
+            f"job {client.name!r} is not running: start the new version with `weir submit {launch.path} --name "
+            f"{client.name}`; it goes on from the last epoch"
+        )
+    old, id_, now_ms = _last_launch(client), secrets.token_hex(4), _now_ms()
+    record = UpgradeRecord(
+        id=id_,
+        progress=Progress(Phase.STOPPING),
+        old=old,
+        new=msgspec.structs.replace(launch, id=secrets.token_hex(8), probation_s=PROBATION_S),
+        back=msgspec.structs.replace(old, id=secrets.token_hex(8), code=kept_code(old)),
+        savepoint=f"upgrade-{id_}",
+        by=by,
+        began_ms=now_ms,
+        changed_ms=now_ms,
+    )
+    client.folder.write_upgrade(record)
+    return record
+
+
+def unfinished(client: JobClient) -> UpgradeRecord | None:
+    """Returns the job's upgrade if it was begun and is not over."""
+    record = client.folder.read_upgrade()
+    return None if record is None or record.progress.phase.over else record
+
+
+@contextlib.contextmanager
+def only_one(client: JobClient) -> Iterator[None]:
+    """Raises an error if another command upgrades the job at the moment."""
+    descriptor = os.open(client.folder.folder / "upgrade.lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise WeirError(f"another command upgrades job {client.name!r} at the moment: wait until it is done") from None
+    finally:
+        os.close(descriptor)
+
+
+def carry_on(client: JobClient, record: UpgradeRecord, say: Say, patience_s: float = PATIENCE_S) -> UpgradeRecord:
+    """Takes the remaining steps of an upgrade, and returns its record when it is over."""
+    return _Upgrade(client, record, say, patience_s).run()
+
+
+class _Upgrade:
+    def __init__(self, client: JobClient, record: UpgradeRecord, say: Say, patience_s: float) -> None:
+        self._client = client
+        self._record = record
+        self._say = say
+        self._patience_s = patience_s
+        self._log = EpochLog(open_store(client.store), JobPaths(client.name))
+        self._since_s = time.monotonic()
+        self._presumed_until_s = self._since_s + UNSEEN_S  # until then a job without a sign may still give one
+        self._ask_at_s = 0.0
+        self._asked = False
+        self._declined = ""
+
+    def run(self) -> UpgradeRecord:
+        while True:
+            seen = self._look()
+            decision = decide(self._record.progress, seen, self._patience_s * 1000)
+            self._write_down(decision.progress)
+            if decision.step is None:
+                return self._record
+            self._take(decision.step, seen)
+
+    def _write_down(self, progress: Progress) -> None:
+        if progress == self._record.progress:
+            return
+        if progress.phase is not self._record.progress.phase:
+            self._since_s = time.monotonic()
+        self._record = msgspec.structs.replace(self._record, progress=progress, changed_ms=_now_ms())
+        self._client.folder.write_upgrade(self._record)
+        if progress.phase is Phase.STARTING:
+            self._say(f"the old version has stopped with epoch {progress.cut}; starting {self._record.new.path}")
+        elif progress.phase is Phase.GOING_BACK:
+            self._say(f"{progress.reason}; going back to the old version")
+
+    def _take(self, step: Step, seen: Seen) -> None:
+        match step:
+            case Step.STOP_OLD:
+                self._stop_old()
+            case Step.START_NEW:
+                self._start(self._record.new)
+            case Step.START_OLD:
+                self._start_old()
+            case Step.CANCEL_NEW:
+                with contextlib.suppress(NotRunning):
+                    self._client.cancel(self._record.by)
+                    self._client.wait_until_ended()
+            case Step.WAIT:
+                if seen.version is Version.NEW and seen.up:
+                    self._ask_for_a_checkpoint()
+                time.sleep(LOOK_EVERY_S)
+
+    def _stop_old(self) -> None:
+        """Asks the old version to stop. If it can't, it goes on, and so says why."""
+        self._say("stopping the old version with a savepoint")
+        try:
+            self._client.stop(savepoint=True, name=self._record.savepoint)
+            self._asked = True
+        except NotRunning:
+            time.sleep(LOOK_EVERY_S)  # it has ended, or its JobMaster is being replaced
+        except WeirError as error:
+            self._declined = str(error)
+
+    def _start(self, launch: MasterLaunch) -> None:
+        start_detached(launch, self._record.by, launch.id)
+        self._presumed_until_s = time.monotonic() + START_S
+
+    def _start_old(self) -> None:
+        """Starts the old version again, behind a fence: what may be left of the new one can publish nothing any more.
+
+        If that was faster than the fence, or the store does not answer, the next look decides again.
+        """
+        claimed = self._log.claim(f"upgrade-{secrets.token_hex(8)}")
+        newest = claimed.record.newest if claimed is not None else None
+        if newest is not None and newest.epoch == self._record.progress.cut:
+            self._start(self._record.back)
+        else:
+            time.sleep(LOOK_EVERY_S)
+
+    def _ask_for_a_checkpoint(self) -> None:
+        """A job may take no checkpoints by itself, or a long time until the first. It should have read a record."""
+        now_s = time.monotonic()
+        if now_s < self._ask_at_s or (not self._has_read() and now_s - self._since_s < PROBATION_S):
+            return
+        self._ask_at_s = now_s + ASK_EVERY_S
+        with contextlib.suppress(WeirError):
+            self._client.trigger_checkpoint()
+
+    # --- looking ---
+
+    def _look(self) -> Seen:
+        launch = self._client.folder.read_launch()
+        ended = self._client.ended()
+        up, runs, stop = False, False, None
+        if ended is None:
+            up, runs = self._running()
+            try:
+                stop = self._stop() if up else None
+            except WeirError:
+                up = False  # it is ending, or its JobMaster is being replaced: nobody knows whether it was asked
+            ended = self._client.ended()  # it may have ended meanwhile
+        last = self._log.last()
+        reason, raised = (ended.reason, ended.raised) if ended is not None else self._trouble()
+        return Seen(
+            version=self._record.version_of(launch.id if launch is not None else ""),
+            runs=runs and ended is None,
+            up=up and ended is None,
+            ended=_ENDED[ended.outcome] if ended is not None else None,
+            epoch=last.newest.epoch if last is not None and last.newest is not None else 0,
+            waited_ms=(time.monotonic() - self._since_s) * 1000,
+            reason=reason,
+            raised=raised,
+            asked=stop is not None and not stop.failed,
+            declined=self._declined or (stop.reason if self._asked and stop is not None and stop.failed else ""),
+        )
+
+    def _running(self) -> tuple[bool, bool]:
+        """Returns whether records flow, and whether the job is looked after: it was a moment ago, or has just begun."""
+        up, seen = False, True
+        try:
+            up = self._client.status().running
+        except NotRunning:
+            seen = self._client.looked_after() is not None
+        now_s = time.monotonic()
+        if seen:
+            self._presumed_until_s = max(self._presumed_until_s, now_s + UNSEEN_S)
+        return up, now_s < self._presumed_until_s
+
+    def _has_read(self) -> bool:
+        with contextlib.suppress(WeirError):
+            status = self._client.status()
+            return any(subtask.rows_in for vertex in status.vertices for subtask in vertex.subtasks)
+        return False
+
+    def _stop(self) -> StopRecord | None:
+        """Returns the last stop that the JobMaster was asked for, by this command or by one that died."""
+        if self._record.progress.phase is Phase.STOPPING:
+            stop = self._client.stop_record()
+            return stop if stop is not None and stop.requested_at_ms >= self._record.began_ms else None
+        return None
+
+    def _trouble(self) -> tuple[str, Raised | None]:
+        """Returns what keeps a version from running: the death of its JobMaster, or the end of its last attempt."""
+        deaths = self._client.folder.read_deaths()
+        if deaths is not None and deaths.in_a_row:
+            return deaths.in_words(_now_ms()), None
+        return "", None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

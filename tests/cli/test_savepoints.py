@@ -1,0 +1,157 @@
+"""`weir savepoint`, `savepoints`, `stop` and `--from`, without Spark: real commands, client, HTTP server, JobMaster.
+
+The job runs in a thread of this process, in a store on disk. On Spark: tests/cluster/test_savepoints.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.api import StreamEnvironment
+from engine.host.run_folder import MasterAddress, MasterExit, RunFolder
+from engine.observe.http import RestServer
+from engine.store.directory import DirectoryStore
+from tests.cli.command import weir
+from tests.observe.answering import NAME, AnsweringRun, _define, view
+
+
+def endless(env: StreamEnvironment) -> None:
+    env.enable_checkpointing(interval=50)
+    _define(env, [view("ab"[n % 2], n // 1000) for n in range(200_000)])
+
+
+class OnDisk:
+    """What a run goes on from: an empty store in a folder."""
+
+    nonce = "new"
+
+    def __init__(self, folder: Path) -> None:
+        self.store = DirectoryStore(folder)
+
+
+class Served(AnsweringRun):
+    """A job that runs in a thread and answers over HTTP."""
+
+    def __init__(self, store: Path, job: Callable[[StreamEnvironment], None] = endless) -> None:
+        super().__init__(store, job, OnDisk(store))  # type: ignore[arg-type]
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._gone = False
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        with self._lock:
+            return question()
+
+    decide = ask
+
+    def __enter__(self) -> Served:
+        self.run(until=lambda: self.master.stats.checkpoints_completed > 0)
+        self._server = RestServer("127.0.0.1", "secret", self)
+        self._server.start()
+        RunFolder(self.launch.store, NAME).write_address(MasterAddress(self._server.url, 1, 1, "secret"))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._gone = True
+        self._thread.join()
+        self._server.stop()
+
+    def _live(self) -> None:
+        while not self._gone and self.ended is None:
+            steps = iter([False] * 20 + [True])
+            with self._lock:
+                self.run(until=lambda steps=steps: next(steps))  # type: ignore[misc]
+            time.sleep(0.001)
+        if self.ended is not None:
+            self._server.stop()
+            RunFolder(self.launch.store, NAME).write_exit(
+                MasterExit(self.ended.outcome, self.ended.reason), self.launch
+            )
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path / "store") as run:
+        yield run
+
+
+@pytest.mark.promise("F1", "D5", "D6")
+def test_a_job_is_saved_stopped_with_a_savepoint_and_listed_by_the_commands(served: Served, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    made = weir("savepoint", NAME, "--name", "first", store=store)
+    assert made.returncode == 0, made.stderr
+    assert "savepoint first" in made.stdout and str(store / NAME / "savepoints" / "first") in made.stdout
+    there = json.loads(weir("savepoint", NAME, "--name", "b", "--to", str(tmp_path), "--json", store=store).stdout)
+    assert (there["state"], there["place"]) == ("completed", str(tmp_path / "b"))
+    twice = weir("savepoint", NAME, "--name", "first", store=store)
+    assert twice.returncode == 1 and "already holds a savepoint: choose another name" in twice.stderr
+    stopped = weir("stop", NAME, "--savepoint", "--name", "last", store=store)
+    assert stopped.returncode == 0, stopped.stderr
+    assert f"{NAME} is stopped: stopped behind epoch" in stopped.stdout and "savepoints/last" in stopped.stdout
+    listed = json.loads(weir("savepoints", NAME, "--json", store=store).stdout)
+    assert [(one["savepoint"], one["state"]) for one in listed] == [
+        ("last", "completed"),
+        ("b", "completed"),
+        ("first", "completed"),
+    ]
+    deleted = weir("savepoint", "delete", f"{NAME}/first", store=store)
+    assert deleted.returncode == 0 and "savepoint first of test" in deleted.stdout
+    shown = weir("savepoints", NAME, store=store).stdout
+    assert "gone" in shown and "deleted or moved away" in shown
+    late = weir("savepoint", NAME, store=store)
+    assert late.returncode == 1 and "is not running: it is stopped" in late.stderr and "Traceback" not in late.stderr
+
+
+@pytest.mark.promise("D6")
+def test_a_stop_that_fails_says_why_and_that_the_job_goes_on(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.core.errors import StoreError
+    from engine.snapshot.savepoints import SavepointFolder
+
+    def full(*_: Any) -> None:
+        raise StoreError("can't write the state: No space left on device")
+
+    monkeypatch.setattr(SavepointFolder, "prepare", full)
+    failed = weir("stop", NAME, "--savepoint", store=tmp_path / "store")
+    assert failed.returncode == 1 and "is not stopped and goes on" in failed.stderr
+    assert "No space left on device" in failed.stderr and served.ended is None
+    lost = weir("savepoint", NAME, "--name", "x", store=tmp_path / "store")
+    assert lost.returncode == 1 and "No space left on device" in lost.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("savepoint", "nobody"), "there is no job 'nobody'"),
+        (("savepoint", "delete", "nobody/nothing"), "there is no savepoint in"),
+        (("savepoint", "a", "b", "c"), "write weir savepoint JOB to take one"),
+        (("savepoints", "nobody"), "there is no job 'nobody'"),
+        (("stop", "nobody"), "there is no job 'nobody'"),
+        (("submit", "tests.observe.answering:job", "--claim"), "name it with --from SAVEPOINT"),
+        (("submit", "tests.observe.answering:job", "--from", "x", "--rewind"), "choose one of --from, --rewind"),
+        (
+            ("submit", "tests.observe.answering:job", "--from", "/nothing/here"),
+            "there is no savepoint in /nothing/here",
+        ),
+    ],
+)
+def test_what_can_not_be_is_one_error_without_a_traceback(
+    tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    done = weir(*arguments, store=tmp_path)
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["savepoint", "savepoints", "stop"])
+def test_the_help_teaches_with_examples(tmp_path: Path, command: str) -> None:
+    shown = weir(command, "--help", store=tmp_path).stdout
+    assert "Examples:" in shown and f"weir {command} pageviews" in shown

@@ -1,0 +1,97 @@
+"""One job with an operator of each family: union, a plain process function, two keyed streams, timers, side outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from engine.api import (
+    KeyedCoProcessFunction,
+    MapStateDescriptor,
+    OnTimerContext,
+    OutputTag,
+    ProcessContext,
+    ProcessFunction,
+    RuntimeContext,
+    StreamEnvironment,
+    TimeDomain,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from engine.connectors.generator import Columns, GeneratorSource
+from engine.connectors.table import TableSink
+
+KEYS = 50
+TENS = OutputTag("tens", "n long")
+WOKEN = OutputTag("woken", "key long")
+NAMED = OutputTag("named", "key long, name string")
+
+
+def _numbers(n: np.ndarray) -> Columns:
+    return {"n": n, "key": n * 7919 % KEYS, "at": n // 10}
+
+
+def _names(n: np.ndarray) -> Columns:
+    return {"id": n, "name": [f"name {i}" for i in n.tolist()], "at": np.zeros(len(n), np.int64)}
+
+
+class Tens(ProcessFunction):
+    def process_element(self, value: dict[str, Any], context: ProcessContext) -> Iterable[Any]:
+        yield value
+        if value["n"] % 10 == 0:
+            yield TENS, {"n": value["n"]}
+
+
+class Seconds(KeyedCoProcessFunction):
+    """Counts the records of a key in each second with event-time timers; wakes once by the clock."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self._rows = context.get_map_state(MapStateDescriptor("rows", "long", "long"))
+        self._woken = context.get_state(ValueStateDescriptor("woken", "boolean"))
+        self._seen = context.get_metrics_group().counter("seen")
+
+    def process_element1(self, value: dict[str, Any], context: ProcessContext) -> Iterable[Any]:
+        timers = context.timer_service()
+        end = (context.timestamp() or 0) // 1000 * 1000 + 1000
+        self._rows[end] = (self._rows[end] or 0) + 1
+        timers.register_event_time_timer(end - 1)
+        if not self._woken.value():
+            self._woken.update(True)
+            timers.register_processing_time_timer(timers.current_processing_time() + 100)
+        self._seen.inc()
+        return ()
+
+    def process_element2(self, value: dict[str, Any], context: ProcessContext) -> Iterable[Any]:
+        yield NAMED, {"key": context.get_current_key(), "name": value["name"]}
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Any]:
+        key = context.get_current_key()
+        if context.time_domain() is TimeDomain.PROCESSING_TIME:
+            yield WOKEN, {"key": key}
+        else:
+            yield {"key": key, "end": timestamp + 1, "rows": self._rows[timestamp + 1]}
+            del self._rows[timestamp + 1]
+
+
+def families(env: StreamEnvironment) -> None:
+    env.enable_checkpointing("300 ms")
+    rows, rate = env.params.get("rows", 40_000), env.params.get("rate", 8_000)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
+    source = GeneratorSource(_numbers, 2, rows, rate)
+    numbers = env.from_source(source, "n long, key long, at long", uid="numbers")
+    timed = numbers.assign_timestamps_and_watermarks(strategy)
+    both = timed.where(pl.col("n") % 2 == 0).union(timed.where(pl.col("n") % 2 == 1))
+    processed = both.process(Tens())
+    processed.get_side_output(TENS).sink_to(TableSink("tens"), uid="tens")
+    names = env.from_source(GeneratorSource(_names, 1, KEYS), "id long, name string, at long", uid="names")
+    seconds = (
+        processed.key_by("key")
+        .connect(names.assign_timestamps_and_watermarks(strategy).key_by("id"))
+        .process(Seconds(), uid="seconds", schema="key long, end long, rows long")
+    )
+    seconds.sink_to(TableSink("seconds"), uid="out")
+    seconds.get_side_output(WOKEN).sink_to(TableSink("woken"), uid="woken")
+    seconds.get_side_output(NAMED).sink_to(TableSink("named"), uid="named")

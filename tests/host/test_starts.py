@@ -1,0 +1,218 @@
+"""A job whose store is a bucket, seen from two machines.
+
+Topology: a real MinIO server, and two machines, which are two state folders. Faults: both start the job; one cancels
+what the other runs; the bucket does not answer.
+"""
+
+from __future__ import annotations
+
+import socket
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.core.errors import NotRunning, StoreError, WeirError
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import RunFolder
+from engine.observe.client import JobClient, known_jobs
+from engine.protocol.scaling import Scaling
+from tests.servers.minio import MinioServer
+
+Machine = Callable[[str], RunFolder]
+
+
+@pytest.fixture
+def store(minio_server: MinioServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    minio_server.use(monkeypatch)
+    monkeypatch.setenv("WEIR_STATE", str(tmp_path / "here"))
+    return f"s3://weir/{tmp_path.name}"
+
+
+@pytest.fixture
+def machine(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    def on(name: str) -> RunFolder:
+        monkeypatch.setenv("WEIR_STATE", str(tmp_path / name))
+        monkeypatch.setattr(socket, "gethostname", lambda: name)
+        return RunFolder(store, "job")
+
+    return on
+
+
+def launch(store: str, number: int) -> MasterLaunch:
+    return MasterLaunch(path="jobs:job", name="job", store=store, max_slots=2, id=f"start-{number}")
+
+
+def start(folder: RunFolder, launched: MasterLaunch) -> None:
+    folder.prepare()
+    folder.clear()
+    folder.write_launch(launched)
+    folder.want_running(launched, "cli")
+
+
+def test_what_a_machine_needs_to_go_on_with_a_job_is_in_the_bucket(store: str, machine: Machine) -> None:
+    start(machine("one"), launch(store, 1))
+    folder = machine("two")
+    assert folder.read_launch() is None
+    desired = folder.read_desired()
+    assert desired is not None and desired.running and desired.launch == launch(store, 1)
+    assert known_jobs(store) == ["job"]
+    assert folder.started_elsewhere() == "one"
+
+
+def test_the_machine_of_the_last_start_is_not_elsewhere(store: str, machine: Machine) -> None:
+    folder = machine("one")
+    start(folder, launch(store, 1))
+    assert folder.started_elsewhere() is None
+
+
+def test_a_jobmaster_hears_of_a_later_start_on_another_machine_and_leaves(store: str, machine: Machine) -> None:
+    first, second = machine("one"), machine("two")
+    start(first, launch(store, 1))
+    first.hear_elsewhere(launch(store, 1))
+    assert first.belongs_to(launch(store, 1)), "nothing has happened yet"
+    start(second, launch(store, 2))
+    first.hear_elsewhere(launch(store, 1))
+    assert not first.belongs_to(launch(store, 1)), "its supervisor must not start another JobMaster"
+    here = first.read_desired_here()
+    assert here is not None and not here.running, "nor may Dagster on this machine start the job again"
+    second.hear_elsewhere(launch(store, 2))
+    assert second.belongs_to(launch(store, 2))
+
+
+def test_a_jobmaster_never_takes_the_folder_from_a_later_start_on_its_own_machine(store: str, machine: Machine) -> None:
+    """The old JobMaster still runs while the job is started anew; it reads the bucket late."""
+    folder = machine("one")
+    start(folder, launch(store, 1))
+    start(folder, launch(store, 2))
+    folder.hear_elsewhere(launch(store, 1))
+    assert folder.belongs_to(launch(store, 2))
+
+
+def test_a_job_is_cancelled_from_another_machine(store: str, machine: Machine) -> None:
+    first, second = machine("one"), machine("two")
+    start(first, launch(store, 1))
+    second.want_stopped("cli")
+    seen = first.read_desired_here()
+    assert seen is not None and seen.running, "nobody has heard of it yet"
+    first.hear_elsewhere(launch(store, 1))
+    seen = first.read_desired_here()
+    assert seen is not None and not seen.running, "the supervisor ends the job now"
+
+
+def test_a_jobmaster_that_was_replaced_by_another_machine_tells_the_bucket_nothing(
+    store: str, machine: Machine
+) -> None:
+    """It is rescaled and cancelled before it has heard of the other machine."""
+    first, second = machine("one"), machine("two")
+    start(first, launch(store, 1))
+    start(second, launch(store, 2))
+    first.want_stopped_here("http")
+    first.share_desired()
+    first.rescaled(launch(store, 1), Scaling(3))
+    desired = second.read_desired()
+    assert desired is not None and desired.running and desired.launch == launch(store, 2)
+    second.hear_elsewhere(launch(store, 2))
+    assert second.belongs_to(launch(store, 2))
+
+
+def test_a_rescale_is_known_to_other_machines(store: str, machine: Machine) -> None:
+    first, second = machine("one"), machine("two")
+    start(first, launch(store, 1))
+    first.rescaled(launch(store, 1), Scaling(3))
+    desired = second.read_desired()
+    assert desired is not None and desired.launch.scaling == Scaling(3) and first.belongs_to(launch(store, 1))
+
+
+def test_an_older_wish_to_stop_does_not_stop_a_later_start(store: str, machine: Machine) -> None:
+    folder = machine("one")
+    start(folder, launch(store, 1))
+    folder.want_stopped("cli")
+    later = launch(store, 2)
+    folder.write_launch(later)
+    folder.hear_elsewhere(later)
+    assert folder.belongs_to(later)
+
+
+def test_whoever_cancels_a_job_of_another_machine_is_told_where_it_runs(store: str, machine: Machine) -> None:
+    start(machine("one"), launch(store, 1))
+    machine("two")
+    with pytest.raises(NotRunning, match="was started last on one, which is asked through the store to end it"):
+        JobClient(store, "job").cancel()
+    with pytest.raises(NotRunning, match="does not run on this machine; it was started last on one"):
+        JobClient(store, "job").status()
+
+
+def test_the_machine_that_lost_a_job_knows_where_it_went_until_it_starts_the_job_again(
+    store: str, machine: Machine
+) -> None:
+    first, second = machine("one"), machine("two")
+    start(first, launch(store, 1))
+    start(second, launch(store, 2))
+    first = machine("one")
+    first.hear_elsewhere(launch(store, 1))
+    assert first.started_elsewhere() == first.heard_elsewhere() == "two"
+    with pytest.raises(NotRunning, match="it was started last on two: look there"):
+        JobClient(store, "job").status()
+    start(first, launch(store, 3))
+    assert first.started_elsewhere() is None
+
+
+def test_a_client_of_a_job_of_its_machine_asks_no_bucket(
+    store: str, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`weir submit` asks five times a second whether the job runs; `weir cancel` works while the bucket is away."""
+    folder = machine("one")
+    start(folder, launch(store, 1))
+    place, endpoint = folder.folder.parent.parent, "http://127.0.0.1:1"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    place.rename(RunFolder(store, "job").folder.parent.parent)
+    asked: list[str] = []
+    with monkeypatch.context() as running:
+        running.setattr(JobClient, "_call", lambda client, method, path: asked.append(path))
+        JobClient(store, "job").cancel()
+    desired = RunFolder(store, "job").read_desired_here()
+    assert asked == ["/cancel"] and desired is not None and not desired.running
+    assert not JobClient(store, "job").alive()
+    assert JobClient(store, "job").looked_after() is None
+
+
+def test_the_wish_to_stop_a_running_job_never_waits_for_the_bucket(
+    store: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deciding thread of the JobMaster, and the supervisor, use these."""
+    folder = machine("one")
+    start(folder, launch(store, 1))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    away = RunFolder(store, "job")
+    away.folder, away._desired, away.launch_file = folder.folder, folder._desired, folder.launch_file
+    began = time.monotonic()
+    away.want_stopped_here("http")
+    desired = away.read_desired_here()
+    assert desired is not None and not desired.running
+    assert away.belongs_to(launch(store, 1))
+    assert time.monotonic() - began < 1
+    with pytest.raises(StoreError):
+        away.share_desired()
+
+
+def test_a_start_that_can_not_tell_the_bucket_changes_nothing_here(
+    store: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = machine("one")
+    start(folder, launch(store, 1))
+    folder._shared = None
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    refused = RunFolder(store, "job")
+    with pytest.raises(WeirError, match="AWS_SECRET_ACCESS_KEY"):
+        refused.write_launch(launch(store, 2))
+    assert refused.belongs_to(launch(store, 1))
+
+
+def test_only_the_user_can_read_the_run_folder_of_a_bucket(store: str, machine: Machine) -> None:
+    folder = machine("one")
+    start(folder, launch(store, 1))
+    assert stat.S_IMODE(folder.folder.stat().st_mode) == stat.S_IMODE(folder.folder.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.launch_file.stat().st_mode) == 0o600

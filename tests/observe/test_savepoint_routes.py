@@ -1,0 +1,158 @@
+"""Savepoints and stops over HTTP, without Spark: what is answered and refused, and that docs/rest.md says the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from engine.jobmaster import events
+from engine.jobmaster.actions import Outcome
+from engine.jobmaster.master import Phase
+from engine.observe.history import History
+from engine.observe.http import make_app
+from engine.observe.savepoints import LOST, SavepointRecords, SavepointState
+from tests.observe.answering import NAME, AnsweringRun
+from tests.observe.test_http import TOKEN, documented, shape
+
+
+def send(run: AnsweringRun, method: str, path: str, body: Any = None) -> httpx.Response:
+    async def call() -> httpx.Response:
+        transport = httpx.ASGITransport(make_app("secret", run))
+        async with httpx.AsyncClient(transport=transport, base_url="http://job") as client:
+            return await client.request(method, path, headers=TOKEN, json=body)
+
+    return asyncio.run(call())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> AnsweringRun:
+    made = AnsweringRun(tmp_path)
+    made.run(until=lambda: made.master.phase is Phase.RUNNING)
+    return made
+
+
+def complete(run: AnsweringRun, name: str) -> None:
+    def done() -> bool:
+        return any(one.savepoint == name and one.state != "pending" for one in run.savepoints.newest_first)
+
+    run.run(until=done)
+
+
+@pytest.mark.promise("F1", "D5")
+def test_a_savepoint_is_asked_for_and_found_as_it_is_documented(run: AnsweringRun) -> None:
+    taken = send(run, "POST", "/savepoints", {"name": "first"})
+    assert taken.status_code == 202 and taken.json().keys() == {"savepoint", "checkpoint"}
+    assert send(run, "GET", "/savepoints/first").json()["state"] == "pending"
+    complete(run, "first")
+    found = send(run, "GET", "/savepoints/first").json()
+    assert found["state"] == "completed" and found["place"].endswith("savepoints/first")
+    answers = {
+        "POST /savepoints": taken.json(),
+        "GET /savepoints/{name}": found,
+        "GET /savepoints": send(run, "GET", "/savepoints").json(),
+    }
+    for route, answer in answers.items():
+        assert shape(json.loads(documented()[route])) == shape(answer), route
+
+
+@pytest.mark.promise("F1", "D6")
+def test_a_stop_is_asked_for_and_shown_as_it_is_documented(run: AnsweringRun) -> None:
+    assert send(run, "GET", "/stop").json() is None
+    asked = send(run, "POST", "/stop", {"savepoint": {"name": "last", "to": None}})
+    assert (asked.status_code, asked.json()) == (202, {"stopping": True, "savepoint": "last"})
+    shown = send(run, "GET", "/stop").json()
+    assert (shown["savepoint"], shown["failed"]) == ("last", False)
+    for route, answer in (("POST /stop", asked.json()), ("GET /stop", shown)):
+        assert shape(json.loads(documented()[route])) == shape(answer), route
+    again = send(run, "POST", "/stop")
+    assert again.status_code == 409 and "is being stopped already" in again.json()["error"]
+    assert send(run, "POST", "/checkpoints").status_code == 409
+    run.run()
+    assert run.ended is not None and run.ended.outcome is Outcome.STOPPED
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_without_a_name_is_called_by_date_and_time(run: AnsweringRun) -> None:
+    name = send(run, "POST", "/savepoints").json()["savepoint"]
+    assert len(name) == 24 and name[10] == "T" and name.endswith("Z")
+    complete(run, name)
+    assert send(run, "GET", f"/savepoints/{name}").json()["state"] == "completed"
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize(
+    ("path", "body", "code", "says"),
+    [
+        ("/savepoints", {"name": "../../etc"}, 409, "can't be the name of a savepoint"),
+        ("/savepoints", {"name": 7}, 409, '"name" of a savepoint is a text, or null'),
+        ("/savepoints", {"to": "relative"}, 409, "write a whole path or an address"),
+        ("/savepoints", {"to": "ftp://host"}, 409, "is no address of a folder"),
+        ("/savepoints", ["first"], 400, "the body is no JSON object"),
+        ("/stop", {"drain": "yes"}, 400, '"drain" is true or false'),
+        ("/stop", {"savepoint": "last"}, 400, 'write {"savepoint": {"name"'),
+    ],
+)
+def test_a_request_that_is_not_understood_says_what_to_write(
+    run: AnsweringRun, path: str, body: Any, code: int, says: str
+) -> None:
+    answer = send(run, "POST", path, body)
+    assert answer.status_code == code and says in answer.json()["error"]
+    assert run.run().ended is not None and run.ended.outcome is Outcome.FINISHED  # type: ignore[union-attr]
+
+
+@pytest.mark.promise("D5")
+def test_a_place_that_can_not_be_written_or_holds_a_savepoint_is_refused_before_anything_is_triggered(
+    run: AnsweringRun, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    refused = send(run, "POST", "/savepoints", {"name": "a", "to": str(tmp_path / "file")})
+    assert refused.status_code == 409 and "can't write" in refused.json()["error"]
+    assert send(run, "POST", "/savepoints", {"name": "a", "to": str(tmp_path)}).status_code == 202
+    complete(run, "a")
+    taken = send(run, "POST", "/savepoints", {"name": "a", "to": str(tmp_path)})
+    assert taken.status_code == 409 and "already holds a savepoint" in taken.json()["error"]
+    assert [one.savepoint for one in run.savepoints.newest_first] == ["a"]
+
+
+def test_an_unknown_savepoint_is_404(run: AnsweringRun) -> None:
+    answer = send(run, "GET", "/savepoints/nobody")
+    assert answer.status_code == 404 and "GET /savepoints lists them" in answer.json()["error"]
+
+
+@pytest.mark.promise("D5", "F2")
+def test_savepoints_are_remembered_by_the_next_jobmaster_and_those_under_way_have_failed(
+    run: AnsweringRun, tmp_path: Path
+) -> None:
+    send(run, "POST", "/savepoints", {"name": "first", "to": str(tmp_path)})
+    complete(run, "first")
+    send(run, "POST", "/savepoints", {"name": "second", "to": str(tmp_path)})
+    records = SavepointRecords(History(tmp_path, NAME).savepoints())
+    records.settle(LOST)
+    second, first = records.newest_first
+    assert (first.savepoint, first.state, first.place) == ("first", SavepointState.COMPLETED, str(tmp_path / "first"))
+    assert (second.savepoint, second.state, second.reason) == ("second", SavepointState.FAILED, LOST)
+    shown = run.list_savepoints([second, first])
+    assert [one.state for one in shown] == [SavepointState.FAILED, SavepointState.COMPLETED]
+
+
+@pytest.mark.promise("D5")
+def test_what_exists_counts_more_than_what_was_noted(run: AnsweringRun, tmp_path: Path) -> None:
+    """A JobMaster may die after it made a savepoint and before it noted that; a person may move one away."""
+    for name, to in (("here", None), ("away", str(tmp_path))):
+        send(run, "POST", "/savepoints", {"name": name, "to": to})
+        complete(run, name)
+    (tmp_path / "away").rename(tmp_path / "moved")
+    away, here = run.savepoints.newest_first
+    here.state = SavepointState.FAILED
+    found = {(one.savepoint, one.state) for one in run.list_savepoints([away, here])}
+    assert {("away", SavepointState.GONE), ("here", SavepointState.COMPLETED)} <= found
+
+
+def test_a_stop_that_failed_stays_on_record() -> None:
+    records = SavepointRecords([events.Stopping(True, "last", at_ms=5), events.StopFailed("no space", at_ms=9)])
+    assert records.stop is not None and (records.stop.failed, records.stop.reason) == (True, "no space")

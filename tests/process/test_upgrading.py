@@ -1,0 +1,240 @@
+"""The steps of an upgrade as they are carried out: what is written down, started and fenced (D8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.core.errors import NotRunning, WeirError
+from engine.core.paths import JobPaths
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import MasterExit, RunFolder
+from engine.host.upgrade_record import UpgradeRecord
+from engine.jobmaster.actions import Outcome
+from engine.process import upgrading
+from engine.protocol.failures import Raised
+from engine.protocol.ids import AttemptId
+from engine.protocol.manifest import Manifest
+from engine.protocol.upgrading import Phase, Progress
+from engine.snapshot.epoch_log import EpochLog
+from engine.store.directory import DirectoryStore
+
+RAISED = Raised("KeyError", "'user'", "job.py:7")
+
+
+class World:
+    """A job in a real store, whose processes are only said to run. It is also the client that the command asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store, self.name = str(folder), "shop"
+        self.folder = RunFolder(folder, self.name)
+        self.folder.prepare()
+        self.log = EpochLog(DirectoryStore(folder), JobPaths(self.name))
+        self.up = True
+        self.slow_start = 0  # the next start answers only after so many questions
+        self.started: list[str] = []
+        self.asked: list[str] = []
+        self.on_start: dict[str, Any] = {}
+        """What a start leads to, by its path: an outcome, or an epoch that it publishes."""
+        self.on_stop: Any = None
+        launch = MasterLaunch(path="job:v1", name="shop", store=self.store, max_slots=4, id="0a")
+        self.folder.write_launch(launch)
+        new = msgspec.structs.replace(launch, path="job:v2", id="0b")
+        self.record = UpgradeRecord(
+            id="1f",
+            progress=Progress(Phase.STOPPING),
+            old=launch,
+            new=new,
+            back=msgspec.structs.replace(launch, path="job:kept", id="0c"),
+            savepoint="upgrade-1f",
+            by="test",
+            began_ms=0,
+            changed_ms=0,
+        )
+        self.publish()
+
+    def publish(self) -> int:
+        """Publishes an epoch, as a JobMaster does that has just claimed the job."""
+        claimed = self.log.claim(f"owner{len(self.started)}{self.epoch()}")
+        assert claimed is not None
+        record = claimed.record
+        manifest = Manifest(
+            "shop",
+            self.epoch() + 1,
+            record.next_checkpoint,
+            AttemptId(record.generation, 1),
+            0,
+            128,
+            [],
+            [],
+            [],
+            {},
+        )
+        self.log.publish(record, self.log.write_manifest(manifest))
+        return manifest.epoch
+
+    def epoch(self) -> int:
+        last = self.log.last()
+        return last.newest.epoch if last is not None and last.newest is not None else 0
+
+    def start(self, launch: MasterLaunch, by: str, id: str) -> None:
+        self.started.append(launch.path)
+        self.folder.clear()
+        self.folder.write_launch(launch)
+        self.up = True
+        match self.on_start.get(launch.path):
+            case MasterExit() as ended:
+                self.up = False
+                self.folder.write_exit(ended, launch)
+            case "publishes":
+                self.publish()
+
+    # --- what the client answers ---
+
+    def status(self) -> Any:
+        if self.up and self.started and self.slow_start:
+            self.slow_start -= 1
+            if not self.slow_start:
+                self.publish()
+            raise NotRunning("no sign yet")
+        if not self.up:
+            raise NotRunning("not running")
+        return SimpleNamespace(running=True, vertices=[])
+
+    def looked_after(self) -> str | None:
+        return None
+
+    def ended(self) -> MasterExit | None:
+        return self.folder.read_exit()
+
+    def stop(self, savepoint: bool, name: str) -> None:
+        self.asked.append(name)
+        if isinstance(self.on_stop, WeirError):
+            raise self.on_stop
+        self.publish()
+        self.up = False
+        launch = self.folder.read_launch()
+        assert launch is not None
+        self.folder.write_exit(MasterExit(Outcome.STOPPED, "stopped"), launch)
+
+    def stop_record(self) -> None:
+        return None
+
+    def cancel(self, by: str) -> None:
+        launch = self.folder.read_launch()
+        assert launch is not None
+        self.up = False
+        self.folder.write_exit(MasterExit(Outcome.CANCELLED, "cancelled"), launch)
+
+    def wait_until_ended(self) -> None: ...
+
+    def trigger_checkpoint(self) -> None: ...
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(tmp_path)
+    monkeypatch.setattr(upgrading, "start_detached", made.start)
+    monkeypatch.setattr(upgrading, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(upgrading, "UNSEEN_S", 0.02)
+    return made
+
+
+def upgraded(world: World, progress: Progress | None = None, patience_s: float = 5.0) -> UpgradeRecord:
+    record = world.record if progress is None else msgspec.structs.replace(world.record, progress=progress)
+    done = upgrading.carry_on(world, record, lambda text: None, patience_s)  # type: ignore[arg-type]
+    assert world.folder.read_upgrade() == done
+    return done
+
+
+@pytest.mark.promise("D8")
+def test_the_old_version_stops_with_a_savepoint_and_the_new_one_publishes(world: World) -> None:
+    world.on_start["job:v2"] = "publishes"
+    assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
+    assert world.asked == ["upgrade-1f"] and world.started == ["job:v2"] and world.epoch() == 3
+
+
+@pytest.mark.promise("D8")
+def test_a_version_that_fails_is_followed_by_the_kept_code_with_the_line_that_raised(world: World) -> None:
+    world.on_start["job:v2"] = MasterExit(Outcome.FAILED, "KeyError: 'user'", RAISED)
+    done = upgraded(world)
+    assert done.progress == Progress(Phase.BACK, 2, "the new version failed: KeyError: 'user'", RAISED)
+    assert world.started == ["job:v2", "job:kept"] and world.epoch() == 2
+    assert done.in_words("shop") == "shop runs the old version again: the new version failed: KeyError: 'user'"
+
+
+@pytest.mark.promise("D8")
+def test_a_version_that_publishes_nothing_is_cancelled_and_the_old_one_returns(world: World) -> None:
+    done = upgraded(world, patience_s=0.05)
+    assert done.progress.phase is Phase.BACK and "has published no epoch after 0 s" in done.progress.reason
+    assert world.started == ["job:v2", "job:kept"]
+
+
+@pytest.mark.promise("D8")
+def test_a_supervisor_that_takes_long_to_start_is_waited_for_and_not_started_twice(world: World) -> None:
+    """Seen on Spark: two supervisors of one start fenced each other for ever, on a busy machine."""
+    world.slow_start = 5
+    assert upgraded(world).progress.phase is Phase.UPGRADED
+    assert world.started == ["job:v2"] and world.slow_start == 0
+
+
+@pytest.mark.promise("D8")
+def test_a_job_that_can_not_stop_runs_on(world: World) -> None:
+    world.on_stop = WeirError("no space left")
+    done = upgraded(world)
+    assert done.progress.phase is Phase.KEPT and world.started == [] and world.up
+    assert done.in_words("shop") == "the upgrade of shop to job:v2 was given up: the old version runs on: no space left"
+
+
+@pytest.mark.promise("D8", "F2")
+def test_a_version_that_was_thought_to_be_dead_can_publish_nothing_behind_the_fence(world: World) -> None:
+    """Its JobMaster is asleep when the old version is started again, and wakes with an epoch in its hands."""
+    asleep = world.log.claim("asleep")
+    assert asleep is not None
+    world.folder.write_launch(world.record.new)
+    world.up = False
+    done = upgraded(world, Progress(Phase.GOING_BACK, 1, "it died"))
+    assert done.progress.phase is Phase.BACK and world.started == ["job:kept"]
+    late = Manifest(
+        "shop", 2, asleep.record.next_checkpoint, AttemptId(asleep.record.generation, 1), 0, 128, [], [], [], {}
+    )
+    with pytest.raises(WeirError, match="another JobMaster"):
+        world.log.publish(asleep.record, world.log.write_manifest(late))
+
+
+@pytest.mark.promise("D8")
+def test_the_old_version_is_not_started_if_the_new_one_was_faster_than_the_fence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.folder.write_launch(world.record.new)
+    world.up = False
+    claim = EpochLog.claim
+    monkeypatch.setattr(EpochLog, "claim", lambda self, owner: (world.publish_once(claim), claim(self, owner))[1])
+
+    def publish_once(_: Any) -> None:
+        monkeypatch.setattr(EpochLog, "claim", claim)
+        world.publish()
+
+    world.publish_once = publish_once  # type: ignore[attr-defined]
+    done = upgraded(world, Progress(Phase.GOING_BACK, 1, "it died"))
+    assert done.progress.phase is Phase.UPGRADED and world.started == ["job:v2"]
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.STARTING, Phase.GOING_BACK])
+def test_a_command_that_dies_right_behind_a_record_is_carried_on(world: World, phase: Phase) -> None:
+    """The record of each phase is there, and nothing of the phase has happened."""
+    world.on_start["job:v2"] = "publishes"
+    if phase is not Phase.STOPPING:
+        world.stop(True, "by a command that died")
+    if phase is Phase.GOING_BACK:
+        world.on_start["job:v2"] = MasterExit(Outcome.FAILED, "no")
+        world.start(world.record.new, "", "")
+    cut = None if phase is Phase.STOPPING else 2
+    done = upgraded(world, Progress(phase, cut))
+    assert done.progress.phase is (Phase.BACK if phase is Phase.GOING_BACK else Phase.UPGRADED)
+    assert world.started[-1] == ("job:kept" if phase is Phase.GOING_BACK else "job:v2")

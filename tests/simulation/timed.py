@@ -1,0 +1,134 @@
+"""The job of the kind "timers": two keyed streams, whose records wait for timers of event time and processing time.
+
+`Hold` emits each record three times: at once, with its number in the line of its key; when an event-time timer fires;
+and when a processing-time timer fires. Several records share a timer. A timer for which nothing waits emits record -1.
+`Order`, behind it, marks records of an event-time timer that come after the watermark which fired it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.api import (
+    DataStream,
+    KeyedCoProcessFunction,
+    MapStateDescriptor,
+    OnTimerContext,
+    ProcessContext,
+    ProcessFunction,
+    RuntimeContext,
+    StreamEnvironment,
+    TimeDomain,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from engine.connectors.generator import GeneratorSource
+from engine.connectors.table import TableSink
+from engine.core.functions import Row
+from tests.simulation.world import Violation
+
+MARKS, MARK_SPLITS = 9, 2
+HOLD_MS, SHARED_MS, CLOCK_MS = 25, 50, 3
+WAITING, PENDING = "waiting", "pending"
+SCHEMA = "n long, key string, what string, seq long, late boolean"
+OUT = "n long, key string, what string, seq long, disordered boolean"
+
+Rows = list[tuple[Any, ...]]
+
+
+class Hold(KeyedCoProcessFunction):
+    def open(self, context: RuntimeContext) -> None:
+        self._seen = context.get_state(ValueStateDescriptor("seen", "long"))
+        self._waiting = context.get_map_state(MapStateDescriptor(WAITING, "long", "struct<due long, late boolean>"))
+        self._pending = context.get_map_state(MapStateDescriptor(PENDING, "long", "long"))
+
+    def _line(self, n: int, key: str, what: str) -> Row:
+        seq = (self._seen.value() or 0) + 1
+        self._seen.update(seq)
+        return {"n": n, "key": key, "what": what, "seq": seq, "late": False}
+
+    def process_element1(self, value: Row, context: ProcessContext) -> list[Row]:
+        timers, n = context.timer_service(), value["n"]
+        stamp = context.timestamp()
+        assert stamp is not None
+        due = (stamp + HOLD_MS) // SHARED_MS * SHARED_MS + SHARED_MS
+        self._waiting.put(n, {"due": due, "late": due <= timers.current_watermark()})
+        timers.register_event_time_timer(due)
+        at = timers.current_processing_time() + CLOCK_MS
+        self._pending.put(n, at)
+        timers.register_processing_time_timer(at)
+        timers.register_processing_time_timer(at + 1)
+        timers.delete_processing_time_timer(at + 1)
+        return [self._line(n, value["key"], "line")]
+
+    def process_element2(self, value: Row, context: ProcessContext) -> list[Row]:
+        return [self._line(value["mark"], value["of"], "mark")]
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> list[Row]:
+        key = context.get_current_key()
+        if context.time_domain() is TimeDomain.EVENT_TIME:
+            due = {n: held["late"] for n, held in self._waiting.items() if held["due"] == timestamp}
+            state, what = self._waiting, "event"
+        else:
+            due = {n: False for n, at in self._pending.items() if at == timestamp}
+            state, what = self._pending, "clock"
+        for n in due:
+            state.remove(n)
+        rows = [{"n": n, "key": key, "what": what, "seq": 0, "late": late} for n, late in sorted(due.items())]
+        return rows or [{"n": -1, "key": key, "what": what, "seq": 0, "late": False}]
+
+
+class Order(ProcessFunction):
+    def process_element(self, value: Row, context: ProcessContext) -> list[Row]:
+        stamp, watermark = context.timestamp(), context.timer_service().current_watermark()
+        late = value.pop("late")
+        disordered = value["what"] == "event" and not late and stamp is not None and stamp <= watermark
+        return [{**value, "disordered": disordered}]
+
+
+def define(env: StreamEnvironment, stamped: DataStream, keys: int, base_ms: int) -> None:
+    def make(n: Any) -> dict[str, Any]:
+        return {"mark": n, "of": [f"k{i % keys}" for i in n.tolist()], "ts": (base_ms + n * 40) * 1000}
+
+    source = GeneratorSource(make, rows=MARKS, splits=MARK_SPLITS)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(0).with_timestamps("ts")
+    marks = env.from_source(source, "mark long, of string, ts timestamp", uid="rules")
+    held = (
+        stamped.key_by("key")
+        .connect(marks.assign_timestamps_and_watermarks(strategy).key_by("of"))
+        .process(Hold(), uid="hold", schema=SCHEMA)
+    )
+    held.process(Order(), schema=OUT).sink_to(TableSink("out"), uid="out")
+
+
+def check(
+    rows: Rows,
+    waiting: dict[str, list[int]],
+    due: Sequence[int],
+    marks: Sequence[int],
+    each_once: Callable[[str, Sequence[int], Sequence[int]], None],
+    exactly_once: bool,
+) -> None:
+    """Checks the published rows together with what the snapshot says is still waiting for its timer."""
+    by_what = {what: [row[0] for row in rows if row[2] == what] for what in ("line", "mark", "event", "clock")}
+    for what, numbers in by_what.items():
+        if -1 in numbers:
+            raise Violation("timers", f"a timer of {what} time fired, and nothing waited for it")
+    disordered = [row[0] for row in rows if row[4]]
+    if disordered:
+        raise Violation("watermark_order", f"the watermark was there before the timers of {disordered[:10]}")
+    each_once("out (line)", due, by_what["line"])
+    each_once("out (mark)", marks, by_what["mark"])
+    each_once("out (event)", due, by_what["event"] + waiting.get(WAITING, []))
+    each_once("out (clock)", due, by_what["clock"] + waiting.get(PENDING, []))
+    for key in {row[1] for row in rows} if exactly_once else ():
+        line = sorted(row[3] for row in rows if row[1] == key and row[2] in ("line", "mark"))
+        if line != list(range(1, len(line) + 1)):
+            raise Violation("state", f"key {key}: the records of both streams are numbered {line}")
+
+
+def check_final(waiting: dict[str, list[int]]) -> None:
+    """Event time has ended, so every event-time timer has fired. Timers of processing time may be left."""
+    if waiting.get(WAITING):
+        raise Violation("timers", f"the timers of {sorted(waiting[WAITING])[:10]} never fired")

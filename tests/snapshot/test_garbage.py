@@ -1,0 +1,166 @@
+"""Garbage of a job: what replaced JobMasters left. Epochs, savepoints and the newest generation are never garbage."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from engine.core.errors import CorruptSnapshot
+from engine.core.paths import JobPaths
+from engine.jobmaster.collecting import collect
+from engine.protocol.epoch_records import Created, LogRecord, RecordKind, fence_after
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.manifest import Manifest, StateFile, SubtaskState
+from engine.snapshot import epoch_log as log_module
+from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.garbage import find_garbage
+from engine.snapshot.savepoints import Origin, SavepointFolder
+from engine.snapshot.statefile import checksum
+from tests.fakes import MemoryStore
+
+PATHS = JobPaths("job")
+
+
+class Job:
+    """A job whose JobMasters publish epochs, and leave checkpoints that they did not publish."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.log = EpochLog(self.store, PATHS)
+        self.record: LogRecord | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.record = fence_after(self.record, f"owner{self.record.generation + 1 if self.record else 1}")
+        assert self.log.append(self.record) is Created.CREATED
+
+    def checkpoint(self, shared: list[StateFile] | None = None) -> Manifest:
+        """Writes the files of the next checkpoint; nobody has published it."""
+        assert self.record is not None
+        number, attempt = self.record.next_checkpoint, AttemptId(self.record.generation, 1)
+        path = PATHS.state_file(attempt, number, "pv", SubtaskId("pv", 0), "panes")
+        self.store.write(path, b"state")
+        file = StateFile("pv", "panes", path, 5, checksum(b"state"), 1)
+        state = SubtaskState(SubtaskId("pv", 0), [file, *(shared or [])], {})
+        epoch = self.record.newest.epoch + 1 if self.record.newest else 1
+        return Manifest("job", epoch, number, attempt, 0, 128, [state], [], [], {})
+
+    def publish(self, shared: list[StateFile] | None = None) -> Manifest:
+        assert self.record is not None
+        manifest = self.checkpoint(shared)
+        self.record = self.log.publish(self.record, self.log.write_manifest(manifest))
+        return manifest
+
+
+def folders(job: Job) -> list[str]:
+    return [one.path for one in find_garbage(job.log)]
+
+
+@pytest.mark.promise("C4")
+def test_a_checkpoint_of_a_fenced_generation_that_no_epoch_names_is_garbage() -> None:
+    job = Job()
+    job.publish()
+    job.checkpoint()
+    assert folders(job) == [], "the JobMaster may still publish it"
+    job.restart()
+    assert folders(job) == ["job/gen-0001/chk-0000002"]
+    kept = set(job.store.files) - {"job/gen-0001/chk-0000002/1/pv.0.panes.arrow"}
+    dry = collect(job.store, "job", dry_run=True)
+    assert set(job.store.files) > kept
+    assert collect(job.store, "job", dry_run=False).collected == dry.collected
+    assert set(job.store.files) == kept and dry.bytes == 5
+    assert collect(job.store, "job", dry_run=False).collected == []
+
+
+def test_a_checkpoint_whose_files_a_later_epoch_uses_is_needed() -> None:
+    job = Job()
+    first = job.checkpoint()
+    job.restart()
+    job.publish(shared=first.subtasks[0].files)
+    job.restart()
+    assert folders(job) == []
+
+
+def test_if_a_record_or_a_manifest_is_damaged_nothing_is_garbage() -> None:
+    for damaged in ("job/log/0000000002.json", "job/gen-0001/chk-0000001/1/manifest.json"):
+        job = Job()
+        job.publish()
+        job.checkpoint()
+        job.restart()
+        job.store.files[damaged] += b"x"
+        with pytest.raises(CorruptSnapshot):
+            find_garbage(job.log)
+        found = collect(job.store, "job", dry_run=False)
+        assert found.collected == [] and damaged in found.problems[0]
+
+
+def test_without_a_log_nothing_is_garbage_because_a_fork_may_be_under_way() -> None:
+    store = MemoryStore()
+    store.write("job/gen-0001/chk-0000001/copy-x/manifest.json", b"")
+    assert find_garbage(EpochLog(store, PATHS)) == []
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_is_never_garbage_and_what_its_replaced_writer_left_is() -> None:
+    job = Job()
+    manifest = job.publish()
+    folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
+    folder.write("nightly", manifest, Origin(job.log, "1d", 1), stopped=False)
+    job.store.write("job/savepoints/half/1d-0001-0001-0000009/0.pv.arrow", b"state")
+    assert folders(job) == []
+    job.restart()
+    assert folders(job) == ["job/savepoints/half/1d-0001-0001-0000009"]
+    collect(job.store, "job", dry_run=False)
+    assert folder.manifest().epoch == 1
+
+
+# --- the epoch log ---
+
+
+@pytest.fixture
+def _few_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "KEPT_RECORDS", 5)
+
+
+@pytest.mark.promise("C4", "F2")
+@pytest.mark.usefixtures("_few_records")
+def test_old_epoch_records_go_and_every_fence_stays_so_that_a_zombie_loses_whenever_it_wakes_up() -> None:
+    job = Job()
+    zombies = []
+    for _ in range(4):
+        for _ in range(6):
+            manifest = job.publish()
+        assert job.record is not None
+        zombies.append((job.record, manifest))
+        job.restart()
+    assert job.log.trim(kept_from=23) == 19
+    left = [job.log._record(number) for number in job.log._listed()]
+    fences = [record.number for record in left if record is not None and record.kind is RecordKind.FENCE]
+    assert fences == [1, 8, 15, 22, 29]
+    assert [ref.epoch for ref in job.log.epochs()] == [24, 23, 22, 21, 20]
+    for record, manifest in zombies:
+        late = msgspec.structs.replace(manifest, epoch=manifest.epoch + 1, checkpoint=manifest.checkpoint + 1)
+        with pytest.raises(log_module.Fenced):
+            job.log.publish(record, job.log.write_manifest(late))
+
+
+@pytest.mark.usefixtures("_few_records")
+def test_a_trimmed_log_goes_on_and_keeps_the_epochs_that_are_retained() -> None:
+    job = Job()
+    for _ in range(30):
+        job.publish()
+    assert job.log.trim(kept_from=3) == 2, "epochs 3 and later are kept, and so is the first record"
+    assert job.log.trim(kept_from=30) == 22
+    job.restart()
+    assert job.publish().epoch == 31
+    assert [ref.epoch for ref in job.log.epochs()][:3] == [31, 30, 29]
+
+
+@pytest.mark.usefixtures("_few_records")
+def test_a_record_that_cannot_be_read_is_not_deleted() -> None:
+    job = Job()
+    for _ in range(12):
+        job.publish()
+    job.store.files["job/log/0000000003.json"] = b"{"
+    job.log.trim(kept_from=12)
+    assert "job/log/0000000003.json" in job.store.files and "job/log/0000000004.json" not in job.store.files
