@@ -48,7 +48,8 @@ class Numbered(KeyedProcessFunction):
 def chaos(env: StreamEnvironment) -> None:
     env.enable_checkpointing("500 ms")
     env.set_restart_strategy(FixedDelay(attempts=1_000_000, delay_ms=100))  # the default waits longer each time
-    source = GeneratorSource(make, SPLITS, env.params.get("rows", 60_000), env.params.get("rate", 2_000))
+    rows, rate = env.params.get("rows", 60_000), env.params.get("rate", 2_000)
+    source = GeneratorSource(make, SPLITS, rows, rate, buffer_timeout_ms=50)  # fewer batches: less load on the machine
     numbers = env.from_source(source, "n long, key long, value long, ts timestamp", uid="numbers")
     numbered = numbers.key_by("key").process(Numbered(), uid="numbered", schema="n long, key long, number long")
     numbered.sink_to(TableSink("numbered"), uid="rows out")
