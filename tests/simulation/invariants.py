@@ -128,7 +128,7 @@ class Checker:
         self.records.append(record)
 
     def check_claimed(self, owner: str, generation: int) -> None:
-        """Checks a JobMaster that takes the job for its own. Records that were made where old ones were do not count."""
+        """Checks a JobMaster that takes the job for its own. A fence where an old record was deleted does not count."""
         if not any((record.owner, record.generation) == (owner, generation) for record in self.records):
             raise Violation("one_owner", f"{owner} believes that it owns generation {generation}, and has no fence")
 

@@ -196,7 +196,9 @@ class StoreView:
                 if world.chance(store.faults.name_lost):
                     world.after(25 * world.random.random(), None, "the store's host crashes", store.forget_names)
             elif fate == 2:
-                world.after(world.random.random() * 60, None, f"late create {path}", lambda: store.link_late(path, data))
+                world.after(
+                    world.random.random() * 60, None, f"late create {path}", lambda: store.link_late(path, data)
+                )
             return Created.UNKNOWN
         outcome = store.link(path, data)
         self._process.touch("linked")  # the process may die before the name is durable
