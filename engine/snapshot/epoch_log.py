@@ -144,9 +144,7 @@ class EpochLog:
         last = self.last()
         if last is not None and self.append(last) is not Created.CREATED:
             return None  # its name may not be durable yet, and nothing may be built on a record that can vanish
-        if (
-            last is not None and last.owner == owner
-        ):  # an earlier try of this process succeeded, but its answer was lost
+        if last is not None and last.owner == owner:  # an earlier try succeeded, but its answer was lost
             return Claimed(last) if self._is_newest(last) else None
         fence = fence_after(last, owner)
         return Claimed(fence) if self.append_fence(fence) is Created.CREATED else None
