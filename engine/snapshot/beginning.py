@@ -75,7 +75,7 @@ def begin(folder: SavepointFolder, log: EpochLog, owner: str, pause: Pause, *, c
     used = last.next_checkpoint if last is not None else 1
     next_checkpoint = max(used, ref.checkpoint + 1)
     record = LogRecord(number, RecordKind.FENCE, generation, owner, ref, next_checkpoint, job_id).sealed()
-    if insist(lambda: definite(log.append(record)), pause) is Created.EXISTS:
+    if insist(lambda: definite(log.append_fence(record)), pause) is Created.EXISTS:
         raise StoreError(f"another process has just started job {log.paths.job!r}: look at it with weir status")
     return head
 

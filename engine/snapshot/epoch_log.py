@@ -2,7 +2,8 @@
 
 Invariants: records are only created, never changed. Each call tries once; if the outcome is unknown, the caller repeats
 the call. `trim` deletes old epoch records and never a fence: the record after the last one of a generation is a fence,
-so a JobMaster that was replaced finds it there whenever it wakes up.
+so a JobMaster that was replaced finds it there whenever it wakes up. A fence counts only if it is the newest record
+after it was created: one that comes late may be created in the place of a deleted record.
 """
 
 from __future__ import annotations
@@ -143,10 +144,22 @@ class EpochLog:
         last = self.last()
         if last is not None and self.append(last) is not Created.CREATED:
             return None  # its name may not be durable yet, and nothing may be built on a record that can vanish
-        if last is not None and last.owner == owner:
-            return Claimed(last)  # an earlier try of this process succeeded, but its answer was lost
-        record = fence_after(last, owner)
-        return Claimed(record) if self.append(record) is Created.CREATED else None
+        if last is not None and last.owner == owner:  # an earlier try succeeded, but its answer was lost
+            return Claimed(last) if self._is_newest(last) else None
+        fence = fence_after(last, owner)
+        return Claimed(fence) if self.append_fence(fence) is Created.CREATED else None
+
+    def append_fence(self, fence: LogRecord) -> Created:
+        """Appends a fence. Returns EXISTS also if the log goes on behind it, where it fences nobody.
+
+        A process may sleep for long between its look at the last record and this create. In the place of the next
+        record it then finds another's, or nothing, because `trim` has deleted that record since.
+        """
+        outcome = self.append(fence)
+        return Created.EXISTS if outcome is Created.CREATED and not self._is_newest(fence) else outcome
+
+    def _is_newest(self, record: LogRecord) -> bool:
+        return self._last_number() == record.number
 
     def publish(self, last: LogRecord, manifest: ManifestRef) -> LogRecord | None:
         """Appends the epoch record; creating it is the commit point.

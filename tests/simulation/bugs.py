@@ -761,6 +761,14 @@ def _second_input_keeps_the_key_of_the_first() -> Patches:
     return [(KeyedCoProcess, "_apply_second", second)]
 
 
+# --- the log, trimmed ---
+
+
+def _late_fence_is_a_claim() -> Patches:
+    """A JobMaster that slept creates its fence where an old record was deleted, and does not look behind it."""
+    return [(EpochLog, "append_fence", EpochLog.append)]
+
+
 BUGS = (
     PlantedBug("no alignment", _no_alignment, ("ledger",), 7),
     PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 17),
@@ -804,7 +812,9 @@ BUGS = (
         440,
     ),
     PlantedBug("an unreadable record is a failure", _unreadable_record_is_a_failure, ("durable", "log"), 37),
-    PlantedBug("a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log",), 640),
+    PlantedBug(
+        "a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log", "one_owner"), 640
+    ),
     PlantedBug("a compacted record repeats what a list shows", _trusts_the_list_of_a_table, ("commit",), 345),
     PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 429),
     PlantedBug("a full disk ends the job", _gives_up_on_a_full_disk, ("finishes",), 259),
@@ -827,6 +837,7 @@ BUGS = (
     PlantedBug("records of a table go at once", _records_go_at_once, ("durable",), 64),
     PlantedBug("the log forgets fences", _log_forgets_fences, ("durable",), 64),
     PlantedBug("gc deletes a pending checkpoint", _gc_takes_the_generation_that_runs, ("durable", "pending"), 79),
+    PlantedBug("a fence in the place of a deleted record is a claim", _late_fence_is_a_claim, ("one_owner",), 362),
 )
 
 

@@ -394,6 +394,8 @@ class MasterProcess(Process):
             case Note(event):
                 world.log(f"  {self.name} notes {event}")
                 self._cover(event)
+                if isinstance(event, events.Claimed):
+                    self._incarnation.cluster.check_claimed(self._incarnation.name, self.job.attempt.generation)
                 self._incarnation.cluster.on_event(self, event)
             case Stop(outcome, reason):
                 self.outcome, self.reason = outcome, reason
@@ -592,6 +594,9 @@ class Cluster:
     def begun(self) -> bool:
         """True if the job has a log. A JobMaster's process reads it before Spark starts, long before the claim."""
         return bool(self._checker.records)
+
+    def check_claimed(self, owner: str, generation: int) -> None:
+        self._checker.check_claimed(owner, generation)
 
     def host_dies(self) -> None:
         """Ends all processes at once; the store forgets what is not durable."""

@@ -2,7 +2,7 @@
 
 log        records have no gaps; a fence adds one generation, an epoch record keeps it
 standby    a standby that was not told to take over touches nothing
-one_owner  a generation has one owner, and only it publishes
+one_owner  a generation has one owner, and only it publishes; who believes to own the job has made a fence that counts
 epochs     epoch numbers have no gaps; checkpoint numbers increase
 durable    every file of a published epoch is synced and has its checksum; no process deletes it while it is needed
 retained   the state of the newest epochs is kept, as many as the job wants
@@ -126,6 +126,11 @@ class Checker:
                 )
             self._published(record)
         self.records.append(record)
+
+    def check_claimed(self, owner: str, generation: int) -> None:
+        """Checks a JobMaster that takes the job for its own. A fence where an old record was deleted does not count."""
+        if not any((record.owner, record.generation) == (owner, generation) for record in self.records):
+            raise Violation("one_owner", f"{owner} believes that it owns generation {generation}, and has no fence")
 
     def _owner_of(self, owner: str) -> int:
         return max((r.generation for r in self.records if r.owner == owner), default=0)

@@ -295,7 +295,7 @@ class SimTransport:
         network.connect(attempt, channel, self._process, receiver)
         if connection.accepted and network.has_left(receiver, attempt):
             network.refuse(attempt, channel, connection)
-        elif connection.grant_total:
+        elif connection.accepted and connection.grant_total:  # a receiver that is dead by now grants nothing
             self._deliver_grant(connection, attempt, channel)
 
     def send(self, attempt: AttemptId, channel: ChannelId, frame: Frame) -> None:

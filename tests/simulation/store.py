@@ -49,6 +49,8 @@ class SimStore:
         self.cached: dict[str, tuple[bytes, Process]] = {}
         self.unnamed: dict[str, bytes] = {}  # durable content under names that are visible, and not durable yet
         self.full_until_ms = 0.0
+        self._away = False
+        self._late: list[tuple[str, bytes]] = []  # creates that the store applies while it is away
         self._made_ms: dict[str, float] = {}
         self.on_created: Callable[[str, bytes], None] = lambda path, data: None
         self.on_deleted: Callable[[str], None] = lambda path: None
@@ -79,6 +81,13 @@ class SimStore:
         self._made_ms[path] = self.world.now_ms
         self.world.log(f"  created {path} {zlib.crc32(data):08x}")
         return Created.CREATED
+
+    def link_late(self, path: str, data: bytes) -> None:
+        """Applies a create that was sent long ago: to the store that it was sent to, never to a folder in its place."""
+        if self._away:
+            self._late.append((path, data))
+        else:
+            self.link(path, data)
 
     def sync_directory(self, path: str) -> None:
         """Makes the names in the directory of this file durable."""
@@ -116,7 +125,11 @@ class SimStore:
 
         def is_back() -> None:
             self.durable, self.cached, self.unnamed, self.on_created, self.on_deleted = real
+            self._away, late, self._late = False, self._late, []
+            for path, data in late:
+                self.link(path, data)
 
+        self._away = True
         self.durable, self.cached, self.unnamed = {}, {}, {}
         self.on_created, self.on_deleted = created, lambda path: None
         self.world.after(for_ms, None, "the store is back", is_back)
@@ -184,7 +197,7 @@ class StoreView:
                     world.after(25 * world.random.random(), None, "the store's host crashes", store.forget_names)
             elif fate == 2:
                 world.after(
-                    world.random.random() * 60, None, f"late create {path}", lambda: _ignore(store.link(path, data))
+                    world.random.random() * 60, None, f"late create {path}", lambda: store.link_late(path, data)
                 )
             return Created.UNKNOWN
         outcome = store.link(path, data)
@@ -234,7 +247,3 @@ class StoreView:
 
     def below(self, path: str) -> Below:
         return Below(self, path)
-
-
-def _ignore(outcome: Created) -> None:
-    return None

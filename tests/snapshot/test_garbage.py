@@ -144,6 +144,27 @@ def test_old_epoch_records_go_and_every_fence_stays_so_that_a_zombie_loses_whene
             job.log.publish(record, job.log.write_manifest(late))
 
 
+@pytest.mark.promise("F2", "C4")
+@pytest.mark.usefixtures("_few_records")
+@pytest.mark.parametrize("published", [0, 1])
+def test_a_fence_that_comes_so_late_that_the_record_in_its_place_is_deleted_claims_nothing(published: int) -> None:
+    """A bug: a JobMaster that slept in its claim took over from an epoch that retention had deleted, or from none."""
+    job = Job()
+    for _ in range(published):
+        job.publish()
+    seen = job.log.last()
+    for _ in range(12):
+        job.publish()
+    job.log.trim(kept_from=12)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EpochLog, "last", lambda self: seen)  # the late one looked long ago
+        assert job.log.claim("late") is None
+    assert job.publish().epoch == published + 13, "the JobMaster that publishes was not replaced"
+    claimed = job.log.claim("late")
+    assert claimed is not None and claimed.generation == 2
+    assert claimed.record.newest is not None and claimed.record.newest.epoch == published + 13
+
+
 @pytest.mark.usefixtures("_few_records")
 def test_a_trimmed_log_goes_on_and_keeps_the_epochs_that_are_retained() -> None:
     job = Job()
