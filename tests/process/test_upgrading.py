@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,8 @@ class World:
         self.folder.prepare()
         self.log = EpochLog(DirectoryStore(folder), JobPaths(self.name))
         self.up = True
+        self.uptime_ms = 0
+        self.checkpoints_asked = 0
         self.slow_start = 0  # the next start answers only after so many questions
         self.started: list[str] = []
         self.asked: list[str] = []
@@ -103,7 +106,7 @@ class World:
             raise NotRunning("no sign yet")
         if not self.up:
             raise NotRunning("not running")
-        return SimpleNamespace(running=True, vertices=[])
+        return SimpleNamespace(running=True, vertices=[], uptime_ms=self.uptime_ms)
 
     def looked_after(self) -> str | None:
         return None
@@ -132,7 +135,8 @@ class World:
 
     def wait_until_ended(self) -> None: ...
 
-    def trigger_checkpoint(self) -> None: ...
+    def trigger_checkpoint(self) -> None:
+        self.checkpoints_asked += 1
 
 
 @pytest.fixture
@@ -172,6 +176,21 @@ def test_a_version_that_publishes_nothing_is_cancelled_and_the_old_one_returns(w
     done = upgraded(world, patience_s=0.05)
     assert done.progress.phase is Phase.BACK and "has published no epoch after 0 s" in done.progress.reason
     assert world.started == ["job:v2", "job:kept"]
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize(("uptime_ms", "asked"), [(0, False), (29_999, False), (30_000, True)])
+def test_a_version_that_has_read_nothing_is_asked_for_a_checkpoint_only_after_it_ran_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch, uptime_ms: int, asked: bool
+) -> None:
+    """Its start may take longer than that. It would publish an epoch, and could not be replaced by the old version."""
+    now_s = iter(range(10_000))  # every look at the clock takes a second
+    clock = SimpleNamespace(monotonic=lambda: float(next(now_s)), sleep=lambda s: None, time_ns=time.time_ns)
+    monkeypatch.setattr(upgrading, "time", clock)
+    monkeypatch.setattr(upgrading, "UNSEEN_S", 15.0)
+    world.uptime_ms = uptime_ms
+    assert upgraded(world, patience_s=40.0).progress.phase is Phase.BACK
+    assert (world.checkpoints_asked > 0) is asked
 
 
 @pytest.mark.promise("D8")
