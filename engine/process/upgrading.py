@@ -220,7 +220,10 @@ class _Upgrade:
                 time.sleep(LOOK_EVERY_S)
 
     def _stop_old(self) -> None:
-        """Asks the old version to stop. If it can't, it goes on, and so says why."""
+        """Asks the old version to stop. If it can't, it goes on, and so says why.
+
+        One that refuses because it does not run any more, between two attempts, is asked again when it does.
+        """
         self._say("stopping the old version with a savepoint")
         try:
             self._client.stop(savepoint=True, name=self._record.savepoint)
@@ -228,7 +231,9 @@ class _Upgrade:
         except NotRunning:
             time.sleep(LOOK_EVERY_S)  # it has ended, or its JobMaster is being replaced
         except WeirError as error:
-            self._declined = str(error)
+            up, _ = self._running()
+            if up:
+                self._declined = str(error)
 
     def _start(self, launch: MasterLaunch) -> None:
         start_detached(launch, self._record.by, launch.id)

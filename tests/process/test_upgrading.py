@@ -38,6 +38,7 @@ class World:
         self.up = True
         self.uptime_ms = 0
         self.checkpoints_asked = 0
+        self.restarting = 0  # so many questions find the old version between two attempts, from the first stop on
         self.slow_start = 0  # the next start answers only after so many questions
         self.started: list[str] = []
         self.asked: list[str] = []
@@ -106,7 +107,9 @@ class World:
             raise NotRunning("no sign yet")
         if not self.up:
             raise NotRunning("not running")
-        return SimpleNamespace(running=True, vertices=[], uptime_ms=self.uptime_ms)
+        running = not (self.asked and self.restarting)
+        self.restarting -= not running
+        return SimpleNamespace(running=running, vertices=[], uptime_ms=self.uptime_ms)
 
     def looked_after(self) -> str | None:
         return None
@@ -118,6 +121,8 @@ class World:
         self.asked.append(name)
         if isinstance(self.on_stop, WeirError):
             raise self.on_stop
+        if self.restarting:
+            raise WeirError("the job is not running now: look at it with weir status")
         self.publish()
         self.up = False
         launch = self.folder.read_launch()
@@ -207,6 +212,15 @@ def test_a_job_that_can_not_stop_runs_on(world: World) -> None:
     done = upgraded(world)
     assert done.progress.phase is Phase.KEPT and world.started == [] and world.up
     assert done.in_words("shop") == "the upgrade of shop to job:v2 was given up: the old version runs on: no space left"
+
+
+@pytest.mark.promise("D8")
+def test_an_old_version_that_has_just_failed_and_is_restarted_is_asked_again(world: World) -> None:
+    """It ran when the command looked, and not any more when it was asked to stop."""
+    world.restarting = 3
+    world.on_start["job:v2"] = "publishes"
+    assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
+    assert world.asked == ["upgrade-1f"] * 2
 
 
 @pytest.mark.promise("D8", "F2")
