@@ -126,7 +126,9 @@ def _carried_on(
             f"`weir upgrade {client.name}` carries it on; then upgrade to {version.path}"
         )
     with upgrading.only_one(client):
-        current = upgrading.unfinished(client) or begun  # another command may have carried it on meanwhile
+        current = client.folder.read_upgrade() or begun  # another command may have carried it on meanwhile
+        if current.progress.phase.over:
+            return current
         _say(as_json)(f"carrying on the upgrade to {current.new.path} that was begun ({current.progress.phase.value})")
         return upgrading.carry_on(client, current, _say(as_json), timeout)
 

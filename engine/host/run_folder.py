@@ -54,6 +54,12 @@ class MasterExit(msgspec.Struct, frozen=True):
     raised: Raised | None = None
 
 
+class _ExitFile(MasterExit, frozen=True):
+    """The end, and the start that it is the end of. Files of earlier versions of Weir do not name the start."""
+
+    launch_id: str = ""
+
+
 class LastHeartbeat(msgspec.Struct, frozen=True):
     """The deciding thread writes it every second. Its age shows that a JobMaster hangs, while its pid would not."""
 
@@ -153,6 +159,16 @@ class RunFolder:
         if self._shared is not None:
             self._shared.forget_nonces()
 
+    def begin(self, launch: MasterLaunch) -> Path:
+        """Makes the folder that of this start, and returns the launch file.
+
+        That file comes first: it tells processes of an earlier start that what is missing then is not theirs any more.
+        """
+        path = self.write_launch(launch)
+        self.clear()
+        self.forget_deaths()
+        return path
+
     def write_launch(self, launch: MasterLaunch) -> Path:
         if self._shared is not None:
             self._shared.write(Start(launch, socket.gethostname()))
@@ -208,11 +224,16 @@ class RunFolder:
         """Does nothing if the JobMaster was fenced or slept through a later start: its successor owns the folder."""
         if end.outcome is Outcome.FENCED or not self.belongs_to(launch):
             return
-        _write(self._exit, msgspec.json.encode(end), durable=True)
+        of_start = _ExitFile(end.outcome, end.reason, end.raised, launch.id)
+        _write(self._exit, msgspec.json.encode(of_start), durable=True)
         self.forget_address()
 
     def read_exit(self) -> MasterExit | None:
-        return _read(self._exit, MasterExit)
+        """Returns how the last start of the job ended. That of an earlier one may be written late, and says nothing."""
+        end, launch = _read(self._exit, _ExitFile), self.read_launch()
+        if end is None or (launch is not None and end.launch_id not in ("", launch.id)):
+            return None
+        return MasterExit(end.outcome, end.reason, end.raised)
 
     def write_heartbeat(self, heartbeat: LastHeartbeat) -> None:
         _write(self._heartbeat, msgspec.json.encode(heartbeat))

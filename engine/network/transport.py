@@ -24,7 +24,7 @@ from engine.network.incoming import Incoming
 from engine.network.outgoing import Outgoing, Streams
 from engine.network.places import address, location
 from engine.network.wire import ChannelStream, descriptor, parse_descriptor
-from engine.protocol.channel_watch import look_period_ms
+from engine.protocol.channel_watch import look_period_ms, sign_period_ms
 from engine.protocol.ids import AttemptId, ChannelId
 
 OnFrame = Callable[[AttemptId, ChannelId, Frame], None]
@@ -36,6 +36,8 @@ def _own_connection(patience_ms: float) -> list[tuple[str, int]]:
     """Returns the options of a connection that is not shared with other clients, and ends if nobody answers at all.
 
     Cancelling a stream does not free a thread that is writing to a dead connection; the end of the connection does.
+    gRPC sends no keepalive once the stream is cancelled, or while anything comes back. What ends the connection is that
+    gRPC also gives the keepalive time-out to TCP, as the time for which a peer may take nothing (`sign_period_ms`).
     """
     return [
         ("grpc.use_local_subchannel_pool", 1),
@@ -169,13 +171,18 @@ class FlightTransport:
 
     def _watch(self) -> None:
         """Shows life on every channel, and reports those whose peer does not."""
+        sign_at_ms = 0.0
         while True:
             time.sleep(look_period_ms(self._patience_ms) / 1000)
+            now_ms = time.monotonic() * 1000
+            if signs := now_ms >= sign_at_ms:
+                sign_at_ms = now_ms + sign_period_ms(self._patience_ms)
             with self._lock:
                 ends: list[Outgoing | Incoming] = list(self._outgoing.values())
                 ends += [end for end in self._incoming.values() if end.connected]
             for end in ends:
-                end.show_life()
+                if signs:
+                    end.show_life()
                 silent = end.watch.look(time.monotonic() * 1000)
                 if silent is not None:
                     end.broken(silent)

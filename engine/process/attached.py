@@ -97,8 +97,7 @@ class AttachedJob:
         self._graph = graph
         self._folder = RunFolder(launch.store, launch.name)
         self._folder.prepare(private=not allow_shared_store)
-        self._folder.clear()
-        self._folder.write_launch(launch)
+        self._folder.begin(launch)
         module_path = tuple(sys.path) if is_local(launch.spark_master) else ()
         self._process = MasterProcess(
             launch, job, lambda: job, session, module_path=module_path, begun=begun, on_event=self._show_failure

@@ -185,9 +185,7 @@ def start_detached(launch: MasterLaunch, by: str, id: str | None = None) -> JobC
     folder = RunFolder(launch.store, launch.name)
     launch = msgspec.structs.replace(launch, id=id or secrets.token_hex(8))
     folder.prepare(private=not launch.allow_shared_store)
-    folder.clear()
-    folder.forget_deaths()
-    path = folder.write_launch(launch)
+    path = folder.begin(launch)
     folder.want_running(launch, by)
     with folder.log_file.open("ab") as output:
         subprocess.Popen(

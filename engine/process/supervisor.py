@@ -58,9 +58,7 @@ class Supervisor:
     def start(self) -> None:
         """Takes the run folder over and starts the first JobMaster. If the folder is this start's, `poll` does that."""
         self._folder.prepare(private=not self._launch.allow_shared_store)
-        self._folder.clear()
-        self._folder.forget_deaths()
-        self._folder.write_launch(self._launch)
+        self._folder.begin(self._launch)
         self._start_process()
 
     def poll(self) -> MasterExit | None:

@@ -220,7 +220,10 @@ class _Upgrade:
                 time.sleep(LOOK_EVERY_S)
 
     def _stop_old(self) -> None:
-        """Asks the old version to stop. If it can't, it goes on, and so says why."""
+        """Asks the old version to stop. If it can't, it goes on, and so says why.
+
+        One that refuses because it does not run any more, between two attempts, is asked again when it does.
+        """
         self._say("stopping the old version with a savepoint")
         try:
             self._client.stop(savepoint=True, name=self._record.savepoint)
@@ -228,7 +231,9 @@ class _Upgrade:
         except NotRunning:
             time.sleep(LOOK_EVERY_S)  # it has ended, or its JobMaster is being replaced
         except WeirError as error:
-            self._declined = str(error)
+            up, _ = self._running()
+            if up:
+                self._declined = str(error)
 
     def _start(self, launch: MasterLaunch) -> None:
         start_detached(launch, self._record.by, launch.id)
@@ -247,9 +252,9 @@ class _Upgrade:
             time.sleep(LOOK_EVERY_S)
 
     def _ask_for_a_checkpoint(self) -> None:
-        """A job may take no checkpoints by itself, or a long time until the first. It should have read a record."""
+        """A job may take no checkpoints by itself, or a long time until the first."""
         now_s = time.monotonic()
-        if now_s < self._ask_at_s or (not self._has_read() and now_s - self._since_s < PROBATION_S):
+        if now_s < self._ask_at_s or not self._is_tried():
             return
         self._ask_at_s = now_s + ASK_EVERY_S
         with contextlib.suppress(WeirError):
@@ -295,10 +300,15 @@ class _Upgrade:
             self._presumed_until_s = max(self._presumed_until_s, now_s + UNSEEN_S)
         return up, now_s < self._presumed_until_s
 
-    def _has_read(self) -> bool:
+    def _is_tried(self) -> bool:
+        """Says whether the attempt that runs has read a record, or has run for long without one.
+
+        The time since the phase began says nothing: a version may take long to start, and fail at its first record.
+        """
         with contextlib.suppress(WeirError):
             status = self._client.status()
-            return any(subtask.rows_in for vertex in status.vertices for subtask in vertex.subtasks)
+            has_read = any(subtask.rows_in for vertex in status.vertices for subtask in vertex.subtasks)
+            return has_read or (status.uptime_ms or 0) >= PROBATION_S * 1000
         return False
 
     def _stop(self) -> StopRecord | None:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from engine.protocol.supervision import LOOK_MS, Silence
 
 LOOKS = 10
+SIGNS = 3
 
 
 def look_period_ms(patience_ms: float) -> float:
-    """Returns how often to look at a channel, and to show life on it: ten times in `patience_ms`, or once a second."""
+    """Returns how often to look at a channel: ten times in `patience_ms`, or once a second."""
     return min(LOOK_MS, patience_ms / LOOKS)
+
+
+def sign_period_ms(patience_ms: float) -> float:
+    """Returns how often to show life on a channel: three times in `patience_ms`, or once a second.
+
+    Not as often as one looks: TCP asks a peer that has no room whether it has some after 200 ms in which nothing came,
+    and only then begins to count the time until it gives the connection up. Signs that come faster keep it for ever.
+    """
+    return min(LOOK_MS, patience_ms / SIGNS)
 
 
 class PeerWatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -140,6 +141,27 @@ def test_an_upgrade_that_was_interrupted_is_named_and_not_replaced_by_another(
         command.upgrade("shop", client.store, "elsewhere:job")
     client.folder.write_upgrade(msgspec.structs.replace(record, progress=Progress(Phase.UPGRADED, 1)))
     assert shared.unfinished_upgrade(client) == ""
+
+
+def test_an_upgrade_that_another_command_has_just_finished_is_shown_as_it_ended(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was not over when this command looked, and is when this command may carry it on."""
+    monkeypatch.setattr(JobClient, "alive", lambda self: True)
+    launch = new_launch(client, NewVersion(f"{__name__}:second"))
+    record = begin(client, launch, "cli")
+    only = command.upgrading.only_one
+
+    def finished_meanwhile(client: JobClient) -> Any:
+        client.folder.write_launch(record.new)
+        client.folder.write_upgrade(msgspec.structs.replace(record, progress=Progress(Phase.UPGRADED, 1)))
+        return only(client)
+
+    monkeypatch.setattr(command.upgrading, "only_one", finished_meanwhile)
+    command.upgrade("shop", client.store)
+    assert "shop was upgraded to" in capsys.readouterr().out
+    last = client.folder.read_upgrade()
+    assert last is not None and last.progress == Progress(Phase.UPGRADED, 1)
 
 
 def test_two_commands_do_not_upgrade_one_job_at_the_same_time(client: JobClient) -> None:

@@ -86,6 +86,32 @@ def test_a_jobmaster_that_slept_through_a_later_start_leaves_the_folder_alone(
     assert folder.read_exit() is None and not folder.belongs_to(launch)
 
 
+@pytest.mark.promise("D8", "F2")
+def test_an_end_that_is_written_behind_a_later_start_is_not_taken_for_its_end(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes it looks whose the folder is, and writes a moment later."""
+    launch = msgspec.structs.replace(launch, id="first")
+    folder.write_launch(launch)
+    belongs_to = RunFolder.belongs_to
+
+    def then_started_anew(self: RunFolder, asked: MasterLaunch) -> bool:
+        found = belongs_to(self, asked)
+        folder.write_launch(msgspec.structs.replace(launch, id="later"))
+        folder.clear()
+        return found
+
+    monkeypatch.setattr(RunFolder, "belongs_to", then_started_anew)
+    folder.write_exit(MasterExit(Outcome.STOPPED, "stopped"), launch)
+    assert folder.read_exit() is None
+
+
+def test_an_end_that_an_earlier_weir_has_written_counts(folder: RunFolder, launch: MasterLaunch) -> None:
+    folder.write_launch(launch)
+    (folder.folder / "exit.json").write_bytes(b'{"outcome":"finished","reason":"done","raised":null}')
+    assert folder.read_exit() == MasterExit(Outcome.FINISHED, "done")
+
+
 def test_the_last_heartbeat_survives_a_restart_so_that_its_age_counts(folder: RunFolder, launch: MasterLaunch) -> None:
     folder.write_heartbeat(LastHeartbeat(1000, 3, "running"))
     folder.write_exit(MasterExit(Outcome.FAILED, "why"), launch)

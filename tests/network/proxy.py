@@ -10,12 +10,15 @@ import threading
 class Proxy:
     """Forwards connections to `port`. `stall` stops those that are open now; later ones are forwarded again.
 
-    Its two directions are `there`, to the port, and `back`.
+    Its two directions are `there`, to the port, and `back`. `room`: the bytes that it takes from a stalled connection;
+    then it tells the sender, as TCP does, that there is no room.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, room: int | None = None) -> None:
         self._target = port
         self._server = socket.create_server(("127.0.0.1", 0))
+        if room is not None:
+            self._server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)  # its connections inherit that
         self._open: list[tuple[threading.Event, threading.Event]] = []
         self._sockets: list[socket.socket] = [self._server]
         self.address = f"grpc://127.0.0.1:{self._server.getsockname()[1]}"

@@ -23,7 +23,7 @@ from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.messages import Heartbeat, MasterHeartbeat, MasterMessage
 from tests.network.proxy import Proxy
 
-SILENCE_S = 1.0
+SILENCE_S = 1.5
 FIRST, SECOND = AttemptId(1, 1), AttemptId(1, 2)
 CHANNEL = ChannelId("edge", 0, 0)
 BATCH = pa.record_batch({"n": [1, 2, 3]})
@@ -86,8 +86,8 @@ def test_both_ends_notice_a_link_that_stays_open_and_carries_nothing(pair: Pair)
     pair.connect(FIRST)
     pair.proxy.stall()
     eventually(lambda: bool(pair.sender.broken and pair.receiver.broken), SILENCE_S + 4)
-    assert pair.sender.broken[0] == (FIRST, "its receiver has been silent for 1.0 s")
-    assert pair.receiver.broken[0] == (FIRST, "its sender has been silent for 1.0 s")
+    assert pair.sender.broken[0] == (FIRST, "its receiver has been silent for 1.5 s")
+    assert pair.receiver.broken[0] == (FIRST, "its sender has been silent for 1.5 s")
 
 
 def test_a_channel_that_carries_nothing_for_long_is_not_broken(pair: Pair) -> None:
@@ -120,6 +120,31 @@ def test_opening_a_channel_does_not_wait_for_a_host_that_does_not_answer(pair: P
         began = time.monotonic()
         pair.leave(FIRST)
         assert time.monotonic() - began < 0.5
+
+
+def test_writers_end_with_their_attempt_though_peers_that_read_nothing_show_life() -> None:
+    """The acknowledgements of signs of life kept TCP from ever giving such a connection up, on one link of four."""
+    sender, receiver = End(), End()
+    links = [Proxy(receiver.port, room=65536) for _ in range(16)]
+    channels = [ChannelId("unread", number, 0) for number in range(len(links))]
+    large = pa.record_batch({"n": range(500_000)})
+    for channel, link in zip(channels, links, strict=True):
+        receiver.transport.grant(FIRST, channel, 1 << 40)
+        sender.transport.open(FIRST, channel, link.address, large.schema)
+    eventually(lambda: len(sender.grants) == len(links))
+    for channel, link in zip(channels, links, strict=True):
+        link.stall(there=True, back=False)
+        for sequence in (1, 2):
+            sender.transport.send(FIRST, channel, Frame(sequence, large, large.nbytes, 0))
+    time.sleep(SILENCE_S / 3)  # they write, until there is no room
+    sender.transport.close(FIRST)
+    names = {f"send {channel}" for channel in channels}
+    try:
+        eventually(lambda: not names & {thread.name for thread in threading.enumerate()}, 5 * SILENCE_S + 5)
+    finally:
+        receiver.transport.close(FIRST)
+        for link in links:
+            link.close()
 
 
 def test_closing_tells_the_peer_and_leaves_nothing_behind(pair: Pair) -> None:

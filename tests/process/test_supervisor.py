@@ -18,6 +18,7 @@ from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterAddress, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.actions import Outcome
 from engine.process import child, supervisor
+from engine.process.submit import start_detached
 from engine.process.supervisor import Supervisor
 from engine.protocol import supervision
 from engine.protocol.failures import Fault
@@ -33,6 +34,8 @@ lifeline = Lifeline.inherited()
 """
 DECIDES = BEGIN + "\nwhile True: lifeline.show(Stage.DECIDING, 5); time.sleep(0.05)"
 CRASHES = BEGIN + "\nlifeline.show(Stage.DECIDING, 5); lifeline.last_words(Fault.OUTSIDE, 'no Spark'); os._exit(70)"
+
+STOPS = BEGIN + "\nlifeline.show(Stage.ENDING, 5)"
 
 FENCED = BEGIN + "\nlifeline.show(Stage.DECIDING, 5); os._exit(71)"
 
@@ -255,3 +258,33 @@ def test_a_job_that_is_cancelled_while_its_jobmaster_starts_ends(
     ended = job.until(lambda: False)
     assert ended is not None and ended.outcome is Outcome.CANCELLED
     assert len(job.started) == 1
+
+
+@pytest.mark.promise("D8", "F2")
+@pytest.mark.parametrize("before", ["prepare", "write_launch", "clear", "forget_deaths", "want_running"])
+def test_a_start_right_behind_a_stop_hears_nothing_of_the_supervisor_before(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Seen on Spark: an upgrade was given up, as the old supervisor looked while the new start cleared the folder.
+
+    It found no outcome of its JobMaster, took that for a death, saw that the job was to stop, and wrote "cancelled".
+    """
+    job = watched(STOPS)
+    job.folder.want_running(job.launch, "test")
+    master = job.supervisor._master
+    assert master is not None and master.wait(60)
+    job.folder.want_stopped_here("stop")
+    job.folder.write_exit(MasterExit(Outcome.STOPPED, "stopped behind epoch 5"), job.launch)
+    taken = getattr(RunFolder, before)
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(RunFolder, before, taken)
+        ended = job.supervisor.poll() or job.supervisor.poll()
+        assert ended is not None and supervisor._written(job.folder, ended, job.launch)
+        return taken(*arguments, **options)
+
+    monkeypatch.setattr(RunFolder, before, interrupted)
+    start_detached(job.launch, "test", "second")
+    launch = job.folder.read_launch()
+    assert launch is not None and launch.id == "second" and job.said == []
+    assert job.folder.read_exit() is None and job.folder.read_deaths() is None

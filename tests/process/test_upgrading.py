@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,9 @@ class World:
         self.folder.prepare()
         self.log = EpochLog(DirectoryStore(folder), JobPaths(self.name))
         self.up = True
+        self.uptime_ms = 0
+        self.checkpoints_asked = 0
+        self.restarting = 0  # so many questions find the old version between two attempts, from the first stop on
         self.slow_start = 0  # the next start answers only after so many questions
         self.started: list[str] = []
         self.asked: list[str] = []
@@ -103,7 +107,9 @@ class World:
             raise NotRunning("no sign yet")
         if not self.up:
             raise NotRunning("not running")
-        return SimpleNamespace(running=True, vertices=[])
+        running = not (self.asked and self.restarting)
+        self.restarting -= not running
+        return SimpleNamespace(running=running, vertices=[], uptime_ms=self.uptime_ms)
 
     def looked_after(self) -> str | None:
         return None
@@ -115,6 +121,8 @@ class World:
         self.asked.append(name)
         if isinstance(self.on_stop, WeirError):
             raise self.on_stop
+        if self.restarting:
+            raise WeirError("the job is not running now: look at it with weir status")
         self.publish()
         self.up = False
         launch = self.folder.read_launch()
@@ -132,7 +140,8 @@ class World:
 
     def wait_until_ended(self) -> None: ...
 
-    def trigger_checkpoint(self) -> None: ...
+    def trigger_checkpoint(self) -> None:
+        self.checkpoints_asked += 1
 
 
 @pytest.fixture
@@ -175,6 +184,21 @@ def test_a_version_that_publishes_nothing_is_cancelled_and_the_old_one_returns(w
 
 
 @pytest.mark.promise("D8")
+@pytest.mark.parametrize(("uptime_ms", "asked"), [(0, False), (29_999, False), (30_000, True)])
+def test_a_version_that_has_read_nothing_is_asked_for_a_checkpoint_only_after_it_ran_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch, uptime_ms: int, asked: bool
+) -> None:
+    """Its start may take longer than that. It would publish an epoch, and could not be replaced by the old version."""
+    now_s = iter(range(10_000))  # every look at the clock takes a second
+    clock = SimpleNamespace(monotonic=lambda: float(next(now_s)), sleep=lambda s: None, time_ns=time.time_ns)
+    monkeypatch.setattr(upgrading, "time", clock)
+    monkeypatch.setattr(upgrading, "UNSEEN_S", 15.0)
+    world.uptime_ms = uptime_ms
+    assert upgraded(world, patience_s=40.0).progress.phase is Phase.BACK
+    assert (world.checkpoints_asked > 0) is asked
+
+
+@pytest.mark.promise("D8")
 def test_a_supervisor_that_takes_long_to_start_is_waited_for_and_not_started_twice(world: World) -> None:
     """Seen on Spark: two supervisors of one start fenced each other for ever, on a busy machine."""
     world.slow_start = 5
@@ -188,6 +212,15 @@ def test_a_job_that_can_not_stop_runs_on(world: World) -> None:
     done = upgraded(world)
     assert done.progress.phase is Phase.KEPT and world.started == [] and world.up
     assert done.in_words("shop") == "the upgrade of shop to job:v2 was given up: the old version runs on: no space left"
+
+
+@pytest.mark.promise("D8")
+def test_an_old_version_that_has_just_failed_and_is_restarted_is_asked_again(world: World) -> None:
+    """It ran when the command looked, and not any more when it was asked to stop."""
+    world.restarting = 3
+    world.on_start["job:v2"] = "publishes"
+    assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
+    assert world.asked == ["upgrade-1f"] * 2
 
 
 @pytest.mark.promise("D8", "F2")
