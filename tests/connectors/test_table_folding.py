@@ -380,6 +380,21 @@ def test_the_first_epochs_of_a_table_that_was_rewound_stay_known() -> None:
     table.check()
 
 
+def test_a_rewind_is_committed_again_after_the_records_that_it_read_from_may_go() -> None:
+    """A JobMaster that starts commits the newest epoch again. If that is a rewind, its record says all that it needs."""
+    table = Table()
+    table.commit(10)
+    table.committer.prepare_rewind(9, generation=2)
+    table.committer.rewind(permit(20), 9)
+    table.epoch, table.due = 20, {epoch: values for epoch, values in table.due.items() if epoch <= 9}
+    table.restart()
+    assert table.committer.tidy(table.generation, 20, kept_from=10, now_ms=0.0).folded == 9
+    table.restart()
+    table.committer.rewind(permit(20), 9)
+    table.live(40)
+    table.check()
+
+
 def test_a_fold_of_rows_that_a_rewind_has_hidden_is_never_used() -> None:
     table = Table()
     table.commit(12)

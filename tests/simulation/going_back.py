@@ -413,7 +413,7 @@ def run_back(seed: int) -> BackResult:
     clean_state(run.plan.spec)
     jobs.USER_FAULT.calls_left = run.plan.user_fault
     try:
-        with small_bounds(fold_mb=None), patch.object(sink, "ROLL_BYTES", run.plan.roll_bytes):
+        with small_bounds(), patch.object(sink, "ROLL_BYTES", run.plan.roll_bytes):
             run.live()
     except Violation as error:
         violation = error
