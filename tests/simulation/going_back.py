@@ -34,7 +34,7 @@ from engine.snapshot.rewind import fork, go_back
 from engine.snapshot.statefile import checksum
 from tests.simulation import jobs
 from tests.simulation.cluster import Cluster, Incarnation, MasterProcess
-from tests.simulation.faults import Plan, Storm, draw_plan
+from tests.simulation.faults import Plan, Storm, draw_plan, long_job
 from tests.simulation.invariants import Checker
 from tests.simulation.jobs import Seen
 from tests.simulation.ports import Network
@@ -46,6 +46,7 @@ from tests.spark_log import Unreadable, spark_reads
 
 FORK = "copy"
 WAYS = ("rewind", "replay", "fork")
+LONG_SHARE = 0.25
 
 
 class BackChecker(Checker):
@@ -164,7 +165,7 @@ def _birth(manifest: Manifest) -> tuple[int, dict[str, int]]:
 
 
 class HeldCluster(Cluster):
-    """A cluster whose supervisor starts nothing while a person is at work."""
+    """A cluster whose supervisor starts nothing while a person is at work, and tells no standby to take over."""
 
     held = False
 
@@ -175,6 +176,9 @@ class HeldCluster(Cluster):
     def start(self) -> None:
         if not self.held:
             self.incarnations.append(Incarnation(self, self._first + len(self.incarnations)))
+
+    def take_over(self) -> bool:
+        return not self.held and super().take_over()
 
     def stopped(self, master: MasterProcess) -> None:
         """Counts a job as finished only if its owner says so: a JobMaster that was fenced may finish what it held."""
@@ -397,15 +401,18 @@ class Run:
 
 
 def _plan(seed: int) -> Plan:
-    """A plan of the usual kind, with enough epochs to go back to. Tables are not folded (docs/retention.md)."""
+    """A plan of the usual kind, with enough epochs to go back to. More jobs are long: their tables are folded often."""
     plan = draw_plan(seed)
+    spec, checkpoints, pace = plan.spec, plan.checkpoints, plan.pace
+    if Random(f"folded {seed}").random() < LONG_SHARE and not spec.folder:
+        spec, checkpoints, pace = long_job(spec, checkpoints, pace)
     checkpoints = msgspec.structs.replace(
-        plan.checkpoints,
+        checkpoints,
         mode=CheckpointingMode.EXACTLY_ONCE,
-        interval_ms=plan.checkpoints.interval_ms or 4,
+        interval_ms=checkpoints.interval_ms or 4,
         retained=Random(f"retained {seed}").choice((1, 2, 3, 3)),
     )
-    return replace(plan, checkpoints=checkpoints, blows=tuple(b for b in plan.blows if b[1] != "cancel"))
+    return replace(plan, spec=spec, checkpoints=checkpoints, pace=pace, blows=tuple(b for b in plan.blows if b[1] != "cancel"))
 
 
 def run_back(seed: int) -> BackResult:
