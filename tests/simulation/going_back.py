@@ -140,6 +140,9 @@ class BackChecker(Checker):
     def _committed_epoch(self, path: str, data: bytes) -> None:
         table = path.split("/")[2]
         epoch = int(path.rsplit("/", 1)[1].removesuffix(".compact")) + 1
+        if path in self._forgotten and epoch <= self._committed[table]:
+            super()._committed_epoch(path, data)  # made again: its manifest is gone because it is old
+            return
         if epoch in self.history and self._lost(epoch):  # its JobMaster had not committed it, and nobody else can
             self._store.world.hits.add("went back: an epoch without a manifest publishes nothing")
             kept = [c for c in self.epochs[epoch - 1].commits if c.uid != table]
