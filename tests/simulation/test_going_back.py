@@ -19,7 +19,8 @@ from engine.connectors.table.folder import TableFolder
 from engine.connectors.table.log import line_name
 from engine.core.paths import JobPaths
 from engine.snapshot import rewind
-from tests.simulation.going_back import _plan, run_back
+from tests.simulation.going_back import Run, _plan, run_back
+from tests.simulation.tables import small_bounds
 
 SEEDS = 300
 CHUNK = 100
@@ -36,6 +37,19 @@ def test_tables_are_exact_however_often_a_person_goes_back(first: int) -> None:
     for way in ("rewind to an older epoch", "rewind to the newest epoch", "replay to the newest epoch", "fork"):
         assert f"went back: {way}" in hits
     assert {"command: dies", "table: readers see a folded file", "table: an old record is deleted"} <= hits
+
+
+def test_the_checker_knows_an_old_record_that_a_late_create_makes_again() -> None:
+    """It was taken for an epoch without a manifest, of which readers see no rows."""
+    run = Run(next(seed for seed in range(SEEDS) if _plan(seed).spec.rows > 100))
+    with small_bounds():
+        run.live()
+    run.world.close()
+    gone = [path for path in run.checker._forgotten if "/_spark_metadata/" in path and not path.endswith(".checksum")]
+    assert gone
+    for path in gone:
+        run.store.durable[path] = b"v1"
+        run.checker._created(path, b"v1")
 
 
 def _nothing(*_: Any, **__: Any) -> None: ...
