@@ -381,7 +381,7 @@ def test_the_first_epochs_of_a_table_that_was_rewound_stay_known() -> None:
 
 
 def test_a_rewind_is_committed_again_after_the_records_that_it_read_from_may_go() -> None:
-    """A JobMaster that starts commits the newest epoch again. If that is a rewind, its record says all that it needs."""
+    """A JobMaster that starts commits the newest epoch again. If that is a rewind, its record has all that it needs."""
     table = Table()
     table.commit(10)
     table.committer.prepare_rewind(9, generation=2)

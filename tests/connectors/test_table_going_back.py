@@ -20,7 +20,7 @@ from engine.connectors.table import log as table_log
 from engine.core.errors import StoreError, TargetTaken
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
-from tests.connectors.test_table_folding import HOUR_MS, JOB_ID, RETAINED, TABLE, Killed, Stopping, Table, permit
+from tests.connectors.test_table_folding import HOUR_MS, RETAINED, Killed, Stopping, Table, permit
 
 SEEDS = 60
 STEPS = 60
@@ -41,11 +41,9 @@ class Back:
         self.done: set[str] = set()
 
     def step(self) -> None:
-        act = self.random.choices(
-            (self.commits, self.tidies, self.restarts, self.rewinds, self.zombie_tidies, self.repeats, self.late_create),
-            (8, 8, 2, 2, 2, 2, 1),
-        )[0]
-        act()
+        often = (self.commits, self.tidies)
+        seldom = (self.restarts, self.rewinds, self.zombie_tidies, self.repeats, self.late_create)
+        self.random.choice((*often * 5, *seldom))()
         self.table.now_ms += self.random.choice((0.0, 1.0, HOUR_MS / 3, HOUR_MS))
         for path, data in self.store.files.items():
             if "/_spark_metadata/" in path:

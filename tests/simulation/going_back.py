@@ -415,7 +415,8 @@ def _plan(seed: int) -> Plan:
         interval_ms=checkpoints.interval_ms or 4,
         retained=Random(f"retained {seed}").choice((1, 2, 3, 3)),
     )
-    return replace(plan, spec=spec, checkpoints=checkpoints, pace=pace, blows=tuple(b for b in plan.blows if b[1] != "cancel"))
+    blows = tuple(blow for blow in plan.blows if blow[1] != "cancel")
+    return replace(plan, spec=spec, checkpoints=checkpoints, pace=pace, blows=blows)
 
 
 def run_back(seed: int) -> BackResult:
