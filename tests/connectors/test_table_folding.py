@@ -380,6 +380,43 @@ def test_the_first_epochs_of_a_table_that_was_rewound_stay_known() -> None:
     table.check()
 
 
+def test_a_rewind_is_committed_again_after_the_records_that_it_read_from_may_go() -> None:
+    """A JobMaster that starts commits the newest epoch again. If that is a rewind, its record has all that it needs."""
+    table = Table()
+    table.commit(10)
+    table.committer.prepare_rewind(9, generation=2)
+    table.committer.rewind(permit(20), 9)
+    table.epoch, table.due = 20, {epoch: values for epoch, values in table.due.items() if epoch <= 9}
+    table.restart()
+    assert table.committer.tidy(table.generation, 20, kept_from=10, now_ms=0.0).folded == 9
+    table.restart()
+    table.committer.rewind(permit(20), 9)
+    table.live(40)
+    table.check()
+
+
+def test_the_epochs_of_files_stay_known_that_were_folded_and_that_a_rewind_shows_again() -> None:
+    """A bug: the record from which records are kept named the folded file, and the rewind the files that it replaced.
+
+    Only deleted records told the epochs of these, so an audit took them for rows of the rewind.
+    """
+    table = Table()
+    table.commit(12)
+    assert table.tidy().folded == 12
+    table.commit(8)  # record 19 names the folded file, record 9 its first ten files
+    table.committer.prepare_rewind(18, generation=2)
+    table.committer.rewind(permit(30), 18)
+    table.epoch, table.due = 30, {epoch: values for epoch, values in table.due.items() if epoch <= 18}
+    table.restart()
+    table.committer.tidy(table.generation, 30, kept_from=30, now_ms=0.0)
+    fold = FoldLog(table.store, TABLE).newest()
+    assert fold is not None and fold.records_from == 19
+    table.check()
+    table.restart()
+    table.live(40)
+    table.check()
+
+
 def test_a_fold_of_rows_that_a_rewind_has_hidden_is_never_used() -> None:
     table = Table()
     table.commit(12)

@@ -199,6 +199,9 @@ class TableCommitter(Committer):
         assert permit.epoch % table_log.COMPACT_EVERY == 0 and permit.epoch > to_epoch
         if permit.epoch < self._first_epoch:
             return
+        there = self._log.find(permit.epoch - 1)
+        if there is not None and there.sealed:
+            return  # committed before: what it was read from may be deleted since
         self.begin(permit.epoch - table_log.COMPACT_EVERY + 1)  # the compact record before it
         self._log.create(permit.epoch - 1, self._until(to_epoch))
 

@@ -169,8 +169,7 @@ class TableFolder:
         orphans, self._orphans = self._orphans, True
         folded = [*self._written(this, number, groups), *self._adopted(this, whole)]
         self._store.sync([path for of in folded for path in (f"{self._table}/{of.file}", self._index_path(of.file))])
-        born = {name: self._born[name] for name in self._names.get(records_from, ()) if name in self._born}
-        self._unsure = fold = Fold(number, this.generation, records_from, born, folded)
+        self._unsure = fold = Fold(number, this.generation, records_from, self._born_before(records_from), folded)
         if self._settled() != fold:
             return  # another JobMaster was faster, and deletes these files
         self._orphans = orphans
@@ -192,6 +191,14 @@ class TableFolder:
         while number > before and number not in self._names:
             number -= step
         return max(before, number)
+
+    def _born_before(self, records_from: int) -> dict[str, int]:
+        """Returns the epochs that only this record or an older one tells, of files that it or a later one names.
+
+        A rewind may name a file again that was folded before: then `records_from` names the folded one.
+        """
+        named = set[str]().union(*(names for number, names in self._names.items() if number >= records_from))
+        return {name: epoch for name, epoch in self._born.items() if name in named and epoch <= records_from + 1}
 
     def _written(self, this: _Round, number: int, groups: Iterable[Sequence[Visible]]) -> Iterator[Folded]:
         part = 0

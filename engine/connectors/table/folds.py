@@ -41,7 +41,7 @@ class Folded(msgspec.Struct, frozen=True):
 class Fold(msgspec.Struct, frozen=True):
     """One fold. `records_from`: no rewind goes behind this record of the table's log, so older ones may be deleted.
 
-    `born` has the epochs of the files that this record names and that have no index.
+    `born` has the epochs of files without an index that this record or a later one names, if no later one tells them.
     """
 
     number: int

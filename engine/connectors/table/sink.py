@@ -25,15 +25,14 @@ class TableSink(Sink):
     """Writes a Weir table.
 
     `path`: within the job's part of the store ('pv', 'daily/pv'), or anywhere ('/lake/pv', 's3://bucket/lake/pv').
-    With `fold_mb` the JobMaster folds small files into files of about that many megabytes. Files that were folded stay
-    for `keep_replaced`: a query that began before and takes longer fails. Do not rewind a job whose tables are folded:
-    docs/retention.md says why.
+    The JobMaster folds small files into files of about `fold_mb` megabytes; None: it folds nothing. Files that were
+    folded stay for `keep_replaced`: a query that began before and takes longer fails (docs/retention.md).
     """
 
     guarantee = Guarantee.EXACTLY_ONCE
     can_rewind = True
 
-    def __init__(self, path: str, *, fold_mb: int | None = None, keep_replaced: Duration = "1 h") -> None:
+    def __init__(self, path: str, *, fold_mb: int | None = 128, keep_replaced: Duration = "1 h") -> None:
         path = address_of(path) if is_bucket(path) else path
         within = Bucket.parse(path).prefix if is_bucket(path) else path.removeprefix("/")
         if any(part in ("", ".", "..") for part in within.split("/")):
