@@ -31,12 +31,13 @@ STEPS = 60
 
 
 class Back:
-    """One run. `kept` are the epochs that are retained, each with the rows of its epochs."""
+    """One run. `kept` are the retained epochs that can be read, each with the rows of its epochs."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.store = Stopping()
         self.table = Table(self.store)
+        self.retained: list[int] = []
         self.kept: list[tuple[int, dict[int, list[int]]]] = []
         self.old: list[tuple[TableCommitter, int, int]] = []  # of JobMasters that were replaced: with generation, epoch
         self.last: list[Committable] = []
@@ -56,7 +57,9 @@ class Back:
 
     def published(self, rewound: tuple[int, int] | None = None) -> None:
         self.rewound = rewound
-        self.kept = [*self.kept, (self.table.epoch, dict(self.table.due))][-RETAINED:]
+        self.retained = [*self.retained, self.table.epoch][-RETAINED:]
+        kept = [*self.kept, (self.table.epoch, dict(self.table.due))]
+        self.kept = [(epoch, due) for epoch, due in kept if epoch in self.retained]
 
     def commits(self) -> None:
         for _ in range(self.random.randrange(1, 5)):
@@ -68,7 +71,7 @@ class Back:
     def tidies(self) -> None:
         if self.kept:
             table = self.table
-            done = table.committer.tidy(table.generation, table.epoch, self.kept[0][0], table.now_ms)
+            done = table.committer.tidy(table.generation, table.epoch, self.retained[0], table.now_ms)
             self.done |= {name for name in ("folded", "deleted") if getattr(done, name)}
 
     def restarts(self) -> None:
