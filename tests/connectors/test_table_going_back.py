@@ -10,14 +10,18 @@ that was hidden; a rewind to each retained epoch finds its rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
 
 from engine.connectors.table import TableCommitter, folder, planning
 from engine.connectors.table import log as table_log
+from engine.connectors.table.folder import TableFolder
 from engine.core.errors import StoreError, TargetTaken
+from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
 from tests.connectors.test_table_folding import HOUR_MS, RETAINED, Killed, Stopping, Table, permit
@@ -27,12 +31,13 @@ STEPS = 60
 
 
 class Back:
-    """One run. `kept` are the epochs that are retained, each with the rows of its epochs."""
+    """One run. `kept` are the retained epochs that can be read, each with the rows of its epochs."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.store = Stopping()
         self.table = Table(self.store)
+        self.retained: list[int] = []
         self.kept: list[tuple[int, dict[int, list[int]]]] = []
         self.old: list[tuple[TableCommitter, int, int]] = []  # of JobMasters that were replaced: with generation, epoch
         self.last: list[Committable] = []
@@ -52,7 +57,9 @@ class Back:
 
     def published(self, rewound: tuple[int, int] | None = None) -> None:
         self.rewound = rewound
-        self.kept = [*self.kept, (self.table.epoch, dict(self.table.due))][-RETAINED:]
+        self.retained = [*self.retained, self.table.epoch][-RETAINED:]
+        kept = [*self.kept, (self.table.epoch, dict(self.table.due))]
+        self.kept = [(epoch, due) for epoch, due in kept if epoch in self.retained]
 
     def commits(self) -> None:
         for _ in range(self.random.randrange(1, 5)):
@@ -64,7 +71,7 @@ class Back:
     def tidies(self) -> None:
         if self.kept:
             table = self.table
-            done = table.committer.tidy(table.generation, table.epoch, self.kept[0][0], table.now_ms)
+            done = table.committer.tidy(table.generation, table.epoch, self.retained[0], table.now_ms)
             self.done |= {name for name in ("folded", "deleted") if getattr(done, name)}
 
     def restarts(self) -> None:
@@ -129,16 +136,47 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder, "RECORDS_DUE", 3)
 
 
+def run(seed: int) -> set[str]:
+    """Lives through one run, and returns what happened in it."""
+    back = Back(seed)
+    for number in range(STEPS):
+        try:
+            back.step()
+        except (AssertionError, TargetTaken) as error:
+            raise AssertionError(f"seed {seed}, step {number}: {error}") from error
+    return back.done
+
+
 @pytest.mark.promise("C4", "G1")
 @pytest.mark.parametrize("first", range(0, SEEDS, 30))
 def test_a_folded_table_shows_the_rows_of_its_epochs_however_often_it_is_rewound(first: int) -> None:
-    done: set[str] = set()
-    for seed in range(first, first + 30):
-        back = Back(seed)
-        for number in range(STEPS):
-            try:
-                back.step()
-            except (AssertionError, TargetTaken) as error:
-                raise AssertionError(f"seed {seed}, step {number}: {error}") from error
-        done |= back.done
+    done = set[str]().union(*(run(seed) for seed in range(first, first + 30)))
     assert done == {"folded", "deleted", "late", "back 0", "back 1", "back 2"}
+
+
+def _reads_its_target_again(self: TableCommitter, permit: CommitPermit, to_epoch: int) -> None:
+    self._log.create(permit.epoch - 1, self._until(to_epoch))
+
+
+def _born_in_the_oldest_record(self: TableFolder, records_from: int) -> dict[str, int]:
+    return {name: self._born[name] for name in self._names.get(records_from, ()) if name in self._born}
+
+
+BUGS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
+    "a rewind reads its target again": (TableCommitter, "rewind", _reads_its_target_again, "has no records of epoch"),
+    "a fold knows the epochs of its oldest record only": (
+        TableFolder,
+        "_born_before",
+        _born_in_the_oldest_record,
+        "assert",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, attribute, replacement, found = BUGS[name]
+    monkeypatch.setattr(target, attribute, replacement)
+    with pytest.raises(AssertionError, match=found):
+        for seed in range(SEEDS):
+            run(seed)

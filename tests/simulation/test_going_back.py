@@ -78,17 +78,9 @@ def _names_folded_files(self: TableCommitter, permit: Any, to_epoch: int) -> Non
     self._log.create(permit.epoch - 1, entries, self._folds.canonical)
 
 
-def _reads_its_target_again(self: TableCommitter, permit: Any, to_epoch: int) -> None:
-    self._log.create(permit.epoch - 1, self._until(to_epoch))
-
-
 def _begins_impatient(self: TableFolder, *rest: Any) -> None:
     _BEGIN(self, *rest)
     self._keep_ms = 0.0
-
-
-def _born_in_the_oldest_record(self: TableFolder, records_from: int) -> dict[str, int]:
-    return {name: self._born[name] for name in self._names.get(records_from, ()) if name in self._born}
 
 
 _BEGIN = TableFolder.__init__
@@ -101,13 +93,6 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any], tuple[str, ...]]] = {
 FOLD_BUGS: dict[str, tuple[Any, str, Callable[..., Any], tuple[str, ...]]] = {
     "a fold spans the rewind's target": (TableCommitter, "rewind", _names_folded_files, ("commit",)),
     "old files go before the readers' delay": (TableFolder, "__init__", _begins_impatient, ("reader", "retained")),
-    "a rewind reads its target again": (TableCommitter, "rewind", _reads_its_target_again, ("finishes",)),
-    "a fold knows the epochs of its oldest record only": (
-        TableFolder,
-        "_born_before",
-        _born_in_the_oldest_record,
-        ("epoch_rows",),
-    ),
 }
 
 
