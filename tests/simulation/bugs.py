@@ -370,7 +370,7 @@ def _gives_up_on_a_full_disk() -> Patches:
     restored = JobMaster._restored
 
     def impatient(self: JobMaster, manifest: Any, error: Any, now_ms: float) -> Any:
-        times = self.__dict__["_failures"] = self.__dict__.get("_failures", 0) + 1 if error is not None else 0
+        times = self.__dict__["_in_a_row"] = self.__dict__.get("_in_a_row", 0) + 1 if error is not None else 0
         if times == 5:
             return self._stop(Outcome.FAILED, f"the store can't be used: {error}")
         return restored(self, manifest, error, now_ms)

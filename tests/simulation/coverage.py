@@ -79,7 +79,7 @@ PHASES = (
 
 EXPECTED = (
     *(f"phase: {phase}" for phase in PHASES),
-    *(f"outcome: {outcome}" for outcome in ("FINISHED", "FENCED", "CANCELLED")),
+    *(f"outcome: {outcome}" for outcome in ("FINISHED", "STOPPED", "FENCED", "CANCELLED")),
     "checkpoint: completed",
     "checkpoint: completed, final",
     *(f"checkpoint: {failure.code}" for failure in CheckpointFailure),

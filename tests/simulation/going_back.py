@@ -34,7 +34,7 @@ from engine.snapshot.rewind import fork, go_back
 from engine.snapshot.statefile import checksum
 from tests.simulation import jobs
 from tests.simulation.cluster import Cluster, Incarnation, MasterProcess
-from tests.simulation.faults import Plan, Storm, draw_plan
+from tests.simulation.faults import STOPS, Plan, Storm, draw_plan
 from tests.simulation.invariants import Checker
 from tests.simulation.jobs import Seen
 from tests.simulation.ports import Network
@@ -405,7 +405,8 @@ def _plan(seed: int) -> Plan:
         interval_ms=plan.checkpoints.interval_ms or 4,
         retained=Random(f"retained {seed}").choice((1, 2, 3, 3)),
     )
-    return replace(plan, checkpoints=checkpoints, blows=tuple(b for b in plan.blows if b[1] != "cancel"))
+    blows = tuple(b for b in plan.blows if b[1] not in ("cancel", STOPS))
+    return replace(plan, spec=replace(plan.spec, folded=False), checkpoints=checkpoints, blows=blows)
 
 
 def run_back(seed: int) -> BackResult:
@@ -413,7 +414,7 @@ def run_back(seed: int) -> BackResult:
     clean_state(run.plan.spec)
     jobs.USER_FAULT.calls_left = run.plan.user_fault
     try:
-        with small_bounds(fold_mb=None), patch.object(sink, "ROLL_BYTES", run.plan.roll_bytes):
+        with small_bounds(), patch.object(sink, "ROLL_BYTES", run.plan.roll_bytes):
             run.live()
     except Violation as error:
         violation = error

@@ -36,13 +36,12 @@ from engine.protocol import ledger
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.epoch_records import LogRecord, RecordKind
 from engine.protocol.manifest import Manifest
-from engine.protocol.savepoint import StopRequest
 from engine.protocol.upgrading import Ended, Phase, Progress, Seen, Step, Version, decide
 from engine.snapshot.epoch_log import EpochLog
 from tests.simulation import cluster as clusters
 from tests.simulation import jobs
 from tests.simulation.cluster import Cluster, Incarnation, MasterProcess
-from tests.simulation.faults import Plan, Storm, draw_plan
+from tests.simulation.faults import STOPS, Plan, Storm, draw_plan
 from tests.simulation.jobs import JobSpec
 from tests.simulation.ports import Network
 from tests.simulation.simulation import LIMIT_EVENTS, LIMIT_MS
@@ -269,7 +268,7 @@ class UpgradeCommand(Process):
         running = cluster.running
         match step:
             case Step.STOP_OLD:
-                stop(running[0].master)
+                running[0].master.stop()  # one that refuses is asked again
             case Step.START_NEW:
                 cluster.become(Version.NEW)
             case Step.START_OLD:
@@ -293,11 +292,6 @@ class UpgradeCommand(Process):
 
 def is_up(master: MasterProcess) -> bool:
     return master.job.phase is MasterPhase.RUNNING
-
-
-def stop(master: MasterProcess) -> None:
-    """Asks a JobMaster to stop behind a last epoch. One that refuses is asked again."""
-    master._do(lambda: master.job.stop(StopRequest(), master.world.now_ms)[1])
 
 
 def _kill_command(cluster: SwitchedCluster) -> None:
@@ -397,6 +391,7 @@ def plan_of(seed: int) -> Plan:
             drawn.checkpoints, mode=CheckpointingMode.EXACTLY_ONCE, interval_ms=2, min_pause_ms=0, retained=3
         ),
         pace=replace(drawn.pace, step=1.0, offload=0.5),
+        blows=tuple(b for b in drawn.blows if b[1] != STOPS),  # a stop is the upgrade's own step
         user_fault=None,
     )
 
