@@ -310,6 +310,10 @@ class MasterProcess(Process):
         )
         self.world.after(0.0, self, "starts", self._tick)
 
+    @property
+    def slots(self) -> list[SlotProcess]:
+        return self._incarnation.slots
+
     # --- events ---
 
     def _tick(self) -> None:
