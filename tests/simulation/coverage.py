@@ -140,6 +140,10 @@ EXPECTED = (
 )
 
 
+SEEDS = (463, 899, 161, 295, 623, 188, 12, 20, 259, 84, 1, 305, 5, 26, 73, 4, 16, 35, 37, 41, 63, 125, 228, 283)
+"""Seeds that take every transition together. Others are run only if these no longer do."""
+
+
 def count(hits: Iterable[Iterable[str]]) -> Counter[str]:
     return Counter(name for of_seed in hits for name in set(of_seed))
 
