@@ -160,7 +160,8 @@ def draw_plan(seed: int) -> Plan:
         checkpoints = msgspec.structs.replace(checkpoints, timeout_ms=60_000)
         blows = [one for one in blows if one[1] != IO_HANGS]
     if any(blow == SKIPPED for _, blow in blows):
-        spec, checkpoints, pace = _overtaking(spec, checkpoints, pace)
+        aligns = Random(f"superseded {seed}").random() < 0.4
+        spec, checkpoints, pace = _overtaking(spec, checkpoints, pace, aligns)
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
@@ -176,10 +177,17 @@ def _rare_blows(seed: int) -> Iterator[tuple[float, str]]:
             yield apart.random() * STORM_MS, blow
 
 
-def _overtaking(spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace) -> tuple[JobSpec, CheckpointConfig, Pace]:
-    """Returns a job in which a checkpoint can complete before an older one: no barriers between subtasks tell them."""
+def _overtaking(
+    spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace, aligns: bool
+) -> tuple[JobSpec, CheckpointConfig, Pace]:
+    """Returns a job in which a checkpoint can complete before an older one: no barriers between subtasks tell them.
+
+    `aligns`: there are barriers, and that of the newer checkpoint supersedes the older one.
+    """
+    if aligns:
+        spec = replace(spec, parallelism=max(2, spec.parallelism))
     return (
-        replace(spec, kind="copy", exchange="", folder=False, beside=False, splits=2),
+        replace(spec, kind="reduce" if aligns else "copy", exchange="", folder=False, beside=False, splits=2),
         msgspec.structs.replace(checkpoints, interval_ms=2, timeout_ms=300, min_pause_ms=0, max_concurrent=3),
         replace(pace, step=2.0, offload=0.5),
     )
