@@ -804,7 +804,7 @@ BUGS = (
         440,
     ),
     PlantedBug("an unreadable record is a failure", _unreadable_record_is_a_failure, ("durable", "log"), 499),
-    PlantedBug("a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log",), 640),
+    PlantedBug("a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log",), 183),
     PlantedBug("a compacted record repeats what a list shows", _trusts_the_list_of_a_table, ("commit",), 345),
     PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 429),
     PlantedBug("a full disk ends the job", _gives_up_on_a_full_disk, ("finishes",), 259),
