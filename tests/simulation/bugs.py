@@ -633,16 +633,12 @@ def _operator_state_not_copied() -> Patches:
 
 
 def _repeated_ack_deletes_files() -> Patches:
-    """A repeated acknowledgement of a published checkpoint is treated as a late one (the simulator found this bug)."""
+    """A repeated acknowledgement of a completed checkpoint is treated as a late one (the simulator found this bug)."""
     acknowledge = CheckpointCoordinator.on_acknowledge
 
     def hasty(self: CheckpointCoordinator, ack: Any, now_ms: float) -> Any:
         outcome, actions = acknowledge(self, ack, now_ms)
-        if (
-            outcome is AckOutcome.DUPLICATE
-            and ack.checkpoint not in self._pending
-            and ack.checkpoint not in self._publishing
-        ):
+        if outcome is AckOutcome.DUPLICATE and ack.checkpoint not in self._pending:
             return AckOutcome.DISCARDED, [DiscardLateAck(ack)]
         return outcome, actions
 
@@ -790,7 +786,7 @@ BUGS = (
     PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 13),
     PlantedBug("files that were read are forgotten", _read_files_forgotten, ("ledger",), 2),
     PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 40),
-    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 749),
+    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 338),
     PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 73),
     PlantedBug("a stopped JobMaster goes on", _stopped_goes_on, ("stopped",), 314),
     PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 4),
