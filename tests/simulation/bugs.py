@@ -370,7 +370,7 @@ def _gives_up_on_a_full_disk() -> Patches:
     restored = JobMaster._restored
 
     def impatient(self: JobMaster, manifest: Any, error: Any, now_ms: float) -> Any:
-        times = self.__dict__["_failures"] = self.__dict__.get("_failures", 0) + 1 if error is not None else 0
+        times = self.__dict__["_in_a_row"] = self.__dict__.get("_in_a_row", 0) + 1 if error is not None else 0
         if times == 5:
             return self._stop(Outcome.FAILED, f"the store can't be used: {error}")
         return restored(self, manifest, error, now_ms)
@@ -633,16 +633,12 @@ def _operator_state_not_copied() -> Patches:
 
 
 def _repeated_ack_deletes_files() -> Patches:
-    """A repeated acknowledgement of a published checkpoint is treated as a late one (the simulator found this bug)."""
+    """A repeated acknowledgement of a completed checkpoint is treated as a late one (the simulator found this bug)."""
     acknowledge = CheckpointCoordinator.on_acknowledge
 
     def hasty(self: CheckpointCoordinator, ack: Any, now_ms: float) -> Any:
         outcome, actions = acknowledge(self, ack, now_ms)
-        if (
-            outcome is AckOutcome.DUPLICATE
-            and ack.checkpoint not in self._pending
-            and ack.checkpoint not in self._publishing
-        ):
+        if outcome is AckOutcome.DUPLICATE and ack.checkpoint not in self._pending:
             return AckOutcome.DISCARDED, [DiscardLateAck(ack)]
         return outcome, actions
 
@@ -673,9 +669,9 @@ def _epoch_not_kept_if_its_commit_fails() -> Patches:
 
     sweep = Publisher.sweep
 
-    def sweeping(self: Publisher, generation: int) -> RunOffLoop:
+    def sweeping(self: Publisher, *rest: Any) -> RunOffLoop:
         self._retained.append(self.__dict__["_late"].pop())
-        return sweep(self, generation)
+        return sweep(self, *rest)
 
     return [(Publisher, "_published", forgetful), (Publisher, "sweep", sweeping)]
 
@@ -770,40 +766,40 @@ def _late_fence_is_a_claim() -> Patches:
 
 
 BUGS = (
-    PlantedBug("no alignment", _no_alignment, ("ledger",), 7),
-    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 17),
+    PlantedBug("no alignment", _no_alignment, ("ledger",), 21),
+    PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 21),
     PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 17),
-    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 38),
-    PlantedBug("nobody notices a silent link", _silent_links_unnoticed, ("finishes",), 88),
+    PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 98),
+    PlantedBug("nobody notices a silent link", _silent_links_unnoticed, ("finishes",), 180),
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
     PlantedBug("acknowledged before the rows are synced", _rows_acknowledged_before_persisted, ("durable",), 0),
     PlantedBug("the manifest is not synced", _manifest_not_synced, ("durable",), 0),
     PlantedBug("panes are not copied at the barrier", _snapshot_not_copied, ("no_duplicate", "no_loss"), 31),
-    PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 38),
+    PlantedBug("heap state is not copied at the barrier", _heap_not_copied, ("state",), 65),
     PlantedBug("committed before it is published", _commit_before_publish, ("commit",), 0),
     PlantedBug("a new JobMaster writes no fence", _no_fence, ("one_owner",), 2),
     PlantedBug("a standby writes no fence", _standby_writes_no_fence, ("one_owner",), 4),
     PlantedBug("a standby claims the job unasked", _standby_claims_unasked, ("standby",), 4),
     PlantedBug("a fenced JobMaster publishes behind its successor", _publishes_behind_its_successor, ("one_owner",), 7),
-    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 255),
+    PlantedBug("an unknown outcome is taken for a failure", _unknown_is_failure, ("durable",), 174),
     PlantedBug("an epoch number is used again", _reused_epoch, ("epochs",), 13),
     PlantedBug("checkpoint ids start again after a restart", _checkpoint_ids_start_again, ("internal_error",), 13),
     PlantedBug("an abort drops committables", _abort_drops_committables, ("ledger",), 11),
     PlantedBug("carried committables are committed twice", _carried_committed_twice, ("no_duplicate",), 27),
     PlantedBug("committables are not carried on", _committables_forgotten_at_the_next_barrier, ("ledger",), 11),
-    PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 3),
+    PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 24),
     PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 20),
-    PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 567),
+    PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 5),
     PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 13),
     PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 13),
     PlantedBug("files that were read are forgotten", _read_files_forgotten, ("ledger",), 2),
-    PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 38),
-    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 749),
+    PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 40),
+    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 338),
     PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 73),
     PlantedBug("a stopped JobMaster goes on", _stopped_goes_on, ("stopped",), 314),
-    PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 6),
-    PlantedBug("a split list goes to everyone", _split_list_goes_to_everyone, ("no_duplicate",), 79),
-    PlantedBug("a united list is split", _united_list_is_split, ("operator_state",), 79),
+    PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 4),
+    PlantedBug("a split list goes to everyone", _split_list_goes_to_everyone, ("no_duplicate",), 13),
+    PlantedBug("a united list is split", _united_list_is_split, ("operator_state",), 13),
     PlantedBug("broadcast state is not restored", _broadcast_state_not_restored, ("broadcast_state",), 198),
     PlantedBug(
         "operator state is not copied at the barrier",
@@ -811,9 +807,9 @@ BUGS = (
         ("broadcast_state", "operator_state", "no_duplicate"),
         440,
     ),
-    PlantedBug("an unreadable record is a failure", _unreadable_record_is_a_failure, ("durable", "log"), 37),
+    PlantedBug("an unreadable record is a failure", _unreadable_record_is_a_failure, ("durable", "log"), 499),
     PlantedBug(
-        "a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log", "one_owner"), 640
+        "a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log", "one_owner"), 183
     ),
     PlantedBug("a compacted record repeats what a list shows", _trusts_the_list_of_a_table, ("commit",), 345),
     PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 429),
@@ -821,19 +817,19 @@ BUGS = (
     PlantedBug("a slot that does not see the store ends the job", _a_bad_host_ends_the_job, ("finishes",), 18),
     PlantedBug("running before its channels are connected", _runs_before_its_channels_are_connected, ("connected",), 1),
     PlantedBug("an empty mount is taken for a new job", _an_empty_mount_is_a_new_job, ("mounted",), 39),
-    PlantedBug("hung I/O is not noticed", _hung_io_is_not_noticed, ("finishes",), 16),
-    PlantedBug("an epoch whose commit failed is not kept", _epoch_not_kept_if_its_commit_fails, ("retained",), 524),
-    PlantedBug("timers are not restored", _timers_not_restored, ("timers",), 438),
-    PlantedBug("fired timers stay in the snapshot", _fired_timers_stay_in_the_snapshot, ("timers",), 127),
+    PlantedBug("hung I/O is not noticed", _hung_io_is_not_noticed, ("finishes",), 70),
+    PlantedBug("an epoch whose commit failed is not kept", _epoch_not_kept_if_its_commit_fails, ("retained",), 24),
+    PlantedBug("timers are not restored", _timers_not_restored, ("timers",), 205),
+    PlantedBug("fired timers stay in the snapshot", _fired_timers_stay_in_the_snapshot, ("timers",), 110),
     PlantedBug("a timer fires twice", _a_popped_timer_stays, ("timers",), 23),
     PlantedBug("a watermark overtakes its timers", _watermark_overtakes_its_timers, ("watermark_order",), 23),
-    PlantedBug("the second input has no key", _second_input_keeps_the_key_of_the_first, ("state", "no_loss"), 49),
+    PlantedBug("the second input has no key", _second_input_keeps_the_key_of_the_first, ("state", "no_loss"), 66),
     PlantedBug("a shared pane goes with its first window", _pane_dropped_too_early, ("exact_result", "no_loss"), 8),
     PlantedBug("rebalance drops the remainder", _rebalance_drops_the_remainder, ("no_loss",), 170),
     PlantedBug("a fold is made before its files are synced", _fold_before_its_files_are_synced, ("durable",), 64),
     PlantedBug("replaced files are deleted at once", _replaced_files_go_at_once, ("reader", "retained"), 64),
     PlantedBug("a fold drops the rows of a file", _fold_drops_the_rows_of_a_file, ("commit",), 64),
-    PlantedBug("a restore deletes replaced files", _restore_does_not_know_folded_files, ("reader", "retained"), 65),
+    PlantedBug("a restore deletes replaced files", _restore_does_not_know_folded_files, ("reader", "retained"), 64),
     PlantedBug("records of a table go at once", _records_go_at_once, ("durable",), 64),
     PlantedBug("the log forgets fences", _log_forgets_fences, ("durable",), 64),
     PlantedBug("gc deletes a pending checkpoint", _gc_takes_the_generation_that_runs, ("durable", "pending"), 79),

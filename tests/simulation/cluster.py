@@ -53,6 +53,7 @@ from engine.protocol.messages import (
     decode_slot_message,
     encode,
 )
+from engine.protocol.savepoint import StopRequest
 from engine.protocol.scaling import Scaling
 from engine.runtime.plan import SlotPlan
 from engine.runtime.slot import SlotRuntime
@@ -309,6 +310,10 @@ class MasterProcess(Process):
         )
         self.world.after(0.0, self, "starts", self._tick)
 
+    @property
+    def slots(self) -> list[SlotProcess]:
+        return self._incarnation.slots
+
     # --- events ---
 
     def _tick(self) -> None:
@@ -324,6 +329,10 @@ class MasterProcess(Process):
 
     def cancel(self) -> None:
         self._do(lambda: self.job.cancel(self.world.now_ms))
+
+    def stop(self) -> None:
+        """Stops the job behind a last epoch, if it runs. The supervisor starts it again, as a person would."""
+        self._do(lambda: self.job.stop(StopRequest(), self.world.now_ms)[1])
 
     def take_over(self) -> None:
         """Takes over as soon as the order has come; a standby that was put to sleep hears it when it wakes."""

@@ -9,11 +9,12 @@ from random import Random
 
 import msgspec
 
+from engine.jobmaster.master import Phase
 from engine.protocol.config import CheckpointConfig, CheckpointingMode
 from engine.protocol.messages import OverBudget
 from engine.protocol.scaling import Scaling
 from engine.runtime.operators.sink import ROLL_BYTES
-from tests.simulation.cluster import Cluster, MasterProcess, Pace, SlotProcess
+from tests.simulation.cluster import Cluster, Incarnation, MasterProcess, Pace, SlotProcess
 from tests.simulation.collecting import collect_garbage
 from tests.simulation.folder import FILES
 from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, TIMERS, WINDOW_MS, WINDOWED, JobSpec
@@ -22,6 +23,7 @@ from tests.simulation.store import StoreFaults
 from tests.simulation.world import Process, World
 
 STORM_MS = 80.0
+LONG_ROWS = 200
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ COLLECTS = "somebody collects garbage"
 SKIPPED = "a slot misses a trigger and gets the next one"
 STANDBY, TAKEOVER = "master dies, its standby takes over", "master sleeps, its standby takes over"
 STANDBY_DIES = "the standby dies"
+STOPS = "somebody stops the job"
 RARE_BLOWS = (
     (OVER_BUDGET, 0.03),
     (HOST_DIES, 0.06),
@@ -83,6 +86,7 @@ RARE_BLOWS = (
     (STANDBY, 0.08),
     (TAKEOVER, 0.1),
     (STANDBY_DIES, 0.05),
+    (STOPS, 0.06),
 )
 """Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
@@ -130,6 +134,8 @@ def draw_plan(seed: int) -> Plan:
         network=random.choice((0.2, 0.5, 1.5)),
         offload=random.choice((0.5, 1.0, 4.0)),
     )
+    if Random(f"folded {seed}").random() < 0.5:
+        spec = replace(spec, folded=True)
     if Random(f"long {seed}").random() < 0.04 and not spec.folder:
         spec, checkpoints, pace = long_job(spec, checkpoints, pace)
     if random.random() < 0.06:
@@ -154,7 +160,8 @@ def draw_plan(seed: int) -> Plan:
         checkpoints = msgspec.structs.replace(checkpoints, timeout_ms=60_000)
         blows = [one for one in blows if one[1] != IO_HANGS]
     if any(blow == SKIPPED for _, blow in blows):
-        spec, checkpoints, pace = _overtaking(spec, checkpoints, pace)
+        aligns = Random(f"superseded {seed}").random() < 0.4
+        spec, checkpoints, pace = _overtaking(spec, checkpoints, pace, aligns)
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
@@ -170,21 +177,32 @@ def _rare_blows(seed: int) -> Iterator[tuple[float, str]]:
             yield apart.random() * STORM_MS, blow
 
 
-def _overtaking(spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace) -> tuple[JobSpec, CheckpointConfig, Pace]:
-    """Returns a job in which a checkpoint can complete before an older one: no barriers between subtasks tell them."""
+def _overtaking(
+    spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace, aligns: bool
+) -> tuple[JobSpec, CheckpointConfig, Pace]:
+    """Returns a job in which a checkpoint can complete before an older one: no barriers between subtasks tell them.
+
+    `aligns`: there are barriers, and that of the newer checkpoint supersedes the older one.
+    """
+    if aligns:
+        spec = replace(spec, parallelism=max(2, spec.parallelism))
     return (
-        replace(spec, kind="copy", exchange="", folder=False, beside=False, splits=2),
+        replace(spec, kind="reduce" if aligns else "copy", exchange="", folder=False, beside=False, splits=2),
         msgspec.structs.replace(checkpoints, interval_ms=2, timeout_ms=300, min_pause_ms=0, max_concurrent=3),
         replace(pace, step=2.0, offload=0.5),
     )
 
 
 def long_job(spec: JobSpec, checkpoints: CheckpointConfig, pace: Pace) -> tuple[JobSpec, CheckpointConfig, Pace]:
-    """Returns a job of so many epochs that its tables are folded, and that old records and files are deleted."""
+    """Returns a job of so many epochs that its tables are folded, and that old records and files are deleted.
+
+    Its steps are slow, so that files which were folded grow old enough while it still runs: after the storm all other
+    jobs end within a few milliseconds.
+    """
     return (
-        replace(spec, rows=400, batch_rows=1),
+        replace(spec, rows=LONG_ROWS, batch_rows=1, folded=True),
         msgspec.structs.replace(checkpoints, interval_ms=2, timeout_ms=300, min_pause_ms=0, tolerable_failed=50),
-        replace(pace, step=2.0, offload=0.5, network=0.2),
+        replace(pace, step=8.0, offload=0.5, network=0.2),
     )
 
 
@@ -289,8 +307,22 @@ class Storm:
                 self._rescale(master)
             case "Spark has no room for further slots":
                 incarnation.room_at_ms = world.now_ms + random.choice((30, 100, math.inf))
+            case "somebody stops the job":
+                self._stop(incarnation, trigger_lost=random.random() < 0.4)
             case "cancel":
                 world.after(0.0, master, "cancel", master.cancel)
+
+    def _stop(self, incarnation: Incarnation, trigger_lost: bool) -> None:
+        """Asks a JobMaster to stop the job behind a last epoch, as soon as it runs. If a trigger is lost, it can't."""
+        world, master = self._world, incarnation.master
+        if not master.alive or master.outcome is not None:
+            return
+        if master.job.phase is not Phase.RUNNING:
+            world.after(3.0, None, "somebody asks again for a stop", lambda: self._stop(incarnation, trigger_lost))
+            return
+        if trigger_lost and incarnation.slots:
+            world.random.choice(incarnation.slots).link.lose_next = "Trigger"
+        world.after(0.0, master, "is asked to stop", master.stop)
 
     def _rescale(self, master: MasterProcess) -> None:
         """Asks for another parallelism: of all operators, or of one; some requests change nothing."""

@@ -34,7 +34,7 @@ from engine.snapshot.rewind import fork, go_back
 from engine.snapshot.statefile import checksum
 from tests.simulation import jobs
 from tests.simulation.cluster import Cluster, Incarnation, MasterProcess
-from tests.simulation.faults import Plan, Storm, draw_plan, long_job
+from tests.simulation.faults import STOPS, Plan, Storm, draw_plan, long_job
 from tests.simulation.invariants import Checker
 from tests.simulation.jobs import Seen
 from tests.simulation.ports import Network
@@ -415,8 +415,8 @@ def _plan(seed: int) -> Plan:
         interval_ms=checkpoints.interval_ms or 4,
         retained=Random(f"retained {seed}").choice((1, 2, 3, 3)),
     )
-    blows = tuple(blow for blow in plan.blows if blow[1] != "cancel")
-    return replace(plan, spec=spec, checkpoints=checkpoints, pace=pace, blows=blows)
+    blows = tuple(blow for blow in plan.blows if blow[1] not in ("cancel", STOPS))
+    return replace(plan, spec=replace(spec, folded=True), checkpoints=checkpoints, pace=pace, blows=blows)
 
 
 def run_back(seed: int) -> BackResult:

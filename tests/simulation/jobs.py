@@ -49,6 +49,7 @@ from engine.protocol.scaling import Scaling
 from engine.state.key_hash import hash_columns
 from tests.simulation import timed
 from tests.simulation.folder import Folder
+from tests.simulation.store import RECENT_MS
 from tests.simulation.world import Violation
 
 BASE_MS = 1_000_000
@@ -61,6 +62,8 @@ IDLE_TURNS = (0, 2, 4, 6, 1, 3, 5, 7)
 """The order in which the files of the kind "idle" appear: those of two subtasks (0 to 3 and 4 to 7) take turns."""
 IDLE_ORDER = np.array([2, 4, 6, 7, 0, 1, 3, 5])
 """The place of each of these files in time: the second subtask is behind the first."""
+FOLD_MB, KEEP_MS = 128, 1.25 * RECENT_MS
+"""Files that were folded are kept for longer than a list may lack a new file, which `TableFolder` relies on."""
 RESTART = ExponentialDelay(initial_ms=4, max_ms=30, multiplier=1.5)
 
 Rows = list[tuple[Any, ...]]
@@ -78,7 +81,7 @@ class JobSpec:
     slot sharing group of their own. `folder`: the source finds its splits while it runs, and is idle in between.
     `beside`: windows only; a table of the source's records is written before event time is assigned to the source.
     `rescaled`: the parallelism of every JobMaster after the first, if it differs. `slide_ms`: windows overlap if it is
-    shorter than they are.
+    shorter than they are. `folded`: the small files of its tables are folded.
     """
 
     kind: str
@@ -93,6 +96,10 @@ class JobSpec:
     beside: bool = False
     rescaled: int | None = None
     slide_ms: int = WINDOW_MS
+    folded: bool = False
+
+    def sink(self, table: str) -> TableSink:
+        return TableSink(table, fold_mb=FOLD_MB if self.folded else None, keep_replaced=int(KEEP_MS))
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -194,7 +201,7 @@ class CountPerKey(KeyedProcessFunction):
         return [{"n": value["n"], "key": value["key"], "seq": seen}]
 
 
-BUFFER = 4
+BUFFER, LOST = 4, -1
 RULES, RULE_SPLITS = 9, 2
 RECORD = pa.struct([("n", pa.int64()), ("key", pa.string()), ("subtask", pa.int64()), ("seq", pa.int64())])
 RECORD_SCHEMA = "n long, key string, subtask long, seq long"
@@ -204,7 +211,8 @@ RULE_STATE = MapStateDescriptor("rules", pa.int64(), pa.int64())
 class Buffer(FlatMapFunction):
     """Holds records back until it has a few (split list state), and numbers them; each subtask has a line of numbers.
 
-    A restored subtask goes on with the line of the next subtask, which it finds in union list state.
+    A restored subtask goes on with the line of the next subtask, which it finds in union list state. At a higher
+    parallelism there are subtasks without a line, and each begins one. A line that was written and not found is LOST.
     """
 
     def open(self, context: RuntimeContext) -> None:
@@ -212,12 +220,14 @@ class Buffer(FlatMapFunction):
         self._held = store.get_list_state(ListStateDescriptor("held", RECORD))
         self._lines = store.get_union_list_state(ListStateDescriptor("lines", pa.list_(pa.int64())))
         self._records = self._held.get()
-        lines = {index: (line, seq) for index, line, seq, _ in self._lines.get()}
-        highest = max((highest for *_, highest in self._lines.get()), default=-1)  # of all lines there ever were
-        self._index = context.subtask_index
-        new = (highest + 1 + self._index, 0)
-        self._line, self._seq = lines.get((self._index + 1) % context.parallelism, new)
-        self._highest = highest + context.parallelism
+        lines = {index: (line, seq) for index, line, seq, *_ in self._lines.get()}
+        highest = max((highest for *_, highest, _ in self._lines.get()), default=-1)  # of all lines there ever were
+        written = max((parallelism for *_, parallelism in self._lines.get()), default=0)
+        self._index, self._parallelism = context.subtask_index, context.parallelism
+        following = (self._index + 1) % self._parallelism
+        new = (LOST if following < written else highest + 1 + self._index, 0)
+        self._line, self._seq = lines.get(following, new)
+        self._highest = highest + self._parallelism
 
     def flat_map(self, value: Row) -> list[Row]:
         self._seq += 1
@@ -229,7 +239,7 @@ class Buffer(FlatMapFunction):
 
     def snapshot_state(self, checkpoint: int) -> None:
         self._held.update(self._records)
-        self._lines.update([[self._index, self._line, self._seq, self._highest]])
+        self._lines.update([[self._index, self._line, self._seq, self._highest, self._parallelism]])
 
 
 class ApplyRules(KeyedBroadcastProcessFunction):
@@ -275,41 +285,41 @@ def _define(spec: JobSpec, env: StreamEnvironment) -> None:
     if spec.kind in ("process", "reduce", "copy", *OPERATOR_STATE):
         tagged = _placed(spec, _exchanged(spec, stream).map(Tag(), schema="n long, key string, v long"))
     if spec.kind == "process":
-        tagged.sink_to(TableSink("raw"), uid="raw")
+        tagged.sink_to(spec.sink("raw"), uid="raw")
         counted = tagged.key_by("key").process(CountPerKey(), uid="count", schema="n long, key string, seq long")
-        counted.sink_to(TableSink("counts"), uid="counts")
+        counted.sink_to(spec.sink("counts"), uid="counts")
         return
     if spec.kind == "buffered":
-        tagged.flat_map(Buffer(), RECORD_SCHEMA, uid="buffer").sink_to(TableSink("out"), uid="out")
+        tagged.flat_map(Buffer(), RECORD_SCHEMA, uid="buffer").sink_to(spec.sink("out"), uid="out")
         return
     if spec.kind == "rules":
         rules = env.from_source(
             GeneratorSource(lambda n: {"rule": n}, rows=RULES, splits=RULE_SPLITS), "rule long", uid="rules"
         )
         connected = tagged.key_by("key").connect(rules.broadcast(RULE_STATE))
-        connected.process(ApplyRules(), uid="apply", schema=RECORD_SCHEMA).sink_to(TableSink("out"), uid="out")
+        connected.process(ApplyRules(), uid="apply", schema=RECORD_SCHEMA).sink_to(spec.sink("out"), uid="out")
         return
     if spec.kind == "reduce":
-        tagged.key_by("key").sum("v", uid="sum").sink_to(TableSink("out"), uid="out")
+        tagged.key_by("key").sum("v", uid="sum").sink_to(spec.sink("out"), uid="out")
         return
     if spec.kind == "copy":
-        tagged.sink_to(TableSink("out"), uid="out")
+        tagged.sink_to(spec.sink("out"), uid="out")
         return
     bound_ms = JITTER_MS + STEP_MS if spec.kind == "windows" else JITTER_MS
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound_ms).with_timestamps("ts")
     if spec.beside:
-        stream.filter(lambda row: True).sink_to(TableSink("beside"), uid="beside")
+        stream.filter(lambda row: True).sink_to(spec.sink("beside"), uid="beside")
     stamped = stream.assign_timestamps_and_watermarks(strategy)
     if spec.exchange or spec.own_slots:
         stamped = _placed(spec, _exchanged(spec, stamped).map_batches(lambda batch: batch))
     if spec.kind == TIMERS:
-        timed.define(env, stamped, spec.keys, BASE_MS)
+        timed.define(env, stamped, spec.keys, BASE_MS, spec.sink("out"))
         return
     (
         stamped.key_by("key")
         .window(_windows(spec))
         .aggregate(pv=count(), v=total("v"), uid="pv")
-        .sink_to(TableSink("out"), uid="out")
+        .sink_to(spec.sink("out"), uid="out")
     )
 
 
@@ -458,6 +468,8 @@ class Oracle:
     def _numbered(self, rows: Rows) -> None:
         """Checks that the records of each line are numbered from 1, without gaps or repetitions."""
         for line in {row[2] for row in rows}:
+            if line == LOST:
+                raise Violation("operator_state", "a subtask did not find the line of the next one in the united list")
             numbers = sorted(row[3] for row in rows if row[2] == line)
             if numbers != list(range(1, len(numbers) + 1)):
                 raise Violation("operator_state", f"the records of line {line} are numbered {numbers}")

@@ -44,7 +44,7 @@ from engine.state.key_hash import hash_columns
 from engine.store.below import Below
 from tests.simulation import jobs
 from tests.simulation.cluster import MasterProcess
-from tests.simulation.faults import Plan, Storm, draw_plan
+from tests.simulation.faults import SKIPPED, Plan, Storm, draw_plan
 from tests.simulation.going_back import Command, HeldCluster
 from tests.simulation.invariants import Checker, _positions, _tuples
 from tests.simulation.jobs import Seen, all_positions, graph_of
@@ -145,6 +145,7 @@ class Person:
         self._run = run
         self._random = random
         self._count = 0
+        self._skips = any(blow == SKIPPED for _, blow in run.plan.blows)  # then younger checkpoints may overtake
         for _ in range(random.choice((1, 2, 2, 3, 4))):
             run.world.after(60 * random.random(), None, "a person comes", self._come)
 
@@ -164,6 +165,8 @@ class Person:
         if job.phase is not Phase.RUNNING:
             world.after(3 * self._random.random(), None, "a person comes again", self._come)
         elif isinstance(request, SavepointRequest):
+            if self._skips and master.slots and self._random.random() < 0.7:
+                self._random.choice(master.slots).link.lose_next = "Trigger"
             master._do(lambda: job.trigger_savepoint(request, world.now_ms)[1])
         else:
             master._do(lambda: job.stop(request, world.now_ms)[1])

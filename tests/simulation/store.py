@@ -107,8 +107,7 @@ class SimStore:
 
     def forget_names(self) -> None:
         """Called when the store's host has crashed: names that are not durable may be gone."""
-        kept = self.world.random.randrange(len(self.unnamed) + 1)
-        for path in list(self.unnamed)[:kept]:
+        for path in [path for path in self.unnamed if self.world.random.random() < 0.5]:
             self._named(path)
         for path in list(self.unnamed):
             del self.unnamed[path]
@@ -194,7 +193,9 @@ class StoreView:
             if fate == 0:
                 store.link(path, data)
                 if world.chance(store.faults.name_lost):
-                    world.after(25 * world.random.random(), None, "the store's host crashes", store.forget_names)
+                    if world.random.random() < 0.5:  # its successor finds the name, and must not build on it
+                        self._process.doom, self._process.fuse = "", 0
+                    world.after(60 * world.random.random(), None, "the store's host crashes", store.forget_names)
             elif fate == 2:
                 world.after(
                     world.random.random() * 60, None, f"late create {path}", lambda: store.link_late(path, data)

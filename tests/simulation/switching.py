@@ -1,9 +1,9 @@
 """Simulated upgrades of a running job, by the real decisions of `engine/protocol/upgrading.py`: `run_switch(seed)`.
 
-A person upgrades a job whose state, table and operators change. The new version is good, raises at its first record, or
-never gets a slot. The command dies at random moments and is given again; supervisors die and leave their JobMasters
-dead or asleep; people cancel the job; all other faults of the seed happen as well. `run_switch(seed)` raises a
-Violation.
+A person upgrades a job whose state, table and operators change. The new version is good, raises at its first record or
+at its first checkpoint, or never gets a slot. The command dies at random moments and is given again; supervisors die
+and leave their JobMasters dead or asleep; people cancel the job; all other faults of the seed happen as well.
+`run_switch(seed)` raises a Violation.
 
 no_return  no epoch of the old version follows one of the new
 verdict    a good version takes over unless something else happened; one that raises or hangs never publishes
@@ -22,7 +22,7 @@ from unittest.mock import patch
 import msgspec
 import pyarrow as pa
 
-from engine.api import CheckpointingMode, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
+from engine.api import CheckpointingMode, KeyedProcessFunction, MapFunction, StreamEnvironment, ValueStateDescriptor
 from engine.connectors.generator import GeneratorSource
 from engine.connectors.table import TableSink, read_table
 from engine.connectors.table import log as table_log
@@ -36,13 +36,12 @@ from engine.protocol import ledger
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.epoch_records import LogRecord, RecordKind
 from engine.protocol.manifest import Manifest
-from engine.protocol.savepoint import StopRequest
 from engine.protocol.upgrading import Ended, Phase, Progress, Seen, Step, Version, decide
 from engine.snapshot.epoch_log import EpochLog
 from tests.simulation import cluster as clusters
 from tests.simulation import jobs
 from tests.simulation.cluster import Cluster, Incarnation, MasterProcess
-from tests.simulation.faults import Plan, Storm, draw_plan
+from tests.simulation.faults import STOPS, Plan, Storm, draw_plan
 from tests.simulation.jobs import JobSpec
 from tests.simulation.ports import Network
 from tests.simulation.simulation import LIMIT_EVENTS, LIMIT_MS
@@ -52,7 +51,7 @@ from tests.simulation.world import Process, Violation, World
 ROWS, SPLITS = 400, 2
 PATIENCE_MS = 500.0
 PROBATION_MS = 200.0
-GOOD, RAISES, HANGS = "good", "raises", "hangs"
+GOOD, RAISES, RUNS_AND_RAISES, HANGS = "good", "raises", "runs and raises", "hangs"
 _ENDED = {
     Outcome.FINISHED: Ended.FINISHED,
     Outcome.STOPPED: Ended.STOPPED,
@@ -90,6 +89,16 @@ def _raise(row: Row) -> Row:
     raise ValueError("simulated bug of the new version")
 
 
+class Unsaved(MapFunction):
+    """Runs well until its first checkpoint."""
+
+    def map(self, value: Row) -> Row:
+        return value
+
+    def snapshot_state(self, checkpoint: int) -> None:
+        raise ValueError("simulated bug of the new version")
+
+
 def graph_of(kind: str, parallelism: int, spec: JobSpec, checkpoints: CheckpointConfig) -> JobGraph:
     """Builds the old version (kind is empty), or a new one."""
     env = StreamEnvironment(parallelism=parallelism)
@@ -97,6 +106,8 @@ def graph_of(kind: str, parallelism: int, spec: JobSpec, checkpoints: Checkpoint
     stream = env.from_source(source, "n long, key string, v long, ts timestamp", uid="source")
     if kind == RAISES:
         stream = stream.map(_raise)
+    elif kind == RUNS_AND_RAISES:
+        stream = stream.map(Unsaved())
     elif kind:
         stream = stream.map_batches(lambda batch: batch)
     function, more = (CountV2(), ", by string") if kind else (CountV1(), "")
@@ -187,7 +198,8 @@ class SwitchedCluster(Cluster):
             self.master_died()
             return
         self.folder = replace(self.folder, ended=master.outcome)
-        if master.outcome is Outcome.FAILED and not (start.version is Version.NEW and self.kind == RAISES):
+        may_fail = start.version is Version.NEW and self.kind in (RAISES, RUNS_AND_RAISES)
+        if master.outcome is Outcome.FAILED and not may_fail:
             raise Violation("ends", f"the {start.version.value} version failed: {master.reason}")
         self.finished |= master.outcome is Outcome.FINISHED
         if master.outcome is Outcome.CANCELLED and (self.record is None or self.over):
@@ -269,7 +281,7 @@ class UpgradeCommand(Process):
         running = cluster.running
         match step:
             case Step.STOP_OLD:
-                stop(running[0].master)
+                running[0].master.stop()  # one that refuses is asked again
             case Step.START_NEW:
                 cluster.become(Version.NEW)
             case Step.START_OLD:
@@ -293,11 +305,6 @@ class UpgradeCommand(Process):
 
 def is_up(master: MasterProcess) -> bool:
     return master.job.phase is MasterPhase.RUNNING
-
-
-def stop(master: MasterProcess) -> None:
-    """Asks a JobMaster to stop behind a last epoch. One that refuses is asked again."""
-    master._do(lambda: master.job.stop(StopRequest(), master.world.now_ms)[1])
 
 
 def _kill_command(cluster: SwitchedCluster) -> None:
@@ -397,6 +404,7 @@ def plan_of(seed: int) -> Plan:
             drawn.checkpoints, mode=CheckpointingMode.EXACTLY_ONCE, interval_ms=2, min_pause_ms=0, retained=3
         ),
         pace=replace(drawn.pace, step=1.0, offload=0.5),
+        blows=tuple(b for b in drawn.blows if b[1] != STOPS),  # a stop is the upgrade's own step
         user_fault=None,
     )
 
@@ -411,6 +419,8 @@ def run_switch(seed: int) -> SwitchedCluster:
     network = Network(world, plan.network, plan.pace.network)
     cluster = SwitchedCluster(world, plan.spec, plan.checkpoints, store, network, plan.pace, published)  # type: ignore[arg-type]
     cluster.kind = random.choice((GOOD, GOOD, RAISES, HANGS))
+    if cluster.kind == RAISES and Random(f"raises {seed}").random() < 0.5:
+        cluster.kind = RUNS_AND_RAISES
     cluster.parallelism = (random.choice((1, 2, 3)), random.choice((1, 2, 3)))
     cluster.published = published
     Storm(world, cluster, plan)

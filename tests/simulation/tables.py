@@ -17,23 +17,22 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.connectors.table import TableSink, epoch_rows, folder, planning
+from engine.connectors.table import epoch_rows, folder, planning
 from engine.connectors.table import log as table_log
 from engine.connectors.table.folds import level_of
 from engine.jobmaster import housekeeping
 from engine.snapshot import epoch_log
 from engine.store.memory import MemoryStore
-from tests.simulation.store import RECENT_MS, SimStore
+from tests.simulation.jobs import KEEP_MS
+from tests.simulation.store import SimStore
 from tests.simulation.world import Violation
 
-KEEP_MS = 3 * RECENT_MS
-"""Longer than a list may lack a new file, which `TableFolder` relies on."""
 KEPT_RECORDS = 8
 
 
 @contextmanager
-def small_bounds(fold_mb: int | None = 128) -> Any:
-    """Makes all bounds so small that a run of some epochs folds, and deletes. `fold_mb` None: tables are not folded."""
+def small_bounds() -> Any:
+    """Makes all bounds so small that a run of some epochs folds, and deletes."""
     with ExitStack() as stack:
         for target, name, value in (
             (table_log, "COMPACT_EVERY", 3),  # runs have few epochs; readers do not depend on the number
@@ -44,7 +43,6 @@ def small_bounds(fold_mb: int | None = 128) -> Any:
             (housekeeping, "TRIM_EVERY", 2),
         ):
             stack.enter_context(patch.object(target, name, value))
-        stack.enter_context(patch.dict(TableSink.__init__.__kwdefaults__, keep_replaced=int(KEEP_MS), fold_mb=fold_mb))
         yield
 
 

@@ -7,6 +7,7 @@ tests/simulation/savepoints.py.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -147,23 +148,29 @@ def _forgets_a_failure() -> Patches:
     return [(Savepoints, "_fail", silent)]
 
 
-BUGS: dict[str, tuple[Callable[[], Patches], tuple[str, ...]]] = {
-    "a savepoint tells the sinks": (_tells_the_sinks, ("ledger", "no_loss")),
-    "a savepoint is an epoch": (_is_an_epoch, ("savepoint", "durable")),
-    "a savepoint is subsumed": (_is_subsumed, ("savepoint",)),
-    "a stopped job ends before the commit": (_ends_before_the_commit, ("stop", "savepoint")),
-    "periodic checkpoints go on during a stop": (_periodic_checkpoints_go_on, ("drain", "savepoint", "stop")),
-    "a savepoint is made before it is durable": (_made_before_it_is_durable, ("savepoint",)),
-    "a failed savepoint is not told": (_forgets_a_failure, ("savepoint",)),
-    "a job begins without the totals of its savepoint": (_begins_without_totals, ("ledger",)),
+BUGS: dict[str, tuple[Callable[[], Patches], tuple[str, ...], int]] = {
+    "a savepoint tells the sinks": (_tells_the_sinks, ("ledger", "no_loss"), 34),
+    "a savepoint is an epoch": (_is_an_epoch, ("savepoint", "durable"), 11),
+    "a savepoint is subsumed": (_is_subsumed, ("savepoint",), 20),
+    "a stopped job ends before the commit": (_ends_before_the_commit, ("stop", "savepoint"), 3),
+    "periodic checkpoints go on during a stop": (_periodic_checkpoints_go_on, ("drain", "savepoint", "stop"), 10),
+    "a savepoint is made before it is durable": (_made_before_it_is_durable, ("savepoint",), 3),
+    "a failed savepoint is not told": (_forgets_a_failure, ("savepoint",), 0),
+    "a job begins without the totals of its savepoint": (_begins_without_totals, ("ledger",), 3),
 }
+"""Each bug with the invariants that may catch it, and the first seed that does."""
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant, invariants = BUGS[name]
+    plant, invariants, seed = BUGS[name]
     for patched in plant():
         monkeypatch.setattr(*patched)
-    violations = (run_savepoints(seed).violation for seed in range(SEEDS))
-    first = next((violation for violation in violations if violation is not None), None)
-    assert first is not None and first.invariant in invariants, first
+    caught = run_savepoints(seed).violation
+    if caught is not None and caught.invariant in invariants:
+        return
+    results = (run_savepoints(other) for other in range(SEEDS))
+    first = next((result for result in results if result.violation is not None), None)
+    assert first is not None and first.violation is not None, f"no seed notices; seed {seed}: {caught}"
+    assert first.violation.invariant in invariants, first.violation
+    warnings.warn(f"seed {seed} no longer catches {name!r}; record seed {first.seed}", stacklevel=1)

@@ -87,7 +87,7 @@ class Order(ProcessFunction):
         return [{**value, "disordered": disordered}]
 
 
-def define(env: StreamEnvironment, stamped: DataStream, keys: int, base_ms: int) -> None:
+def define(env: StreamEnvironment, stamped: DataStream, keys: int, base_ms: int, out: TableSink) -> None:
     def make(n: Any) -> dict[str, Any]:
         return {"mark": n, "of": [f"k{i % keys}" for i in n.tolist()], "ts": (base_ms + n * 40) * 1000}
 
@@ -99,7 +99,7 @@ def define(env: StreamEnvironment, stamped: DataStream, keys: int, base_ms: int)
         .connect(marks.assign_timestamps_and_watermarks(strategy).key_by("of"))
         .process(Hold(), uid="hold", schema=SCHEMA)
     )
-    held.process(Order(), schema=OUT).sink_to(TableSink("out"), uid="out")
+    held.process(Order(), schema=OUT).sink_to(out, uid="out")
 
 
 def check(

@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 
 from engine.api import CheckpointConfig, CheckpointingMode, StreamEnvironment
 from engine.connectors.generator import GeneratorSource
-from engine.connectors.table import TableSink
 from engine.connectors.table import log as table_log
 from engine.graph.description import table_committer
 from engine.graph.execution_graph import ExecutionGraph
@@ -81,13 +80,13 @@ class Version:
             stream = stream.map_batches(lambda batch: batch)
         tagged = stream.map(Tag(), schema="n long, key string, v long")
         if self.raw:
-            tagged.sink_to(TableSink("raw"), uid="raw")
+            tagged.sink_to(spec.sink("raw"), uid="raw")
         if self.more:
             kind, cast = ("string", str) if self.strings else ("long", int)
             more = tagged.map(lambda row: {**row, "v": cast(row["v"])}, schema=f"n long, key string, v {kind}")
-            more.sink_to(TableSink("more"), uid=self.more)
+            more.sink_to(spec.sink("more"), uid=self.more)
         counted = tagged.key_by("key").process(CountPerKey(), uid="count", schema="n long, key string, seq long")
-        counted.sink_to(TableSink("counts"), uid="counts")
+        counted.sink_to(spec.sink("counts"), uid="counts")
         return env.graph.translate("job", checkpoints, jobs.RESTART, 16, str(self))
 
 
@@ -291,7 +290,7 @@ def plan_of(seed: int) -> Plan:
     drawn = draw_plan(seed)
     return replace(
         drawn,
-        spec=JobSpec("process", 2, SPLITS, ROWS, batch_rows=3),
+        spec=JobSpec("process", 2, SPLITS, ROWS, batch_rows=3, folded=True),
         checkpoints=msgspec.structs.replace(
             drawn.checkpoints, mode=CheckpointingMode.EXACTLY_ONCE, interval_ms=2, min_pause_ms=0, retained=RETAINED
         ),
