@@ -93,7 +93,7 @@ def _dry_run(spec: StreamSpec) -> dg.OpDefinition:
                 return
             launch = upgrading.new_launch(client, config.version)
             planned = upgrading.plan(client, launch)
-        shown = {"plan": plan_table(planned), "from_epoch": planned.epoch, "to": launch.path}
+        shown: dict[str, Any] = {"plan": plan_table(planned), "from_epoch": planned.epoch, "to": launch.path}
         for row in planned.rows:
             context.log.info(f"{row.uid} ({row.kind}): {row.fate.value}: {row.what}")
         if planned.refused:
@@ -140,14 +140,19 @@ def _rehearse(spec: StreamSpec) -> dg.OpDefinition:
             try:
                 result = run_rehearsal(client, launch, config.checkpoints, context.log.info)
             except RehearsalFailed as failed:
-                context.log_event(_could_not_keep_up(spec, launch, failed))
+                report(context, _could_not_keep_up(spec, launch, failed))
                 raise
         for event in rehearsal_events(spec, launch, result, weir, config.switch_if_different):
-            context.log_event(event)
+            report(context, event)
         if (why := why_not_switch(result, config.switch_if_different)) is not None:
             raise dg.Failure(why, metadata={"rows": differing(result)}, allow_retries=False)
 
     return rehearse
+
+
+def report(context: Any, event: dg.AssetMaterialization | dg.AssetCheckEvaluation) -> None:
+    """Logs an event at once. `log_event` takes a check, too, although its types do not say so."""
+    context.log_event(event)
 
 
 def why_not_switch(result: AuditResult, switch_if_different: bool) -> str | None:

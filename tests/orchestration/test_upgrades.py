@@ -209,7 +209,7 @@ def test_a_rehearsal_that_could_not_be_judged_is_neither_green_nor_red_and_nothi
 
 def test_a_version_that_fails_in_its_rehearsal_is_a_red_check_with_the_authors_line(world: World) -> None:
     world.rehearsal = RehearsalFailed(
-        "the new version failed in the rehearsal", Raised("KeyError", "'user'", "job.py:7")
+        "the new version failed in the rehearsal", Raised("KeyError", "'user'", traceback="job.py:7")
     )
     result = world.run({"to": NEW, "switch_if_different": True})
     assert not result.success and len(world.did) == 1
@@ -237,7 +237,8 @@ def test_the_dry_run_alone_is_an_op_selection(world: World) -> None:
 
 @pytest.mark.promise("D8")
 def test_an_upgrade_that_went_back_fails_the_run_and_leaves_its_savepoint(world: World) -> None:
-    world.ends = Progress(Phase.BACK, 1, "the new version failed: it raised", Raised("KeyError", "'user'", "job.py:7"))
+    raised = Raised("KeyError", "'user'", traceback="job.py:7")
+    world.ends = Progress(Phase.BACK, 1, "the new version failed: it raised", raised)
     result = world.run({"to": NEW})
     said = failure(result).description
     assert not result.success and "numbers runs the old version again: the new version failed" in said
