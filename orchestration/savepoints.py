@@ -70,7 +70,8 @@ def savepoint_asset(spec: StreamSpec) -> dg.AssetsDefinition:
 
 def savepoint_figures(made: SavepointRecord) -> dict[str, Any]:
     """Returns the savepoint's metadata. Dagster plots numbers, so the epoch is given as text."""
-    known = {"bytes": made.bytes, "duration_ms": made.duration_ms}
+    duration_ms = None if made.duration_ms is None else round(made.duration_ms, 1)
+    known = {"bytes": made.bytes, "duration_ms": duration_ms}
     return {
         "savepoint": made.savepoint,
         "place": dg.MetadataValue.path(made.place),

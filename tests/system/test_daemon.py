@@ -3,7 +3,8 @@
 Topology: webserver, daemon, code servers, a detached JobMaster on real Spark whose job has no checkpoint interval.
 Faults: kill -9 of a run worker and of the job's supervisor; SIGSTOP of its JobMaster; a stop of all of Dagster.
 Checks: the schedule alone commits epochs, actions never overlap, a killed run frees its pool, the job outlives Dagster
-and is started again by it, an upgrade is switched to only after a green rehearsal, Great Expectations can be imported in a run worker.
+and is started again by it, an upgrade is switched to only after a green rehearsal, Great
+Expectations can be imported in a run worker.
 """
 
 from __future__ import annotations
