@@ -19,7 +19,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from tests.system.harness import System, eventually
 
 PATIENCE_S = 400
-UPGRADE_S = 600
+UPGRADE_S = 1200
 NO_INTERNET = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 PLOTTED = ("alignment_ms", "async_ms", "duration_ms", "rows_committed", "rows_read", "state_bytes", "sync_ms")
 expect.set_options(timeout=60_000)  # as long as a click may take: pages are slow while Spark starts

@@ -28,7 +28,7 @@ from tests.cluster.harness import session_processes
 from tests.system.harness import System, alive, eventually
 
 JOB = "by_hand"
-UPGRADE_S = 400
+UPGRADE_S = 900
 
 
 @pytest.fixture(scope="module")
