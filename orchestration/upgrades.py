@@ -157,7 +157,6 @@ def report(context: Any, event: dg.AssetMaterialization | dg.AssetCheckEvaluatio
 
 def why_not_switch(result: AuditResult, switch_if_different: bool) -> str | None:
     """Says why the run ends before the switch; None: it goes on."""
-    said = "; ".join(f"{check.name}: {check.summary}" for check in result.checks if check.verdict is not Verdict.PASSED)
     match result.verdict:
         case Verdict.PASSED:
             return None
@@ -165,11 +164,11 @@ def why_not_switch(result: AuditResult, switch_if_different: bool) -> str | None
             return None
         case Verdict.FAILED:
             return (
-                f"the new version writes other rows than the old one, so {result.job} was not switched ({said}). If "
-                "this is what the upgrade is for, set switch_if_different"
+                f"the new version writes other rows than the old one, so {result.job} was not switched "
+                f"({in_words(result)}). If this is what the upgrade is for, set switch_if_different"
             )
         case _:
-            return f"the rehearsal could not be judged, so {result.job} was not switched: {said}"
+            return f"the rehearsal could not be judged, so {result.job} was not switched: {in_words(result)}"
 
 
 def rehearsal_events(
@@ -198,7 +197,7 @@ def _evaluation(spec: StreamSpec, result: AuditResult, severity: dg.AssetCheckSe
         check_name=SAME_OUTPUT,
         passed=result.verdict is Verdict.PASSED,
         severity=severity,
-        description="; ".join(f"{check.name}: {check.summary}" for check in _worst(result)),
+        description=in_words(result),
         metadata=check_metadata(result),
     )
 
@@ -216,15 +215,22 @@ def check_metadata(result: AuditResult) -> dict[str, Any]:
     }
 
 
-def _worst(result: AuditResult) -> list[CheckResult]:
-    return [check for check in result.checks if check.verdict is result.verdict]
+def in_words(result: AuditResult) -> str:
+    """Says what the rehearsal has found: how many rows are the same, or what is wrong with which table."""
+    if result.verdict is Verdict.PASSED:
+        counted = [f"{name} version: {rows:,.0f}" for name, rows in result.figures.items() if ": rows of the " in name]
+        return "; ".join(["both versions wrote the same rows", *counted])
+    wrong = [check for check in result.checks if check.verdict is not Verdict.PASSED]
+    return "; ".join(f"{_table(check)}: {check.summary}" for check in wrong)
+
+
+def _table(check: CheckResult) -> str:
+    return check.name.rpartition(": ")[0]
 
 
 def differing(result: AuditResult) -> dg.TableMetadataValue:
     """Returns examples of the rows that only one version has, or that have other values: by table and key."""
-    return rows_table(
-        [{"table": check.name.rpartition(": ")[0], **row} for check in result.checks for row in check.rows]
-    )
+    return rows_table([{"table": _table(check), **row} for check in result.checks for row in check.rows])
 
 
 def _could_not_keep_up(spec: StreamSpec, launch: MasterLaunch, failed: RehearsalFailed) -> dg.AssetCheckEvaluation:
@@ -305,7 +311,7 @@ def rehearsal_check(spec: StreamSpec) -> dg.AssetChecksDefinition:
             raise dg.Failure(why_not_switch(result, False), allow_retries=False)
         return dg.AssetCheckResult(
             passed=result.verdict is Verdict.PASSED,
-            description="; ".join(f"{check.name}: {check.summary}" for check in _worst(result)),
+            description=in_words(result),
             metadata=check_metadata(result),
         )
 

@@ -165,6 +165,9 @@ def test_an_upgrade_is_a_dry_run_then_a_rehearsal_then_the_switch(world: World) 
     assert (plan["numbers"], plan["out"]) == ("restored", "migrated")
     check = world.check()
     assert check is not None and check.passed
+    assert check.description == (
+        "both versions wrote the same rows; out: rows of the old version: 20; out: rows of the new version: 20"
+    )
     assert world.made(SPEC.rehearsals_key)["verdict"] == "passed"
     assert world.made(SPEC.rehearsals_key)["out: rows of the old"] == 20
     saved = world.made(SPEC.savepoints_key)
