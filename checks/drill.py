@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from checks.ledger import ledger_folder, write_ledger
 from checks.processes import end_sessions
 from checks.reader import Read, WatchedTable, judge_reads
 from checks.results import DrillResult
-from checks.spec import DrillSpec
+from checks.spec import DRILLS_KEPT, DrillSpec
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
@@ -119,9 +120,11 @@ def drills(store: str | Path, job: str) -> list[DrillResult]:
 
 def _new_folder(store: Path, job: str, seed: int) -> Path:
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3] + f"-seed{seed}"
-    folder = store / "drills" / job / name
-    make_folder(folder)
-    return folder
+    parent = store / "drills" / job
+    make_folder(parent / name)
+    for old in sorted(path for path in parent.iterdir() if path.is_dir())[:-DRILLS_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return parent / name
 
 
 class _Run:

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from checks.cli import CODES, COLOURS, Port, Serve, check_row, console, serve_until_interrupted, verdict_table
-from checks.comparison import compare
+from checks.comparison import Say, compare
 from checks.results import AuditResult, Verdict
 from engine.cli.shared import JobName, Store, client_of, errors, print_raised
 from engine.core.errors import WeirError
@@ -23,6 +23,28 @@ EXAMPLES = 5
 Json = Annotated[bool, typer.Option("--json", metavar="", help="print JSON")]
 
 
+def run_rehearsal(client: JobClient, launch: MasterLaunch, checkpoints: int, say: Say) -> AuditResult:
+    """Runs the new version beside the old one, and compares what they wrote. Raises RehearsalFailed."""
+    rehearsed = rehearse(client, launch, checkpoints, say)
+    for uid in rehearsed.others:
+        say(f"{uid} is a table of one version only: it is not compared")
+    for table in rehearsed.tables:
+        if not table.why_not and table.identity is not None:
+            say(f"{table.uid}: rows by {table.identity.time} after {table.after_ms} ms until {table.until_ms} ms")
+    return compare(rehearsed, say)
+
+
+def last_rehearsal(client: JobClient) -> AuditResult:
+    """Returns the verdict of the newest rehearsal that came to its end."""
+    found = sorted((Path(client.store) / "rehearsals" / client.name).glob("*/rehearsal.json"))
+    if not found:
+        raise WeirError(
+            f"job {client.name!r} has no rehearsal that came to its end: run `weir upgrade {client.name} --to PATH "
+            "--rehearse 5`"
+        )
+    return msgspec.json.decode(found[-1].read_bytes(), type=AuditResult)
+
+
 def rehearse_upgrade(client: JobClient, launch: MasterLaunch, checkpoints: int, as_json: bool) -> int:
     """Rehearses the upgrade and prints the verdict. Returns the exit code: 0 passed, 1 failed, 2 could not run."""
     shown = errors if as_json else console
@@ -31,31 +53,19 @@ def rehearse_upgrade(client: JobClient, launch: MasterLaunch, checkpoints: int, 
         shown.print(f"  {escape(text)}", highlight=False, soft_wrap=True)
 
     try:
-        rehearsed = rehearse(client, launch, checkpoints, say)
+        result = run_rehearsal(client, launch, checkpoints, say)
     except RehearsalFailed as error:
         errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         print_raised(error.raised)
         return CODES[Verdict.FAILED]
-    for uid in rehearsed.others:
-        say(f"{uid} is a table of one version only: it is not compared")
-    for table in rehearsed.tables:
-        if not table.why_not and table.identity is not None:
-            say(f"{table.uid}: rows by {table.identity.time} after {table.after_ms} ms until {table.until_ms} ms")
-    return show_verdict(compare(rehearsed, say), as_json)
+    return show_verdict(result, as_json)
 
 
 def rehearsal(
     job: JobName, store: Store = ".weir", serve_docs: Serve = False, port: Port = 0, as_json: Json = False
 ) -> None:
     """Show the verdict of the last rehearsal of an upgrade, and its page."""
-    client = client_of(store, job)
-    found = sorted((Path(client.store) / "rehearsals" / client.name).glob("*/rehearsal.json"))
-    if not found:
-        raise WeirError(
-            f"job {client.name!r} has no rehearsal that came to its end: run `weir upgrade {client.name} --to PATH "
-            "--rehearse 5`"
-        )
-    result = msgspec.json.decode(found[-1].read_bytes(), type=AuditResult)
+    result = last_rehearsal(client_of(store, job))
     code = show_verdict(result, as_json)
     if serve_docs and result.data_docs:
         serve_until_interrupted(Path(result.data_docs).parent, port)

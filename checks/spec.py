@@ -21,6 +21,9 @@ from engine.process.loading import default_name
 LEDGER = "weir_ledger"
 """The temporary view that a recomputation reads: the expected records, one row each."""
 
+DRILLS_KEPT = 10
+"""The folders of this many drills of a job are kept."""
+
 AUDIT_CHECKS: Mapping[str, str] = {
     "no_lost_duplicate_phantom_rows": "each record of the ledger is in the raw table exactly once, and nothing else is",
     "aggregates_equal_recomputation": "the aggregates are those of a Spark batch recomputation over the ledger",

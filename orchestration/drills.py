@@ -5,10 +5,8 @@ pool: only one drill runs at a time on a machine. A check that could not run fai
 shows it as "execution failed", which is neither pass nor fail.
 """
 
-import os
 import secrets
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
@@ -16,11 +14,11 @@ import msgspec
 from pydantic import Field
 
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
-from checks.spec import AUDIT_CHECKS
+from checks.spec import AUDIT_CHECKS, DRILLS_KEPT
 from engine.core.errors import WeirError
+from orchestration.metadata import data_docs, rows_table
 from orchestration.resources import WeirStore, metadata_of, readable_errors
 from orchestration.spec import StreamSpec
-from orchestration.ui import DATA_DOCS_URL
 
 POOL = "weir_drills"
 READER = "reader_saw_whole_epochs"
@@ -88,14 +86,14 @@ def audit_checks(spec: StreamSpec) -> dg.AssetChecksDefinition:
     specs = [dg.AssetCheckSpec(name, asset=spec.drills_key, description=text) for name, text in CHECKS.items()]
 
     @dg.multi_asset_check(name=f"audit_{spec.job}", specs=specs, can_subset=True, pool=POOL)
-    def audit(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+    def audit(context: dg.AssetCheckExecutionContext, weir: WeirStore) -> Iterator[dg.AssetCheckResult]:
         from checks.audit import run_audit
 
         wanted = {key.name for key in context.selected_asset_check_keys}
         with readable_errors():
             done = last_drill(context.instance, spec)
         result = run_audit(drill, done.store, progress=context.log.info)
-        context.op_execution_context.log_event(verdict_observation(spec, done, result))
+        context.op_execution_context.log_event(verdict_observation(spec, done, result, weir.path))
         checks = [c for c in (judged_reader(done), *result.checks) if c.name in wanted]
         for check in checks:
             if check.verdict is not Verdict.COULD_NOT_RUN:
@@ -141,7 +139,7 @@ def as_result(spec: StreamSpec, check: CheckResult, audit: AuditResult, drill: D
     )
 
 
-def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult) -> dg.AssetObservation:
+def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult, store: str) -> dg.AssetObservation:
     """Returns the figures as an observation of the asset, where Dagster plots them from drill to drill."""
     return dg.AssetObservation(
         spec.drills_key,
@@ -150,21 +148,9 @@ def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult
             "verdict": audit.verdict.value,
             "verdicts": verdict_table(audit, drill),
             **figures(audit, drill),
-            **data_docs(drill, audit),
+            **data_docs(audit.data_docs, store),
         },
     )
-
-
-def data_docs(drill: DrillResult, audit: AuditResult) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns a link to the Data Docs if `make ui` serves them, else their path."""
-    if not audit.data_docs:
-        return {}
-    served = os.environ.get(DATA_DOCS_URL)
-    if not served:
-        return {"data_docs": dg.MetadataValue.path(audit.data_docs)}
-    folder = Path(drill.store)
-    page = Path(audit.data_docs).relative_to(folder)
-    return {"data_docs": dg.MetadataValue.url(f"{served}/{drill.job}/{folder.name}/{page.as_posix()}")}
 
 
 def figures(audit: AuditResult, drill: DrillResult) -> dict[str, float]:
@@ -180,20 +166,6 @@ def verdict_table(audit: AuditResult, drill: DrillResult) -> dg.TableMetadataVal
     return rows_table(rows)
 
 
-def rows_table(rows: Sequence[dict[str, Any]]) -> dg.TableMetadataValue:
-    """Returns a table with the columns of all rows; a cell is empty if its row has no such column."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = [dg.TableColumn(name, _type_of([row.get(name) for row in rows])) for name in names]
-    return dg.MetadataValue.table(
-        [dg.TableRecord({n: row.get(n) for n in names}) for row in rows], dg.TableSchema(columns)
-    )
-
-
-def _type_of(values: Sequence[Any]) -> str:
-    known = {type(value) for value in values if value is not None}
-    return {int: "int", float: "float", bool: "bool"}.get(known.pop(), "string") if len(known) == 1 else "string"
-
-
 def drill_job(spec: StreamSpec) -> Any:
     return dg.define_asset_job(
         f"{spec.job}_drill",
@@ -203,11 +175,10 @@ def drill_job(spec: StreamSpec) -> Any:
 
 
 def drill_schedule(spec: StreamSpec, job: Any) -> dg.ScheduleDefinition:
-    """Returns the schedule of drills. It is off until a user turns it on: a drill takes the machine for minutes."""
     return dg.ScheduleDefinition(
         name=f"{spec.job}_drills",
         cron_schedule=spec.drill_cron,
         job=job,
-        description=f"Drills {spec.job} regularly.",
-        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=f"Drills a copy of {spec.job}, and audits it. Keeps the folders of the last {DRILLS_KEPT} drills.",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
     )

@@ -19,6 +19,7 @@ from orchestration.streams import (
     start_job,
     stream_asset,
 )
+from orchestration.upgrades import rehearsal_check, upgrade_job
 from orchestration.watch import watch_sensor
 
 
@@ -27,8 +28,8 @@ def build_stream_definitions(spec: StreamSpec) -> dg.Definitions:
         make(spec) for make in (start_job, checkpoint_job, savepoint_job, rescale_job)
     )
     assets: list[Any] = [stream_asset(spec), savepoint_asset(spec), *_external(spec)]
-    checks: list[dg.AssetChecksDefinition] = [health_check(spec)]
-    jobs: list[Any] = [start, cancel_job(spec), stop_job(spec), checkpoint, savepoint, rescale]
+    checks: list[dg.AssetChecksDefinition] = [health_check(spec), rehearsal_check(spec)]
+    jobs: list[Any] = [start, cancel_job(spec), stop_job(spec), checkpoint, savepoint, rescale, upgrade_job(spec)]
     schedules = [rescale_schedule(spec, at, rescale) for at in spec.rescale]
     sensors = [watch_sensor(spec, start)]
     if spec.savepoint_cron is not None:
@@ -51,7 +52,7 @@ def build_stream_definitions(spec: StreamSpec) -> dg.Definitions:
 
 
 def _external(spec: StreamSpec) -> list[dg.AssetSpec]:
-    """Returns the external assets: the running job makes them, and the sensor reports them to Dagster."""
+    """Returns the assets that nobody materializes in the UI: the sensor, or a run of the upgrade, reports them."""
     return [
         dg.AssetSpec(
             spec.checkpoints_key,
@@ -61,6 +62,15 @@ def _external(spec: StreamSpec) -> list[dg.AssetSpec]:
             tags=spec.tags,
             owners=list(spec.owners),
             kinds={"arrow"},
+        ),
+        dg.AssetSpec(
+            spec.rehearsals_key,
+            deps=[spec.stream_key],
+            description=f"One materialization for each rehearsal of an upgrade of {spec.job}, by {spec.job}_upgrade.",
+            group_name="rehearsals",
+            tags=spec.tags,
+            owners=list(spec.owners),
+            kinds={"spark", "great_expectations"},
         ),
         dg.AssetSpec(
             spec.sinks_key,

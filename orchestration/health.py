@@ -123,7 +123,9 @@ def _of_supervisor(desired: Desired, signs: Signs, supervisor: SupervisorSign, n
 
 def look(folder: RunFolder, silent_after_s: float) -> Health:
     """Reads and judges. If the heartbeat says too little, waits some seconds for a sign of the supervisor."""
-    desired, ended = folder.read_desired_here(), folder.read_exit()
+    desired, ended, upgrade = folder.read_desired_here(), folder.read_exit(), folder.read_upgrade()
+    if desired is not None and not desired.running and upgrade is not None and not upgrade.progress.phase.over:
+        return Health(State.RECOVERING, upgrade.in_words(desired.launch.name))
     signs = _signs(folder, None)
     if desired is None or not desired.running or ended is not None or beats(desired, signs, _now_ms(), silent_after_s):
         return judge(desired, ended, signs, _now_ms(), silent_after_s)

@@ -68,7 +68,7 @@ def rescale_and_wait(client: JobClient, config: RescaleConfig, say: Any) -> Resc
 
 def _observation(spec: StreamSpec, done: RescaleRecord) -> dg.AssetObservation:
     """Returns the rescale as an observation of the stream, where Dagster plots slots and pause."""
-    pause = {} if done.pause_ms is None else {"pause_ms": done.pause_ms}
+    pause = {} if done.pause_ms is None else {"pause_ms": round(done.pause_ms, 1)}
     return dg.AssetObservation(
         spec.stream_key,
         description=f"rescaled from {done.slots_before} to {done.slots_after} slots",

@@ -63,14 +63,15 @@ def savepoint_asset(spec: StreamSpec) -> dg.AssetsDefinition:
             name = client.savepoint(config.name, config.to or spec.savepoints_to)
             made = client.wait_for_savepoint(name, SAVEPOINT_TIMEOUT_S)
             gone = thin_out(spec, client, context.log.info)
-        return dg.MaterializeResult(metadata={**_figures(made), "deleted": gone})
+        return dg.MaterializeResult(metadata={**savepoint_figures(made), "deleted": gone})
 
     return savepoint
 
 
-def _figures(made: SavepointRecord) -> dict[str, Any]:
+def savepoint_figures(made: SavepointRecord) -> dict[str, Any]:
     """Returns the savepoint's metadata. Dagster plots numbers, so the epoch is given as text."""
-    known = {"bytes": made.bytes, "duration_ms": made.duration_ms}
+    duration_ms = None if made.duration_ms is None else round(made.duration_ms, 1)
+    known = {"bytes": made.bytes, "duration_ms": duration_ms}
     return {
         "savepoint": made.savepoint,
         "place": dg.MetadataValue.path(made.place),
@@ -144,7 +145,7 @@ def stop_job(spec: StreamSpec) -> dg.JobDefinition:
             context.log.info(f"{spec.job} has ended: {ended.reason}")
             made = next((one for one in client.savepoints() if one.savepoint == name), None)
         if made is not None:
-            context.log_event(dg.AssetMaterialization(spec.savepoints_key, metadata=_figures(made)))
+            context.log_event(dg.AssetMaterialization(spec.savepoints_key, metadata=savepoint_figures(made)))
 
     @dg.job(
         name=f"{spec.job}_stop",

@@ -118,6 +118,10 @@ class StreamSpec:
         return dg.AssetKey(["drills", self.job])
 
     @property
+    def rehearsals_key(self) -> dg.AssetKey:
+        return dg.AssetKey(["rehearsals", self.job])
+
+    @property
     def gold_key(self) -> dg.AssetKey:
         return dg.AssetKey(["gold", self.job])
 

@@ -19,6 +19,7 @@ from engine.observe.client import JobClient
 from engine.process.from_savepoint import begin_from
 from engine.process.submit import FromSnapshot, choose_snapshot, plan_launch, start_detached
 from engine.protocol.scaling import Scaling
+from engine.protocol.upgrading import Phase
 from engine.store.opening import address_of
 from orchestration.health import Health, State, look
 from orchestration.resources import STORE, WeirStore, readable_errors
@@ -34,6 +35,11 @@ CANCEL_TIMEOUT_S = 60.0
 class StreamConfig(dg.Config):
     """How `streams/<job>` is started. Without any setting it starts as its spec says, from its last epoch."""
 
+    path: str | None = Field(
+        default=None,
+        description="import path of the version to run, with `params` only (default: the version that the job was "
+        "upgraded to, else as its spec says, with the parameters of that)",
+    )
     parallelism: int | None = Field(
         default=None, description="parallelism of operators that set none themselves (default: as the job's spec says)"
     )
@@ -66,11 +72,12 @@ class StreamConfig(dg.Config):
 
     @classmethod
     def of(cls, launch: MasterLaunch) -> "StreamConfig":
-        """Returns the config that starts a job again with its last parameters, parallelism and store.
+        """Returns the config that starts a job again with its last version, parameters, parallelism and store.
 
         Spark's options are not part of a config and are not repeated.
         """
         return cls(
+            path=launch.path,
             parallelism=launch.parallelism,
             rescaled_parallelism=launch.scaling.parallelism,
             rescaled_operators=launch.scaling.operators,
@@ -82,7 +89,8 @@ class StreamConfig(dg.Config):
         """Returns the options of a job's spec, changed by what this config says."""
         return msgspec.structs.replace(
             options,
-            params={**options.params, **self.params},
+            path=self.path or options.path,
+            params=self.params if self.path else {**options.params, **self.params},
             parallelism=self.parallelism or options.parallelism,
             scaling=Scaling(self.rescaled_parallelism, self.rescaled_operators),
             allow_non_restored_state=self.allow_non_restored_state,
@@ -104,11 +112,23 @@ def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensure
     if client.alive() or client.looked_after() is not None:
         _same_as_asked(client, config)
         return Ensured(client, _wait(client) or "the job was running already: nothing to do")
-    launch = plan_launch(config.over(spec.options), store)
+    launch = plan_launch(config.over(current_options(spec, client)), store)
     went_back = _begin(launch, config)
     client = start_detached(launch, BY)
     started = _wait(client) or "started"
     return Ensured(client, f"{started}; {went_back}" if went_back else started)
+
+
+def current_options(spec: StreamSpec, client: JobClient) -> LaunchOptions:
+    """Returns the options of the spec, or those of the version that the last upgrade has put in its place.
+
+    The state belongs to that version. A spec that still names the old one must not bring it back by a plain start.
+    """
+    upgrade, last = client.folder.read_upgrade(), client.folder.read_launch()
+    upgraded = upgrade is not None and upgrade.progress.phase is Phase.UPGRADED
+    if not upgraded or upgrade is None or last is None or last.path != upgrade.new.path or last.path == spec.path:
+        return spec.options
+    return msgspec.structs.replace(spec.options, path=last.path, params=last.params, parallelism=last.parallelism)
 
 
 def _begin(launch: MasterLaunch, config: StreamConfig) -> str:
@@ -147,6 +167,8 @@ def _same_as_asked(client: JobClient, config: StreamConfig) -> None:
     differs = [
         f"{name} is {running.params.get(name)!r}" for name, v in config.params.items() if running.params.get(name) != v
     ]
+    if config.path not in (None, running.path):
+        differs.append(f"its version is {running.path}")
     if config.parallelism is not None and config.parallelism != running.parallelism:
         differs.append(f"its parallelism is {running.parallelism or 'its own'}")
     if config.from_snapshot is not FromSnapshot.LAST:
@@ -174,7 +196,7 @@ def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
         started = time.monotonic()
         with readable_errors():
             ensured = ensure_running(spec, store, config)
-            metadata = _describe(ensured.client)
+            metadata = describe(ensured.client)
         context.log.info(f"{spec.job}: {ensured.said}")
         return dg.MaterializeResult(
             metadata={
@@ -189,7 +211,7 @@ def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
     return stream
 
 
-def _describe(client: JobClient) -> dict[str, Any]:
+def describe(client: JobClient) -> dict[str, Any]:
     try:
         status = client.status()
     except NotRunning as error:

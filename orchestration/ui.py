@@ -246,10 +246,11 @@ def only_one(home: Path, url: str) -> Iterator[None]:
 
 
 class _DataDocs(http.server.SimpleHTTPRequestHandler):
-    """Serves only the Data Docs of audits, and nothing else of the store."""
+    """Serves only the Data Docs of drills and rehearsals, and nothing else of the store."""
 
     def send_head(self) -> Any:
-        if "data_docs" not in Path(self.translate_path(self.path)).parts:
+        parts = Path(self.translate_path(self.path)).relative_to(self.directory).parts
+        if parts[:1] not in (("drills",), ("rehearsals",)) or parts[3:4] != ("data_docs",):
             self.send_error(404)
             return None
         return super().send_head()
@@ -259,8 +260,8 @@ class _DataDocs(http.server.SimpleHTTPRequestHandler):
 
 
 def serve_data_docs(store: str, port: int) -> str:
-    """Serves `<store>/drills` as long as this process lives, and returns its address."""
-    handler = functools.partial(_DataDocs, directory=str(local_folder(store) / "drills"))
+    """Serves the pages in the store as long as this process lives, and returns its address."""
+    handler = functools.partial(_DataDocs, directory=str(local_folder(store)))
     server = http.server.ThreadingHTTPServer((HOST, port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://{HOST}:{port}"

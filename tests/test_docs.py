@@ -10,10 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer
 
 import engine.api
 import engine.testing
 from engine.api import DataStream, KeyedStream, StreamEnvironment, WatermarkStrategy, WindowedStream
+from engine.cli.main import add_commands, app
 from engine.connectors.table import TableSink
 from engine.testing import Checkpoint, ListSource, run
 from tests.promises import PROMISES, listed_promises
@@ -177,3 +179,30 @@ def test_the_example_of_the_page_on_upgrades_gives_saved_state_its_default() -> 
     before = run(version(first, "user string, visits long"), until=lambda started: started.epochs >= 1)
     rows = run(version(example, "user string, visits long, plan string"), after=before).rows("out")
     assert rows == [{"user": "a", "visits": 0, "plan": None}, {"user": "a", "visits": 1, "plan": "free"}]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "runbooks").glob("*.md")), ids=page_id)
+def test_the_commands_of_a_runbook_are_those_of_weir_and_it_fits_on_a_page(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    commands = [line.split()[1:] for line in lines if line.startswith(".venv/bin/weir ")]
+    known = typer.Typer()
+    known.registered_commands = list(app.registered_commands)
+    add_commands(known)
+    group: Any = typer.main.get_command(known)
+    assert commands and len(lines) <= 60
+    for words in commands:
+        with group.make_context("weir", words) as context:
+            name, command, rest = group.resolve_command(context, words)
+            assert command is not None
+            command.make_context(name, rest, parent=context).close()  # raises if there is no such option
+
+
+def test_every_runbook_says_the_same_things_and_is_linked() -> None:
+    pages = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
+    parts = ["By CLI", "Over REST", "In Dagster", "How to see that it worked", "What to do when it did not"]
+    for page in pages:
+        text = page.read_text()
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == parts, page_id(page)
+        assert "**When.**" in text and "**Before you begin.**" in text, page_id(page)
+        for linking in (ROOT / "README.md", ROOT / "docs" / "operations.md"):
+            assert f"runbooks/{page.name}" in linking.read_text(), f"{page_id(linking)} does not link {page.name}"

@@ -1,7 +1,7 @@
 """Page views and bytes per app, every ten seconds of event time."""
 
 from assets.pageviews.source import PageViews
-from engine.api import StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, total
+from engine.api import Aggregate, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count, maximum, total
 from engine.connectors.generator import BUFFER_TIMEOUT_MS
 from engine.connectors.table import TableSink
 
@@ -10,6 +10,15 @@ NUMBERED_VIEW = f"view_id long, {VIEW}"
 
 
 def job(env: StreamEnvironment) -> None:
+    _count_views(env, pv=count(), bytes=total("bytes"))
+
+
+def job_v2(env: StreamEnvironment) -> None:
+    """The next version, to try an upgrade with: the table also gets the size of the largest view."""
+    _count_views(env, pv=count(), bytes=total("bytes"), largest=maximum("bytes"))
+
+
+def _count_views(env: StreamEnvironment, **aggregates: Aggregate) -> None:
     rows = env.params.get("rows", 0, "page views in all; 0: no end")
     rate = env.params.get("rate", 200_000, "page views per second; 0: as fast as possible")
     interval = env.params.get("interval", "1 s", "time between checkpoints")
@@ -27,6 +36,6 @@ def job(env: StreamEnvironment) -> None:
     (
         views.key_by("app_id")
         .window(TumblingEventTimeWindows.of("10 s"))
-        .aggregate(pv=count(), bytes=total("bytes"), uid="pv")
+        .aggregate(**aggregates, uid="pv")
         .sink_to(TableSink("pv"), uid="out")
     )

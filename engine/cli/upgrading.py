@@ -100,7 +100,7 @@ def upgrade(
         raise WeirError("choose one of --dry-run and --rehearse")
     begun = upgrading.unfinished(client)
     if begun is not None and not dry_run and rehearse is None:
-        _finish(client, _carried_on(client, begun, version, timeout, as_json), as_json)
+        _finish(client, upgrading.carry_on_begun(client, begun, to, _say(as_json), timeout), as_json)
         return
     launch = upgrading.new_launch(client, version)
     planned = upgrading.plan(client, launch)
@@ -109,28 +109,10 @@ def upgrade(
         raise typer.Exit(1 if planned.refused else 0)
     if planned.refused:
         _show(planned, launch, as_json)
-        raise WeirError(f"{launch.path} can't take over from {client.name}: nothing was changed")
+        upgrading.check(planned, launch)
     if rehearse is not None:
         raise typer.Exit(_rehearsed(client, launch, rehearse, as_json))
-    with upgrading.only_one(client):
-        record = upgrading.begin(client, launch, "cli")
-        _finish(client, upgrading.carry_on(client, record, _say(as_json), timeout), as_json)
-
-
-def _carried_on(
-    client: JobClient, begun: UpgradeRecord, version: NewVersion, timeout: float, as_json: bool
-) -> UpgradeRecord:
-    if version.path not in (None, begun.new.path):
-        raise WeirError(
-            f"an upgrade of {client.name} to {begun.new.path} is not done yet ({begun.progress.phase.value}): "
-            f"`weir upgrade {client.name}` carries it on; then upgrade to {version.path}"
-        )
-    with upgrading.only_one(client):
-        current = client.folder.read_upgrade() or begun  # another command may have carried it on meanwhile
-        if current.progress.phase.over:
-            return current
-        _say(as_json)(f"carrying on the upgrade to {current.new.path} that was begun ({current.progress.phase.value})")
-        return upgrading.carry_on(client, current, _say(as_json), timeout)
+    _finish(client, upgrading.switch(client, launch, "cli", _say(as_json), timeout), as_json)
 
 
 def _say(as_json: bool) -> upgrading.Say:

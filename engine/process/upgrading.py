@@ -121,6 +121,35 @@ def plan(client: JobClient, launch: MasterLaunch) -> UpgradePlan:
     return plan_upgrade(graph, manifest, targets, launch.allow_non_restored_state)
 
 
+def check(planned: UpgradePlan, launch: MasterLaunch) -> None:
+    """Raises an error if anything in the plan is refused."""
+    if planned.refused:
+        raise WeirError(f"{launch.path} can't take over from {planned.job}: nothing was changed")
+
+
+def switch(client: JobClient, launch: MasterLaunch, by: str, say: Say, patience_s: float = PATIENCE_S) -> UpgradeRecord:
+    """Replaces the running version by the new one, and returns the record of the upgrade when it is over."""
+    with only_one(client):
+        return carry_on(client, begin(client, launch, by), say, patience_s)
+
+
+def carry_on_begun(
+    client: JobClient, begun: UpgradeRecord, path: str | None, say: Say, patience_s: float = PATIENCE_S
+) -> UpgradeRecord:
+    """Carries on an upgrade that was interrupted. Raises an error if it was to another version than `path`."""
+    if path not in (None, begun.new.path):
+        raise WeirError(
+            f"an upgrade of {client.name} to {begun.new.path} is not done yet ({begun.progress.phase.value}): "
+            f"`weir upgrade {client.name}` carries it on; then upgrade to {path}"
+        )
+    with only_one(client):
+        current = client.folder.read_upgrade() or begun  # another command may have carried it on meanwhile
+        if current.progress.phase.over:
+            return current
+        say(f"carrying on the upgrade to {current.new.path} that was begun ({current.progress.phase.value})")
+        return carry_on(client, current, say, patience_s)
+
+
 def begin(client: JobClient, launch: MasterLaunch, by: str) -> UpgradeRecord:
     """Writes down that the job is to be upgraded. Nothing has happened to it yet."""
     if not client.alive():

@@ -1,7 +1,8 @@
-"""Goal: a person with a browser starts the page-view job and sees its checkpoints plotted, without the internet.
+"""Goal: a person with a browser starts the page-view job, saves, rescales and upgrades it, without the internet.
 
 Topology: real webserver, daemon and run workers; Debian's chromium, driven by playwright, which reaches loopback only.
-Checks: what the pages show. With WEIR_SCREENSHOTS=FOLDER the screenshots are kept.
+Checks: what the pages show: plots of checkpoints, savepoints with their size, a rescale with its pause, the steps of an
+upgrade with the check of its rehearsal, the schedules. With WEIR_SCREENSHOTS=FOLDER the screenshots are kept.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.system.harness import System, eventually
 
-PATIENCE_S = 180
+PATIENCE_S = 400
+UPGRADE_S = 1200
 NO_INTERNET = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 PLOTTED = ("alignment_ms", "async_ms", "duration_ms", "rows_committed", "rows_read", "state_bytes", "sync_ms")
+expect.set_options(timeout=60_000)  # as long as a click may take: pages are slow while Spark starts
+
 CHECKPOINTS = int(os.environ.get("WEIR_SCREENSHOT_CHECKPOINTS", "4"))
 
 
@@ -36,7 +40,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
     assert chromium, "this test needs Debian's chromium: apt-get install chromium"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", NO_INTERNET])
-        opened = browser.new_page(viewport={"width": 1440, "height": 1100})
+        opened = browser.new_page(viewport={"width": 1280, "height": 900})
         opened.set_default_timeout(60_000)
         try:
             yield opened
@@ -74,3 +78,51 @@ def test_the_stream_is_materialized_with_a_click_and_its_checkpoints_are_plotted
     page.get_by_text("Plots", exact=True).scroll_into_view_if_needed()
     page.wait_for_timeout(1500)  # the plots are drawn with an animation
     keep(page, "checkpoints")
+
+
+@pytest.mark.promise("D5", "F1")
+def test_savepoints_are_listed_with_size_epoch_and_duration(system: System, page: Page) -> None:
+    for name in ("scheduled-20261116-020000", "scheduled-20261117-020000", "before-v2"):
+        system.succeeds(
+            "pageviews_savepoint", {"ops": {"savepoints__pageviews": {"config": {"name": name}}}}, PATIENCE_S
+        )
+    page.goto(f"{system.services.url}/assets/savepoints/pageviews?view=events")
+    for name in ("savepoint", "epoch", "bytes", "duration_ms", "place"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    expect(page.get_by_text("before-v2", exact=True).first).to_be_visible()
+    keep(page, "savepoints")
+
+
+@pytest.mark.promise("F1", "H6")
+def test_a_rescale_is_seen_with_its_pause_and_the_digest_of_the_state(system: System, page: Page) -> None:
+    system.succeeds("pageviews_rescale", {"ops": {"rescale_pageviews": {"config": {"parallelism": 3}}}}, PATIENCE_S)
+    page.goto(f"{system.services.url}/assets/streams/pageviews?view=events")
+    for name in ("slots", "pause_ms", "state_digest"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    keep(page, "rescale")
+
+
+@pytest.mark.promise("D8", "F1", "H7")
+def test_an_upgrade_is_three_steps_and_its_rehearsal_is_a_green_check(system: System, page: Page) -> None:
+    config = {"to": "assets.pageviews.job:job_v2", "checkpoints": 4}
+    run_id = system.succeeds("pageviews_upgrade", config, UPGRADE_S)
+    launch = system.client("pageviews").folder.read_launch()
+    assert launch is not None and launch.path == config["to"] and system.client("pageviews").status().running
+    page.goto(f"{system.services.url}/runs/{run_id}")
+    for step in ("dry_run_pageviews", "rehearse_pageviews", "switch_pageviews"):
+        expect(page.get_by_text(step, exact=True).first).to_be_visible()
+    page.wait_for_timeout(1500)
+    keep(page, "upgrade")
+    page.goto(f"{system.services.url}/assets/rehearsals/pageviews?view=checks")
+    expect(page.get_by_text("same_output", exact=True).first).to_be_visible()
+    expect(page.get_by_text("Passed", exact=True).first).to_be_visible()
+    keep(page, "rehearsal")
+
+
+@pytest.mark.promise("F1")
+def test_the_schedules_of_savepoints_rescales_and_the_weekly_drill_are_on(system: System, page: Page) -> None:
+    page.goto(f"{system.services.url}/automation")
+    for name in ("savepoints", "rescale_morning", "rescale_evening", "drills"):
+        expect(page.get_by_text(f"pageviews_{name}", exact=True).first).to_be_visible()
+    expect(page.get_by_text("At 03:30 AM UTC, only on Sunday").first).to_be_visible()
+    keep(page, "schedules")

@@ -20,7 +20,7 @@ from checks import drill as drill_module
 from checks.drill import DrillFailed, drills, run_drill
 from checks.reader import Read
 from checks.results import AuditResult, Verdict
-from checks.spec import AUDIT_CHECKS
+from checks.spec import AUDIT_CHECKS, DRILLS_KEPT
 
 WEIR = [sys.executable, "-c", "from engine.cli.main import main; main()"]
 
@@ -87,3 +87,15 @@ def test_a_job_that_can_not_run_makes_no_drill_and_leaves_no_process(
         run_drill(spec, tmp_path, seed=1)
     assert drills(tmp_path, "pageviews") == []
     assert mentions(str(tmp_path)) == []
+
+
+def test_the_folders_of_the_newest_drills_are_kept_and_older_ones_deleted(tmp_path: Path) -> None:
+    """A drill every week must not fill the disk."""
+    parent = tmp_path / "drills" / "pageviews"
+    for week in range(DRILLS_KEPT + 2):
+        folder = parent / f"2026{week:04}T033000.000-seed1"
+        folder.mkdir(parents=True)
+        (folder / "drill.json").write_text("{}")
+    made = drill_module._new_folder(tmp_path, "pageviews", 7)
+    kept = sorted(path.name for path in parent.iterdir())
+    assert len(kept) == DRILLS_KEPT and kept[-1] == made.name and kept[0].startswith("20260003T")

@@ -24,11 +24,13 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
         "checkpoints/pageviews": False,
         "savepoints/pageviews": True,
         "sinks/pageviews": False,
+        "rehearsals/pageviews": False,
         "drills/pageviews": True,
         "gold/pageviews": True,
     }
     assert {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys} == {
         ("streams/pageviews", "healthy"),
+        ("rehearsals/pageviews", "same_output"),
         ("drills/pageviews", "reader_saw_whole_epochs"),
         ("drills/pageviews", "no_lost_duplicate_phantom_rows"),
         ("drills/pageviews", "aggregates_equal_recomputation"),
@@ -43,6 +45,7 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
         "pageviews_checkpoint",
         "pageviews_savepoint",
         "pageviews_rescale",
+        "pageviews_upgrade",
         "pageviews_drill",
         "pageviews_gold",
     }
@@ -51,7 +54,7 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
         ("pageviews_savepoints", "0 2 * * *", "RUNNING"),
         ("pageviews_rescale_morning", "0 7 * * *", "RUNNING"),
         ("pageviews_rescale_evening", "0 20 * * *", "RUNNING"),
-        ("pageviews_drills", "30 3 * * 0", "STOPPED"),
+        ("pageviews_drills", "30 3 * * 0", "RUNNING"),
     }
     assert {(s.name, s.minimum_interval_seconds, s.default_status.value) for s in repository.sensor_defs} == {
         ("pageviews_watch", 5, "RUNNING"),
@@ -73,7 +76,7 @@ def test_what_depends_on_what() -> None:
         key.to_user_string(): {parent.to_user_string() for parent in graph.get(key).parent_keys}
         for key in graph.get_all_asset_keys()
     }
-    for made in ("checkpoints/pageviews", "savepoints/pageviews", "sinks/pageviews"):
+    for made in ("checkpoints/pageviews", "savepoints/pageviews", "rehearsals/pageviews", "sinks/pageviews"):
         assert parents[made] == {"streams/pageviews"}
     assert parents["gold/pageviews"] == {"sinks/pageviews"}
     assert parents["streams/pageviews"] == parents["drills/pageviews"] == set()
@@ -87,6 +90,8 @@ def test_actions_of_one_job_share_a_pool_and_drills_have_another() -> None:
     }
     for action in ("cancel", "stop", "checkpoint", "savepoint", "rescale"):
         assert pools[f"pageviews_{action}"] == {"weir_pageviews"}, action
+    upgrade = {"weir_pageviews", "weir_drills", None}
+    assert pools["pageviews_upgrade"] == upgrade, "checkpoints and savepoints go on beside dry run and rehearsal"
     assert "weir_pageviews" in pools["pageviews_start"] and pools["pageviews_drill"] == {"weir_drills"}
 
 

@@ -15,7 +15,8 @@ import checks.drill
 from assets.pageviews.drill import DRILL
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import AUDIT_CHECKS
-from orchestration.drills import CHECKS, READER, rows_table
+from orchestration.drills import CHECKS, READER
+from orchestration.metadata import rows_table
 from tests.orchestration.jobs import NUMBERS, definitions
 
 SPEC = replace(NUMBERS, drill=DRILL)

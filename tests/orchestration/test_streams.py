@@ -127,7 +127,7 @@ def test_the_schedule_skips_while_the_job_does_not_run(running: FakeJob) -> None
 
 def test_the_config_of_a_start_is_read_back_from_a_launch() -> None:
     launch = MasterLaunch(path="a:b", name="numbers", params={"rate": "1"}, parallelism=4, store="/store", max_slots=4)
-    assert StreamConfig.of(launch) == StreamConfig(parallelism=4, params={"rate": "1"}, store="/store")
+    assert StreamConfig.of(launch) == StreamConfig(path="a:b", parallelism=4, params={"rate": "1"}, store="/store")
 
 
 def test_a_start_has_the_options_of_its_spec_and_a_config_goes_before_them() -> None:

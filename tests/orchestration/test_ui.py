@@ -6,9 +6,10 @@ import socket
 from pathlib import Path
 
 import dagster as dg
+import httpx
 import pytest
 
-from orchestration.ui import HOST, forget_lost_runs, free_port, only_one, prepare_home
+from orchestration.ui import HOST, forget_lost_runs, free_port, only_one, prepare_home, serve_data_docs
 from tests.orchestration.jobs import definitions
 
 
@@ -51,3 +52,15 @@ def test_the_home_has_the_project_s_settings_also_after_they_changed(tmp_path: P
     (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: true}")
     prepare_home(tmp_path)
     assert "enabled: false" in (tmp_path / "dagster.yaml").read_text()
+
+
+def test_the_pages_of_drills_and_rehearsals_are_served_and_nothing_else(tmp_path: Path) -> None:
+    pages = ["drills/pageviews/1/data_docs/index.html", "rehearsals/pageviews/1/data_docs/index.html"]
+    others = ["pageviews/run/token", "drills/pageviews/1/drill.json", "data_docs/x/y/z", "x/pageviews/1/data_docs/a"]
+    for name in (*pages, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text")
+    url = serve_data_docs(str(tmp_path), free_port())
+    assert [httpx.get(f"{url}/{name}").status_code for name in pages] == [200, 200]
+    hidden = [*others, "", "drills", "drills/pageviews/1/data_docs/../../../../pageviews/run/token"]
+    assert {httpx.get(f"{url}/{name}").status_code for name in hidden} == {404}

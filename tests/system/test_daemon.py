@@ -3,7 +3,8 @@
 Topology: webserver, daemon, code servers, a detached JobMaster on real Spark whose job has no checkpoint interval.
 Faults: kill -9 of a run worker and of the job's supervisor; SIGSTOP of its JobMaster; a stop of all of Dagster.
 Checks: the schedule alone commits epochs, actions never overlap, a killed run frees its pool, the job outlives Dagster
-and is started again by it, Great Expectations can be imported in a run worker.
+and is started again by it, an upgrade is switched to only after a green rehearsal, Great
+Expectations can be imported in a run worker.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import dagster as dg
 import pytest
 
 from engine.connectors.table import read_table
+from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.observe.savepoints import SavepointState
 from engine.store.directory import DirectoryStore
@@ -26,6 +28,7 @@ from tests.cluster.harness import session_processes
 from tests.system.harness import System, alive, eventually
 
 JOB = "by_hand"
+UPGRADE_S = 900
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +170,62 @@ def test_a_running_job_is_rescaled_by_a_run_and_its_pause_is_observed(system: Sy
     (record,) = system.instance.fetch_observations(dg.AssetKey(["streams", JOB]), limit=1).records
     assert record.asset_observation is not None
     assert float(str(record.asset_observation.metadata["pause_ms"].value)) > 0
+
+
+def upgrades(system: System, to: str) -> str:
+    """Launches an upgrade. The job has no interval, so checkpoints are triggered beside the rehearsal, as users may."""
+    run_id = system.launch(f"{JOB}_upgrade", {"to": f"tests.system.jobs:{to}", "checkpoints": 3})
+    client, deadline = system.client(JOB), time.monotonic() + UPGRADE_S
+    while time.monotonic() < deadline:
+        run = system.instance.get_run_by_id(run_id)
+        if run is not None and run.is_finished:
+            break
+        with contextlib.suppress(WeirError):  # it is being stopped and started in between
+            client.trigger_checkpoint()
+        time.sleep(1)
+    return run_id
+
+
+def steps_of(system: System, run_id: str) -> list[str | None]:
+    events = [entry.dagster_event for entry in system.instance.all_logs(run_id)]
+    return [event.step_key for event in events if event is not None and event.is_step_success]
+
+
+@pytest.mark.promise("D8", "F1", "H7")
+def test_a_red_rehearsal_is_reported_with_its_rows_and_the_old_version_runs_on(system: System) -> None:
+    before = system.client(JOB).status()
+    run_id = upgrades(system, "without_a_key")
+    assert system.status(run_id) is dg.DagsterRunStatus.FAILURE, system.story(run_id)
+    assert steps_of(system, run_id) == [f"dry_run_{JOB}"]
+    check = system.check("same_output", "rehearsals", JOB)
+    assert check is not None and not check.passed, system.story(run_id)
+    rows = check.metadata["rows"]
+    assert isinstance(rows, dg.TableMetadataValue)
+    assert {(record.data["label"], record.data["key"]) for record in rows.records} >= {("only in the old", 3)}
+    after = system.client(JOB).status()
+    assert (after.generation, after.restarts) == (before.generation, before.restarts), "nobody touched the job"
+
+
+@pytest.mark.promise("D8", "F1", "H7")
+def test_a_job_is_upgraded_by_a_run_after_a_green_rehearsal_and_started_again_with_its_new_version(
+    system: System,
+) -> None:
+    run_id = upgrades(system, "with_largest")
+    assert system.status(run_id) is dg.DagsterRunStatus.SUCCESS, system.story(run_id)
+    assert steps_of(system, run_id) == [f"dry_run_{JOB}", f"rehearse_{JOB}", f"switch_{JOB}"]
+    check = system.check("same_output", "rehearsals", JOB)
+    assert check is not None and check.passed
+    newest, *_ = system.materializations("savepoints", JOB)
+    assert str(newest["savepoint"]).startswith("upgrade-") and newest["bytes"] > 0
+    client = system.client(JOB)
+    made = client.wait_for_checkpoint(client.trigger_checkpoint(), 60)
+    assert (
+        made.epoch and "largest" in read_table(DirectoryStore(system.store), JobPaths(JOB).table("sums")).column_names
+    )
+    system.succeeds(f"{JOB}_cancel")
+    system.succeeds(f"{JOB}_start")
+    launch = client.folder.read_launch()
+    assert launch is not None and launch.path == "tests.system.jobs:with_largest", "and not the version of the spec"
 
 
 @pytest.mark.promise("D6", "F1")
