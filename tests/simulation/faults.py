@@ -70,6 +70,7 @@ SKIPPED = "a slot misses a trigger and gets the next one"
 STANDBY, TAKEOVER = "master dies, its standby takes over", "master sleeps, its standby takes over"
 STANDBY_DIES = "the standby dies"
 STOPS = "somebody stops the job"
+SLEEPS_IN_CLAIM = "another master starts, and sleeps in its claim"
 RARE_BLOWS = (
     (OVER_BUDGET, 0.03),
     (HOST_DIES, 0.06),
@@ -87,6 +88,7 @@ RARE_BLOWS = (
     (TAKEOVER, 0.1),
     (STANDBY_DIES, 0.05),
     (STOPS, 0.06),
+    (SLEEPS_IN_CLAIM, 0.015),
 )
 """Blows with the share of the seeds that have them. Each is drawn by a generator of its own."""
 _WEIGHTS = (4, 6, 2, 2, 2, 3, 6, 4, 2, 1, 3, 1)
@@ -164,6 +166,10 @@ def draw_plan(seed: int) -> Plan:
         spec, checkpoints, pace = _overtaking(spec, checkpoints, pace, aligns)
     user_fault = random.randrange(60) if kind in ("process", "reduce", "copy") and random.random() < 0.1 else None
     pauses = 0.6 if random.random() < 0.3 else 0.0
+    if any(blow == SLEEPS_IN_CLAIM for _, blow in blows) and not spec.folder:
+        # Long enough that the record which the claim wants to create has come and gone when it wakes up.
+        spec, checkpoints, pace = long_job(spec, checkpoints, pace)
+        pauses = 1.0
     roll_bytes = 250 if random.random() < 0.15 else ROLL_BYTES
     store = _odd_answers(store, Random(f"answers {seed}"))
     return Plan(spec, checkpoints, pace, store, network, tuple(blows), user_fault, STORM_MS, pauses, roll_bytes)
@@ -279,6 +285,11 @@ class Storm:
                 world.after(world.delay(10), None, "another master starts", self._cluster.start)
             case "another master starts":
                 self._cluster.start()
+            case "another master starts, and sleeps in its claim":
+                self._cluster.start()
+                newest = self._cluster.incarnations[-1].master
+                sleep_ms = random.choice((60, 120, 240))
+                world.after(world.delay(2.0), None, f"{newest.name} sleeps", lambda: newest.sleep(sleep_ms))
             case "master dies, its standby takes over":
                 world.kill(master, "crash")
             case "master sleeps, its standby takes over":
