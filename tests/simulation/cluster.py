@@ -59,7 +59,7 @@ from engine.runtime.plan import SlotPlan
 from engine.runtime.slot import SlotRuntime
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.below import Below
-from tests.simulation.invariants import Checker
+from tests.simulation.invariants import Checker, check_claimed
 from tests.simulation.jobs import JobSpec, graph_of
 from tests.simulation.ports import (
     FRAME_LOST,
@@ -605,7 +605,7 @@ class Cluster:
         return bool(self._checker.records)
 
     def check_claimed(self, owner: str, generation: int) -> None:
-        self._checker.check_claimed(owner, generation)
+        check_claimed(self._checker.records, owner, generation)
 
     def host_dies(self) -> None:
         """Ends all processes at once; the store forgets what is not durable."""

@@ -21,6 +21,7 @@ timers (each fires once), watermark_order (no watermark passes before its timers
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -40,6 +41,12 @@ from tests.simulation.store import SimStore
 from tests.simulation.tables import KEPT_RECORDS, Tables
 from tests.simulation.timed import PENDING, WAITING
 from tests.simulation.world import Violation
+
+
+def check_claimed(records: Sequence[LogRecord], owner: str, generation: int) -> None:
+    """Checks a JobMaster that takes the job for its own. A fence where an old record was deleted does not count."""
+    if not any((record.owner, record.generation) == (owner, generation) for record in records):
+        raise Violation("one_owner", f"{owner} believes that it owns generation {generation}, and has no fence")
 
 
 class Checker:
@@ -126,11 +133,6 @@ class Checker:
                 )
             self._published(record)
         self.records.append(record)
-
-    def check_claimed(self, owner: str, generation: int) -> None:
-        """Checks a JobMaster that takes the job for its own. A fence where an old record was deleted does not count."""
-        if not any((record.owner, record.generation) == (owner, generation) for record in self.records):
-            raise Violation("one_owner", f"{owner} believes that it owns generation {generation}, and has no fence")
 
     def _owner_of(self, owner: str) -> int:
         return max((r.generation for r in self.records if r.owner == owner), default=0)

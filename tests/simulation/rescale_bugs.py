@@ -119,12 +119,12 @@ RESCALE_BUGS = [
         "digests are not compared",
         _digests_not_compared,
         ("no_loss", "state", "exact_result", "ledger", "internal_error"),
-        10,
+        7,
     ),
     PlantedBug("a released slot is still assigned", _released_slot_stays_in_the_pool, ("released", "finishes"), 33),
-    PlantedBug("a failed switch goes back to the old parallelism", _failed_switch_goes_back, ("rescale_durable",), 15),
-    PlantedBug("a JobMaster begins as started, not as saved", _as_started_not_as_saved, ("rescale_durable",), 127),
-    PlantedBug("slots plan as the job was started", _slots_plan_as_started, ("internal_error", "finishes"), 12),
+    PlantedBug("a failed switch goes back to the old parallelism", _failed_switch_goes_back, ("rescale_durable",), 22),
+    PlantedBug("a JobMaster begins as started, not as saved", _as_started_not_as_saved, ("rescale_durable",), 170),
+    PlantedBug("slots plan as the job was started", _slots_plan_as_started, ("internal_error", "finishes"), 0),
     PlantedBug("the digests of most subtasks are forgotten", _digests_of_one_subtask_only, ("state_proof",), 5),
 ]
 

@@ -149,14 +149,14 @@ def _forgets_a_failure() -> Patches:
 
 
 BUGS: dict[str, tuple[Callable[[], Patches], tuple[str, ...], int]] = {
-    "a savepoint tells the sinks": (_tells_the_sinks, ("ledger", "no_loss"), 34),
+    "a savepoint tells the sinks": (_tells_the_sinks, ("ledger", "no_loss"), 33),
     "a savepoint is an epoch": (_is_an_epoch, ("savepoint", "durable"), 11),
     "a savepoint is subsumed": (_is_subsumed, ("savepoint",), 20),
-    "a stopped job ends before the commit": (_ends_before_the_commit, ("stop", "savepoint"), 3),
+    "a stopped job ends before the commit": (_ends_before_the_commit, ("stop", "savepoint"), 10),
     "periodic checkpoints go on during a stop": (_periodic_checkpoints_go_on, ("drain", "savepoint", "stop"), 10),
-    "a savepoint is made before it is durable": (_made_before_it_is_durable, ("savepoint",), 3),
-    "a failed savepoint is not told": (_forgets_a_failure, ("savepoint",), 0),
-    "a job begins without the totals of its savepoint": (_begins_without_totals, ("ledger",), 3),
+    "a savepoint is made before it is durable": (_made_before_it_is_durable, ("savepoint",), 14),
+    "a failed savepoint is not told": (_forgets_a_failure, ("savepoint",), 18),
+    "a job begins without the totals of its savepoint": (_begins_without_totals, ("ledger",), 11),
 }
 """Each bug with the invariants that may catch it, and the first seed that does."""
 

@@ -1,4 +1,4 @@
-"""1,000 simulated runs of real jobs with faults, each from one seed.
+"""2,000 simulated runs of real jobs with faults, each from one seed.
 
 Topology: one JobMaster (sometimes two at once), one to three slots, small jobs (windows, late records, keyed state
 with two tables, running sums, a source chained to its sink, operator state, broadcast state, two keyed inputs with
@@ -25,7 +25,7 @@ from tests.simulation.simulation import run
 from tests.simulation.store import SimStore, StoreFaults
 from tests.simulation.world import World
 
-SEEDS = 1000
+SEEDS = 2000
 CHUNK = 50
 
 HITS: dict[int, frozenset[str]] = {}
