@@ -61,7 +61,8 @@ class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):
     """The options that a JobMaster process is started with: its name, its slots and its store are decided.
 
     `id` names this start. The run folder belongs to the last start: a process of an earlier start must not write there.
-    `folder` is where the job was started: its import path is looked up there when it is started again.
+    `folder` is where the job was started: its import path is looked up there when it is started again. With a `leash`,
+    a file, the job ends once no process holds a lock on it: the command that needs the job was killed.
     """
 
     name: str
@@ -69,6 +70,7 @@ class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):
     store: str
     folder: str = ""
     id: str = ""
+    leash: str = ""
 
 
 def read_launch(path: str | Path) -> MasterLaunch:

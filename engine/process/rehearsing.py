@@ -5,6 +5,7 @@ Of the running job it reads the epoch log, one snapshot and the tables, and writ
 
     from               the copied snapshot, as a savepoint
     <job>-rehearsal/   the new version: log, snapshots, tables
+    leash              a file that the command locks while its job runs: the job ends itself if the command is killed
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from engine.core.paths import JobPaths
 from engine.graph.job_graph import JobGraph
 from engine.graph.row_identity import RowIdentity, row_identity
 from engine.host.launch import MasterLaunch
+from engine.host.locks import held, is_held
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
 from engine.process.from_savepoint import begin_from
@@ -39,6 +41,7 @@ from engine.store.directory import DirectoryStore
 
 KEPT = 5
 """The folders of this many rehearsals of a job are kept."""
+LEASH = "leash"
 PATIENCE_S = 300.0
 """How long the rehearsed version may take for its next epoch."""
 TRIES = 5
@@ -94,12 +97,12 @@ def rehearse(client: JobClient, launch: MasterLaunch, checkpoints: int, say: Say
     """Runs the new version for this many checkpoints. Raises RehearsalFailed if it does not get there."""
     if is_bucket(client.store):
         raise WeirError(f"the store {client.store} is a bucket: an upgrade can be rehearsed in a directory only")
-    folder = _new_folder(client)
+    name = f"{client.name}-rehearsal"
+    folder = _new_folder(client, name)
     graph = load(launch)
     _check_sinks(graph)
     old = EpochLog(DirectoryStore(client.store), JobPaths(client.name))
     cut = _copied(old, folder, say)
-    name = f"{client.name}-rehearsal"
     copy = msgspec.structs.replace(launch, name=name, store=str(folder), own_tables=True)
     (folder / name).mkdir(mode=0o700)
     new = EpochLog(DirectoryStore(folder), JobPaths(name))
@@ -112,14 +115,25 @@ def rehearse(client: JobClient, launch: MasterLaunch, checkpoints: int, say: Say
     return Rehearsed(folder, client.name, launch.path, cut.epoch, after_old.epoch, after_new.epoch, tables, others)
 
 
-def _new_folder(client: JobClient) -> Path:
+def _new_folder(client: JobClient, name: str) -> Path:
     parent = Path(client.store).absolute() / "rehearsals" / client.name
     parent.mkdir(parents=True, exist_ok=True)
-    for old in sorted(path for path in parent.iterdir() if path.is_dir())[: 1 - KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    remove_leftovers(parent, name)
     folder = parent / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     folder.mkdir(mode=0o700)
     return folder
+
+
+def remove_leftovers(parent: Path, name: str) -> None:
+    """Removes what killed commands left, and the oldest rehearsals. Those under way stay."""
+    free = [path for path in sorted(parent.iterdir()) if path.is_dir() and not is_held(path / LEASH)]
+    left = [path for path in free if (path / LEASH).exists()]
+    for path in left:
+        run = JobClient(str(path), name).folder
+        if run.read_exit() is not None or run.live_supervisor() is None:  # the next rehearsal looks at the others
+            shutil.rmtree(path, ignore_errors=True)
+    for path in [path for path in free if path not in left][: 1 - KEPT]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _check_sinks(graph: JobGraph) -> None:
@@ -165,13 +179,17 @@ def _newest(log: EpochLog) -> Manifest:
 
 @contextlib.contextmanager
 def _running(launch: MasterLaunch) -> Iterator[JobClient]:
-    client = start_detached(launch, "rehearsal")
-    try:
-        yield client
-    finally:
-        with contextlib.suppress(NotRunning):
-            client.cancel("rehearsal")
-            client.wait_until_ended()
+    """Runs the job meanwhile. It ends also if this process is killed: then nobody holds its leash any more."""
+    leash = Path(launch.store) / LEASH
+    with held(leash):
+        client = start_detached(msgspec.structs.replace(launch, leash=str(leash)), "rehearsal")
+        try:
+            yield client
+        finally:
+            with contextlib.suppress(NotRunning):
+                client.cancel("rehearsal")
+                client.wait_until_ended()
+    leash.unlink(missing_ok=True)
 
 
 def _wait_for_epoch(client: JobClient, log: EpochLog, wanted: int, say: Say) -> None:

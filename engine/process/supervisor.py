@@ -15,8 +15,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from engine.host.launch import MasterLaunch, read_launch
+from engine.host.locks import is_held
 from engine.host.rotated import rotate_open
 from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.actions import Outcome
@@ -126,6 +128,9 @@ class Supervisor:
         return None
 
     def _unwanted(self) -> bool:
+        """Says whether the job was cancelled, or the command that needs it was killed and holds its leash no more."""
+        if self._launch.leash and not is_held(Path(self._launch.leash)):
+            return True
         desired = self._folder.read_desired_here()
         return desired is not None and not desired.running and desired.launch.id == self._launch.id
 
@@ -145,6 +150,7 @@ class Supervisor:
         with contextlib.suppress(OSError):
             if self._folder.belongs_to(self._launch):
                 self._folder.write_supervisor(sign)
+        with contextlib.suppress(OSError):
             if master is not None and self._unwanted():
                 master.terminate()  # one that runs cancels itself, or again
 

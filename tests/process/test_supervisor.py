@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from engine.host.launch import MasterLaunch
+from engine.host.locks import held
 from engine.host.run_folder import MasterAddress, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.actions import Outcome
 from engine.process import child, supervisor
@@ -288,3 +289,26 @@ def test_a_start_right_behind_a_stop_hears_nothing_of_the_supervisor_before(
     launch = job.folder.read_launch()
     assert launch is not None and launch.id == "second" and job.said == []
     assert job.folder.read_exit() is None and job.folder.read_deaths() is None
+
+
+@pytest.mark.promise("H7")
+def test_a_job_whose_leash_nobody_holds_any_more_ends_also_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.05)
+    job = Watched(tmp_path, monkeypatch, DECIDES)
+    job.launch = msgspec.structs.replace(job.launch, leash=str(tmp_path / "leash"))
+    job.supervisor = Supervisor(job.launch, job.said.append, lambda: 0.5)
+    try:
+        with held(tmp_path / "leash"):
+            job.supervisor.start()
+            later = time.monotonic() + 1.0
+            assert job.until(lambda: time.monotonic() > later) is None and job.said == []
+        monkeypatch.setattr(RunFolder, "write_supervisor", full)
+        ended = job.until(lambda: False)
+        assert ended is not None and ended.outcome is Outcome.CANCELLED and len(job.started) == 1
+    finally:
+        job.supervisor.stop()
