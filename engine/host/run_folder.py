@@ -25,6 +25,7 @@ from engine.host.launch import MasterLaunch
 from engine.host.places import local_folder
 from engine.host.starts import Desired, Start, shared_start
 from engine.host.upgrade_record import UpgradeRecord
+from engine.host.upgrade_request import UpgradeRequest
 from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.remedy import Stage
@@ -147,6 +148,9 @@ class RunFolder:
         self._token = self.folder / "token"
         self._desired = self.folder.parent / "desired.json"
         self._upgrade = self.folder.parent / "upgrade.json"
+        self._upgrade_request = self.folder.parent / "upgrade-request.json"
+        self.upgrade_lock = self.folder / "upgrade.lock"
+        """Held by whoever checks or carries out an upgrade of the job."""
         self._elsewhere = self.folder / "elsewhere.json"
         self._shared = shared_start(store, job) if is_bucket(store) else None
 
@@ -348,6 +352,16 @@ class RunFolder:
     def read_upgrade(self) -> UpgradeRecord | None:
         """Returns the last upgrade of the job, done or not; None: there was none."""
         return _read(self._upgrade, UpgradeRecord)
+
+    def write_upgrade_request(self, request: UpgradeRequest) -> None:
+        _write(self._upgrade_request, msgspec.json.format(msgspec.json.encode(request)))
+
+    def read_upgrade_request(self) -> UpgradeRequest | None:
+        """Returns the last upgrade that was asked for over HTTP, unless another one was begun since."""
+        return _read(self._upgrade_request, UpgradeRequest)
+
+    def forget_upgrade_request(self) -> None:
+        self._upgrade_request.unlink(missing_ok=True)
 
     def _share(self, desired: Desired) -> None:
         if self._shared is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.graph.upgrade_plan import UpgradePlan
 from engine.host.launch import MasterLaunch
 from engine.protocol.failures import Raised
 from engine.protocol.upgrading import Phase, Progress, Version
@@ -12,11 +13,13 @@ from engine.protocol.upgrading import Phase, Progress, Version
 class UpgradeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is shown of an upgrade, without the options of its starts, which may hold secrets.
 
-    `old` and `new` are import paths; `cut` is the epoch with which the old version stopped.
+    `old` and `new` are import paths; `cut` is the epoch with which the old version stopped. `phase` is one of
+    `protocol.upgrading.Phase`, or of `host.upgrade_request.Check` while nothing has happened to the job yet; only then
+    may there be a `plan`.
     """
 
     id: str
-    phase: Phase
+    phase: str
     old: str
     new: str
     cut: int | None
@@ -26,6 +29,7 @@ class UpgradeStatus(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     began_ms: int
     changed_ms: int
+    plan: UpgradePlan | None = None
 
 
 class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +58,7 @@ class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True):
         of = self.progress
         return UpgradeStatus(
             id=self.id,
-            phase=of.phase,
+            phase=of.phase.value,
             old=self.old.path,
             new=self.new.path,
             cut=of.cut,

@@ -14,6 +14,7 @@ import msgspec
 
 from engine.core.errors import Ending, NotRunning, WeirError
 from engine.core.paths import JobPaths
+from engine.host.last_upgrade import last_upgrade
 from engine.host.places import local_folder
 from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign
 from engine.host.starts import shared_jobs
@@ -57,8 +58,7 @@ class JobClient:
 
     def upgrade(self) -> UpgradeStatus | None:
         """Returns the job's last upgrade, done or not; this also works while the job does not run."""
-        record = self.folder.read_upgrade()
-        return record.status if record is not None else None
+        return last_upgrade(self.folder)
 
     def state(self, uid: str, key: Sequence[str]) -> StateOfKey:
         """Returns the state of a key in the newest epoch; `key` holds a text per key column."""

@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from engine.core.errors import NoAnswer, WeirError
 from engine.host.upgrade_record import UpgradeStatus
+from engine.host.upgrade_request import AskedUpgrade
 from engine.jobmaster.collecting import Collection
 from engine.jobmaster.rescaling import Answer
 from engine.jobmaster.savepoints import Refusal
@@ -34,6 +35,7 @@ from engine.observe.rescale_routes import RescaleRoutes
 from engine.observe.savepoint_requests import default_name, requested
 from engine.observe.savepoints import SavepointRecord, SavepointRecords
 from engine.observe.timeline import Timeline
+from engine.observe.upgrade_routes import UpgradeRoutes
 from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.protocol.scaling import Scaling
 from engine.snapshot.query import NoSuchState, StateOfKey
@@ -54,7 +56,8 @@ ROUTES = {
     "POST /rescale": "begins to run the job at another parallelism and returns an id; GET /rescales tells how it ended",
     "GET /rescales": "lists the rescales, newest first: from, to, pause, digests of the state before and after",
     "GET /events": "lists what happened, oldest first; ?after_ms=0",
-    "GET /upgrade": "shows the last upgrade of the job: its phase, the two versions, why it went back; null: none",
+    "GET /upgrade": "shows the last upgrade of the job: its phase, versions, plan, why it did not succeed; null: none",
+    "POST /upgrade": "begins to replace the job by another version and returns an id; GET /upgrade tells how it ended",
     "GET /state/{uid}": "shows the state of a key in the newest epoch; ?key=ann, repeated for a key of several columns",
     "GET /metrics": "returns all figures in Prometheus' text format",
     "POST /gc": 'deletes what nobody needs of the job\'s snapshots and tables; {"dry_run": true} only lists it',
@@ -66,7 +69,8 @@ class Answering(Protocol):
     """The JobMaster process as HTTP sees it. The other methods run on the deciding thread only.
 
     `ask` runs one that changes nothing, `decide` runs `trigger`, `rescale`, `take_savepoint`, `stop_job` or `cancel`.
-    `check_savepoint` and `list_savepoints` read stores, and run on any thread but the deciding one.
+    `check_savepoint` and `list_savepoints` read stores, `upgrade` and `request_upgrade` use files: they run on any
+    thread but the deciding one.
     """
 
     timeline: Timeline
@@ -81,6 +85,8 @@ class Answering(Protocol):
     def vertex(self, vertex_id: str) -> VertexStatus | None: ...
 
     def upgrade(self) -> UpgradeStatus | None: ...
+
+    def request_upgrade(self, asked: AskedUpgrade) -> str | Refusal: ...
 
     def look_up(self, uid: str, key: Sequence[str]) -> StateOfKey | None:
         """Returns the state of a key; None: there is no epoch yet. It reads the store, so any thread may call it."""
@@ -128,7 +134,7 @@ class RestServer:
 
 
 def make_app(token: str, process: Answering) -> Starlette:
-    handlers, rescaling = _Handlers(process), RescaleRoutes(process)
+    handlers, rescaling, upgrading = _Handlers(process), RescaleRoutes(process), UpgradeRoutes(process)
     by_route: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
         "GET /": handlers.routes,
         "GET /job": handlers.job,
@@ -145,7 +151,8 @@ def make_app(token: str, process: Answering) -> Starlette:
         "POST /rescale": rescaling.rescale,
         "GET /rescales": rescaling.rescales,
         "GET /events": handlers.events,
-        "GET /upgrade": handlers.upgrade,
+        "GET /upgrade": upgrading.last,
+        "POST /upgrade": upgrading.request,
         "GET /state/{uid}": handlers.state,
         "GET /metrics": handlers.metrics,
         "POST /gc": handlers.gc,
@@ -291,9 +298,6 @@ class _Handlers:
         after_ms = _number(request, "after_ms", 0)
         events = await self._ask(lambda: list(self._process.timeline.events))
         return _json([event for event in events if event.at_ms > after_ms])
-
-    async def upgrade(self, request: Request) -> Response:
-        return _json(await self._ask(self._process.upgrade))
 
     async def state(self, request: Request) -> Response:
         uid, key = request.path_params["uid"], request.query_params.getlist("key")

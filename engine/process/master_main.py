@@ -30,6 +30,7 @@ from engine.process.child import STANDBY
 from engine.process.loading import load_scalable
 from engine.process.master_process import MasterProcess
 from engine.process.upgrade import check_upgrade, has_begun
+from engine.process.upgrade_request import request_upgrade
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import FENCED_EXIT_CODE, Remedy, Stage, Where, remedy
 from engine.snapshot.epoch_log import EpochLog
@@ -97,6 +98,7 @@ def crash(lifeline: Lifeline, error: BaseException) -> NoReturn:
 
 def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path, order: Order | None = None) -> MasterExit:
     started_s, parent = time.monotonic(), os.getppid()
+    environ = dict(os.environ)  # as it is before Spark: an upgrade's process must not find the paths of this version
     lifeline.show(Stage.LOADING)
     threading.Thread(target=_end_if_orphaned, args=(lifeline, parent), daemon=True).start()
     folder = RunFolder(launch.store, launch.name)
@@ -134,6 +136,7 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path, order: Order | 
         begun=begun,
         spark_lost=lambda error: crash(lifeline, error),
         told_to_take_over=None if order is None else lambda: order.given,
+        start_upgrade=partial(request_upgrade, launch, environ),
     )
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
     return process.run()

@@ -26,6 +26,7 @@ from engine.core.sinks import Committer, Sink
 from engine.core.syncing import EndsOnFailedSync, end_by_raising
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.scalable import ScalableJob
+from engine.host.last_upgrade import last_upgrade
 from engine.host.launch import MasterLaunch
 from engine.host.lifeline import Lifeline
 from engine.host.mailbox import Mailbox
@@ -40,6 +41,7 @@ from engine.host.run_folder import (
 )
 from engine.host.system import SystemClock
 from engine.host.upgrade_record import UpgradeStatus
+from engine.host.upgrade_request import AskedUpgrade
 from engine.jobmaster import events
 from engine.jobmaster.actions import (
     Action,
@@ -106,7 +108,8 @@ class MasterProcess:
     `orphaned` returns True once the process that would stop this job is gone; the job is then cancelled. The deciding
     thread gives signs of life on `lifeline`. `begun`: the job has a log already. `spark_lost` may end the process, on
     any thread; without it, `run` raises. `on_event` gets each event on the deciding thread. With `told_to_take_over`
-    this is a standby: it shows and claims nothing until that returns True.
+    this is a standby: it shows and claims nothing until that returns True. `start_upgrade` starts the process of an
+    upgrade and returns its id; without it the job can't be upgraded.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class MasterProcess:
         spark_lost: Callable[[SparkLost], None] | None = None,
         on_event: Callable[[AnyEvent], None] = lambda event: None,
         told_to_take_over: Callable[[], bool] | None = None,
+        start_upgrade: Callable[[AskedUpgrade], str | Refusal] | None = None,
     ) -> None:
         self._launch = launch
         self._job = job
@@ -137,6 +141,7 @@ class MasterProcess:
         self._spark_lost = spark_lost or self._raise
         self._on_event = on_event
         self._told_to_take_over = told_to_take_over
+        self._start_upgrade = start_upgrade
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
@@ -466,8 +471,14 @@ class MasterProcess:
         return describe_vertex(self.master, vertex_id, self._clock.wall_ms())
 
     def upgrade(self) -> UpgradeStatus | None:
-        last = self._folder.read_upgrade()
-        return last.status if last is not None else None
+        """Runs on a thread of HTTP, as it may write a file."""
+        return last_upgrade(self._folder)
+
+    def request_upgrade(self, asked: AskedUpgrade) -> str | Refusal:
+        """Runs on a thread of HTTP, as it starts a process."""
+        if self._start_upgrade is None:
+            return Refusal("the job runs inside a script or a notebook: end it there, change it, and start it again")
+        return self._start_upgrade(asked)
 
     def look_up(self, uid: str, key: Sequence[str]) -> StateOfKey | None:
         """Runs on a thread of HTTP, as it reads the store."""

@@ -6,8 +6,6 @@ A record of the upgrade is written before each phase. Whoever calls `carry_on` a
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +17,7 @@ from engine.core.errors import NotRunning, WeirError
 from engine.core.paths import JobPaths
 from engine.graph.upgrade_plan import UpgradePlan, plan_upgrade
 from engine.host.launch import LaunchOptions, MasterLaunch
+from engine.host.locks import held
 from engine.host.upgrade_record import UpgradeRecord
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
@@ -150,26 +149,27 @@ def carry_on_begun(
         return carry_on(client, current, say, patience_s)
 
 
-def begin(client: JobClient, launch: MasterLaunch, by: str) -> UpgradeRecord:
-    """Writes down that the job is to be upgraded. Nothing has happened to it yet."""
+def begin(client: JobClient, launch: MasterLaunch, by: str, id: str | None = None) -> UpgradeRecord:
+    """Writes down that the job is to be upgraded. Nothing has happened to it yet. `id`: of the upgrade, if decided."""
     if not client.alive():
         raise NotRunning(
             f"job {client.name!r} is not running: start the new version with `weir submit {launch.path} --name "
             f"{client.name}`; it goes on from the last epoch"
         )
-    old, id_, now_ms = _last_launch(client), secrets.token_hex(4), _now_ms()
+    old, id, now_ms = _last_launch(client), id or secrets.token_hex(4), _now_ms()
     record = UpgradeRecord(
-        id=id_,
+        id=id,
         progress=Progress(Phase.STOPPING),
         old=old,
         new=msgspec.structs.replace(launch, id=secrets.token_hex(8), probation_s=PROBATION_S),
         back=msgspec.structs.replace(old, id=secrets.token_hex(8), code=kept_code(old)),
-        savepoint=f"upgrade-{id_}",
+        savepoint=f"upgrade-{id}",
         by=by,
         began_ms=now_ms,
         changed_ms=now_ms,
     )
     client.folder.write_upgrade(record)
+    client.folder.forget_upgrade_request()
     return record
 
 
@@ -182,14 +182,10 @@ def unfinished(client: JobClient) -> UpgradeRecord | None:
 @contextlib.contextmanager
 def only_one(client: JobClient) -> Iterator[None]:
     """Raises an error if another command upgrades the job at the moment."""
-    descriptor = os.open(client.folder.folder / "upgrade.lock", os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with held(client.folder.upgrade_lock) as taken:
+        if not taken:
+            raise WeirError(f"another command upgrades job {client.name!r} at the moment: wait until it is done")
         yield
-    except BlockingIOError:
-        raise WeirError(f"another command upgrades job {client.name!r} at the moment: wait until it is done") from None
-    finally:
-        os.close(descriptor)
 
 
 def carry_on(client: JobClient, record: UpgradeRecord, say: Say, patience_s: float = PATIENCE_S) -> UpgradeRecord:

@@ -13,6 +13,7 @@ from engine.connectors.table import TableSink
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.host.upgrade_record import UpgradeRecord, UpgradeStatus
+from engine.host.upgrade_request import AskedUpgrade
 from engine.jobmaster.actions import Action, Note
 from engine.jobmaster.collecting import Collection, collect
 from engine.jobmaster.events import stamped
@@ -71,6 +72,7 @@ class AnsweringRun(LocalRun):
         self.timeline = Timeline()
         self.savepoints = SavepointRecords()
         self.cancelled = False
+        self.asked_upgrades: list[AskedUpgrade] = []
         self.launch = MasterLaunch(path="tests.observe.answering:job", name=NAME, store=str(store), max_slots=4)
         self._history = History(store, NAME)
         folder = RunFolder(store, NAME)
@@ -108,7 +110,7 @@ class AnsweringRun(LocalRun):
         known = [vertex.id for vertex in self.execution.graph.vertices]
         return describe_vertex(self.master, vertex_id, self.wall_ms()) if vertex_id in known else None
 
-    def upgrade(self) -> UpgradeStatus:
+    def upgrade(self) -> UpgradeStatus | None:
         progress = Progress(Phase.BACK, 7, "the new version failed: no")
         return UpgradeRecord(
             id="1f",
@@ -121,6 +123,10 @@ class AnsweringRun(LocalRun):
             began_ms=self.wall_ms(),
             changed_ms=self.wall_ms(),
         ).status
+
+    def request_upgrade(self, asked: AskedUpgrade) -> str | Refusal:
+        self.asked_upgrades.append(asked)
+        return "1f" if len(self.asked_upgrades) == 1 else Refusal("another upgrade of job 'test' is under way")
 
     def look_up(self, uid: str, key: Sequence[str]) -> StateOfKey | None:
         newest = self.master.newest

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 
+from engine.host.upgrade_request import AskedUpgrade
 from engine.observe.http import ROUTES, make_app
 from engine.observe.metrics import CONTENT_TYPE, exposition
 from tests.observe.answering import AnsweringRun, long_job
@@ -74,6 +75,7 @@ def test_every_route_is_documented_and_every_documented_route_is_there(run: Answ
         ("GET /restarts", "/restarts"),
         ("GET /events", "/events"),
         ("GET /upgrade", "/upgrade"),
+        ("POST /upgrade", "/upgrade"),
         ("GET /state/{uid}", "/state/pv?key=b"),
         ("POST /checkpoints", "/checkpoints"),
         ("POST /gc", "/gc"),
@@ -236,3 +238,25 @@ def test_a_rescale_that_can_t_be_is_refused_and_the_job_goes_on(run: AnsweringRu
     answer = ask(run, "/rescale", "POST", body=body)
     assert answer.status_code == 400 and says in answer.json()["error"]
     assert ask(run, "/rescales").json() == [] and run.status().running
+
+
+@pytest.mark.promise("D8", "F1")
+def test_an_upgrade_is_asked_for_over_http_with_the_options_of_the_command(run: AnsweringRun) -> None:
+    body = {"to": "job:v2", "params": {"rate": "50"}, "parallelism": 3, "allow_non_restored_state": True}
+    begun = ask(run, "/upgrade", "POST", body=body | {"timeout_s": 60, "dry_run": True})
+    assert begun.status_code == 202 and begun.json() == {"upgrade": "1f", "see": "/upgrade"}
+    assert run.asked_upgrades == [AskedUpgrade("job:v2", {"rate": "50"}, 3, True, 60, True)]
+    second = ask(run, "/upgrade", "POST")
+    assert second.status_code == 409 and "another upgrade" in second.json()["error"]
+    assert run.asked_upgrades[1] == AskedUpgrade()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"to": 3}, {"to": ""}, {"path": "job:v2"}, {"parallelism": 0}, {"params": {"rate": 50}}, {"timeout_s": 0}, [3]],
+    ids=["a number", "empty", "a wrong field", "too few", "no text", "no time", "a list"],
+)
+def test_an_upgrade_that_is_asked_for_wrongly_is_a_400_and_not_begun(run: AnsweringRun, body: Any) -> None:
+    answer = ask(run, "/upgrade", "POST", body=body)
+    assert answer.status_code == 400 and "the body is not like" in answer.json()["error"]
+    assert run.asked_upgrades == []

@@ -9,6 +9,8 @@ import pytest
 
 from engine.core.errors import NoAnswer
 from engine.host.mailbox import Mailbox
+from engine.host.upgrade_request import AskedUpgrade
+from engine.jobmaster.savepoints import Refusal
 from engine.process.master_process import MasterProcess
 
 
@@ -65,3 +67,12 @@ def test_a_job_that_has_ended_answers_nothing() -> None:
     process._end = type("End", (), {"reason": "all done"})()
     with pytest.raises(NoAnswer, match="the job has ended: all done"):
         process.ask(lambda: 1)
+
+
+def test_a_job_inside_of_a_script_can_not_be_upgraded_over_http() -> None:
+    process = MasterProcess.__new__(MasterProcess)
+    process._start_upgrade = None
+    refused = process.request_upgrade(AskedUpgrade())
+    assert isinstance(refused, Refusal) and "inside a script or a notebook" in refused.why
+    process._start_upgrade = lambda asked: f"upgrade to {asked.to}"
+    assert process.request_upgrade(AskedUpgrade("job:v2")) == "upgrade to job:v2"
