@@ -129,6 +129,8 @@ def check(planned: UpgradePlan, launch: MasterLaunch) -> None:
 def switch(client: JobClient, launch: MasterLaunch, by: str, say: Say, patience_s: float = PATIENCE_S) -> UpgradeRecord:
     """Replaces the running version by the new one, and returns the record of the upgrade when it is over."""
     with only_one(client):
+        if (begun := unfinished(client)) is not None:  # another command began it after this one had looked, and died
+            raise WeirError(begun.in_words(client.name))
         return carry_on(client, begin(client, launch, by), say, patience_s)
 
 

@@ -24,7 +24,7 @@ from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
 from engine.process.loading import load
-from engine.process.upgrading import NewVersion, begin, new_launch, only_one, plan
+from engine.process.upgrading import NewVersion, begin, new_launch, only_one, plan, switch
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.job_description import JobDescription
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
@@ -187,3 +187,16 @@ def test_the_options_of_a_start_are_all_kept(client: JobClient) -> None:
     changed = {"path", "params", "name", "code", "allow_non_restored_state", "probation_s"}
     for name in set(LaunchOptions.__struct_fields__) - changed:
         assert getattr(new, name) == getattr(old, name), name
+
+
+@pytest.mark.promise("D8")
+def test_an_upgrade_that_was_begun_and_interrupted_meanwhile_is_not_replaced(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a request over HTTP, after this command has looked and while it loads the new version."""
+    monkeypatch.setattr(JobClient, "alive", lambda self: True)
+    new = new_launch(client, NewVersion(f"{__name__}:second"))
+    first = begin(client, new, "http")
+    with pytest.raises(WeirError, match=r"is not done \(stopping\): `weir upgrade shop` carries it on"):
+        switch(client, new, "cli", lambda text: None, 0.1)
+    assert client.folder.read_upgrade() == first

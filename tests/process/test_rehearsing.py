@@ -13,10 +13,11 @@ import pytest
 
 from engine.core.errors import NotRunning
 from engine.host.launch import MasterLaunch
-from engine.host.locks import held
+from engine.host.locks import held, is_held
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
+from engine.process import rehearsing
 from engine.process.rehearsing import KEPT, LEASH, remove_leftovers
 
 SLEEPS = "import time\ntime.sleep(600)\n"
@@ -98,3 +99,17 @@ def test_the_next_rehearsal_removes_what_killed_ones_left_and_the_oldest(tmp_pat
         remove_leftovers(tmp_path, "shop-rehearsal")
     assert not killed.exists() and not died.exists()
     assert sorted(tmp_path.iterdir()) == [under_way, *done[1:]]
+
+
+def test_a_rehearsal_that_is_over_leaves_no_leash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held_for: list[str] = []
+
+    def start(launch: MasterLaunch, by: str) -> JobClient:
+        held_for.append(launch.leash)
+        return JobClient(launch.store, launch.name)  # it does not run, so there is nothing to cancel
+
+    monkeypatch.setattr(rehearsing, "start_detached", start)
+    launch = MasterLaunch(path="job:v2", name="shop-rehearsal", store=str(tmp_path), max_slots=1)
+    with rehearsing._running(launch):
+        assert held_for == [str(tmp_path / LEASH)] and is_held(tmp_path / LEASH)
+    assert not (tmp_path / LEASH).exists()
