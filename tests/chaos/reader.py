@@ -23,24 +23,29 @@ PAUSE_S = 0.2
 
 
 class Table:
-    """One table: `rows` are those of all reads so far. Published files never change, so each is read once."""
+    """One table. Published files never change, so each is read once; a folded file may replace several others."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._parts: dict[str, pa.Table] = {}
+        self.folds = 0
+        """Reads in which files were replaced by others."""
 
     def read(self) -> pa.Table | None:
         """Returns all published rows; None before the first epoch. Raises AssertionError if the log is not whole."""
         names = self._published()
         if names is None:
             return None
-        missing = set(self._parts) - set(names)
-        assert not missing, f"{self._folder.name}: {len(missing)} published files are not in the log any more"
         assert len(names) == len(set(names)), f"{self._folder.name}: the log names a file twice"
-        for name in names:
-            if name not in self._parts:
-                self._parts[name] = pq.read_table(self._folder / name)
+        before = _rows(self._parts)
+        self.folds += not set(self._parts) <= set(names)
+        self._parts = {name: self._parts[name] if name in self._parts else self._file(name) for name in names}
+        gone = before - _rows(self._parts)
+        assert gone <= 0, f"{self._folder.name}: {gone} published rows are not in the table any more"
         return pa.concat_tables(self._parts.values()) if self._parts else None
+
+    def _file(self, name: str) -> pa.Table:
+        return pq.read_table(self._folder / name)
 
     def _published(self) -> list[str] | None:
         log = self._folder / "_spark_metadata"
@@ -70,6 +75,10 @@ class Reader:
         self.reads = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
+
+    @property
+    def folds(self) -> int:
+        return self._numbered.folds + self._sums.folds
 
     def start(self) -> None:
         self._thread.start()
@@ -130,6 +139,10 @@ class Reader:
         if sums is None or _windows(sums) != _expected_windows(rows):
             wrong.append("sums: the windows are not those of the truth")
         return wrong
+
+
+def _rows(parts: dict[str, pa.Table]) -> int:
+    return sum(part.num_rows for part in parts.values())
 
 
 def _per_key(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:

@@ -54,6 +54,7 @@ class Run:
     wrong: list[str] = field(default_factory=list)
     reads: int = 0
     epochs: int = 0
+    folds: int = 0
     took_s: float = 0.0
 
 
@@ -104,7 +105,7 @@ class Chaos:
                 self._heal(everything=True)
                 reader.stop()
             self._run.wrong += reader.wrong[:5]
-            self._run.reads, self._run.epochs = reader.reads, world.epoch()
+            self._run.reads, self._run.epochs, self._run.folds = reader.reads, world.epoch(), reader.folds
         self._run.took_s = time.monotonic() - started
         return self._run
 
@@ -203,7 +204,10 @@ def main() -> None:
         run = run_one(seed, lambda text: print(text, flush=True), faults)
         strikes += run.strikes
         said = "; ".join(run.wrong) or "lost 0, doubled 0, whole epochs only, no process left"
-        print(f"run {seed}: {said} ({run.reads} reads, {run.epochs} epochs, {run.took_s:.0f} s)", flush=True)
+        print(
+            f"run {seed}: {said} ({run.reads} reads, {run.epochs} epochs, {run.folds} folds, {run.took_s:.0f} s)",
+            flush=True,
+        )
         if run.wrong:
             bad.append(seed)
         if asked.out:
