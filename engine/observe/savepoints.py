@@ -186,7 +186,8 @@ def _checked(
     if record.state is not SavepointState.COMPLETED or record.place in heads:
         return record
     try:
-        there = record.place in own or SavepointFolder(open_place(record.place)).exists()
+        folder = own.get(record.place) or SavepointFolder(open_place(record.place))
+        there = folder.exists()  # one that is damaged is; files that a delete left are no savepoint
     except (WeirError, OSError):
         there = True
     return record if there else msgspec.structs.replace(record, state=SavepointState.GONE)

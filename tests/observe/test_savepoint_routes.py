@@ -153,6 +153,20 @@ def test_what_exists_counts_more_than_what_was_noted(run: AnsweringRun, tmp_path
     assert {("away", SavepointState.GONE), ("here", SavepointState.COMPLETED)} <= found
 
 
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize(("content", "state"), [(None, "gone"), ("{", "completed")])
+def test_a_savepoint_whose_delete_died_is_gone_and_one_that_is_damaged_is_not(
+    run: AnsweringRun, content: str | None, state: str
+) -> None:
+    send(run, "POST", "/savepoints", {"name": "first"})
+    complete(run, "first")
+    head = f"{run.paths.savepoint('first')}/savepoint.json"
+    run.store.delete(head)
+    if content is not None:
+        run.store.write(head, content.encode())
+    assert send(run, "GET", "/savepoints/first").json()["state"] == state
+
+
 def test_a_stop_that_failed_stays_on_record() -> None:
     records = SavepointRecords([events.Stopping(True, "last", at_ms=5), events.StopFailed("no space", at_ms=9)])
     assert records.stop is not None and (records.stop.failed, records.stop.reason) == (True, "no space")
