@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import TypeVar
@@ -358,8 +359,11 @@ class RunFolder:
 
 
 def _write(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Writes the whole file or nothing. Other users can never read it. `durable`: a power cut leaves it whole, too."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Writes the whole file or nothing. Other users can never read it. `durable`: a power cut leaves it whole, too.
+
+    Threads of a process may write the same file at once, each by way of a file of its own.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
