@@ -10,6 +10,7 @@ here is written to the bucket first. So the JobMaster that copies news of the bu
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from engine.core.errors import StoreError
 from engine.core.names import check_name
 from engine.host.folders import PRIVATE
 from engine.host.launch import MasterLaunch
@@ -319,14 +321,15 @@ class RunFolder:
     def rescaled(self, launch: MasterLaunch, scaling: Scaling) -> None:
         """Makes every later JobMaster of this start, and who starts the job again as it was, begin at this scaling.
 
-        The file that JobMasters are started with is written first: it decides. If the machine stops before the other
-        one is written, the next JobMaster writes it.
+        The file that JobMasters are started with is written first: it decides, so this raises only if that one is not
+        written. If the other one can't be, or the machine stops before, the next JobMaster writes it.
         """
         launch = msgspec.structs.replace(launch, scaling=scaling)
         self.hear_elsewhere(launch)
         if self.belongs_to(launch):
             self.write_launch(launch)
-            self.repeat_launch(launch)
+            with contextlib.suppress(OSError, StoreError):
+                self.repeat_launch(launch)
 
     def repeat_launch(self, launch: MasterLaunch) -> None:
         """Makes `desired.json` say the same as the file that this JobMaster was started with."""
