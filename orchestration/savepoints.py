@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from engine.core.errors import NotRunning
+from engine.core.errors import NotRunning, WeirError
 from engine.observe.client import JobClient
 from engine.observe.savepoints import SavepointRecord, SavepointState
 from engine.process.from_savepoint import delete_savepoint
@@ -81,17 +81,25 @@ def savepoint_figures(made: SavepointRecord) -> dict[str, Any]:
 
 
 def thin_out(spec: StreamSpec, client: JobClient, say: Callable[[str], None]) -> int:
-    """Deletes the oldest savepoints of the schedule, as many as there are too many. Returns their number."""
+    """Deletes the oldest savepoints of the schedule, as many as there are too many. Returns how many it has deleted.
+
+    One that can't be deleted now is tried again after the next savepoint.
+    """
     held = [
         record
         for record in client.savepoints()
         if record.state is SavepointState.COMPLETED and record.savepoint.startswith(SCHEDULED)
     ]
-    old = held[spec.savepoints_kept :]
-    for record in old:
-        delete_savepoint(client.store, record.place)
+    gone = 0
+    for record in held[spec.savepoints_kept :]:
+        try:
+            delete_savepoint(client.store, record.place)
+        except WeirError as error:
+            say(f"{record.place} could not be deleted: {error}")
+            continue
+        gone += 1
         say(f"deleted {record.place}: {spec.savepoints_kept} savepoints of the schedule are kept")
-    return len(old)
+    return gone
 
 
 def savepoint_job(spec: StreamSpec) -> Any:

@@ -167,6 +167,10 @@ class Ending(NotRunning):
     """The JobMaster answers that it is about to end; it then writes its `MasterExit`."""
 
 
+class Slow(NotRunning):
+    """The JobMaster is there and did not answer in time. What it was asked for may still be done."""
+
+
 class NoAnswer(WeirError):
     """The JobMaster process exists, but can't answer now."""
 

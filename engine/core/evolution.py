@@ -76,6 +76,8 @@ def _adapted(saved: pa.Array, now: pa.DataType, defaults: Defaults) -> pa.Array:
         return saved
     if pa.types.is_struct(now):
         return _adapted_struct(saved, now, defaults)
+    if saved.null_count and pa.types.is_nested(now):
+        saved = saved.take(pa.array(range(len(saved))))  # a copy in which nothing lies behind a null item
     if pa.types.is_map(now):
         keys, items = saved.keys, _adapted(saved.items, now.item_type, {})
         return pa.MapArray.from_arrays(_offsets(saved), keys, items, now)
@@ -99,7 +101,10 @@ def _adapted_struct(saved: pa.StructArray, now: pa.DataType, defaults: Defaults)
 
 
 def _offsets(saved: Any) -> pa.Array:
-    """Returns the offsets of a list; those of null items are null, so that they stay null."""
+    """Returns the offsets of a list; those of null items are null, so that they stay null.
+
+    An item before a null one then ends where that one ends, so nothing may lie behind a null item.
+    """
     if not saved.null_count:
         return saved.offsets
     valid = saved.is_valid().to_pylist()

@@ -10,8 +10,10 @@ here is written to the bucket first. So the JobMaster that copies news of the bu
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from engine.core.errors import StoreError
 from engine.core.names import check_name
 from engine.host.folders import PRIVATE
 from engine.host.launch import MasterLaunch
@@ -322,14 +325,15 @@ class RunFolder:
     def rescaled(self, launch: MasterLaunch, scaling: Scaling) -> None:
         """Makes every later JobMaster of this start, and who starts the job again as it was, begin at this scaling.
 
-        The file that JobMasters are started with is written first: it decides. If the machine stops before the other
-        one is written, the next JobMaster writes it.
+        The file that JobMasters are started with is written first: it decides, so this raises only if that one is not
+        written. If the other one can't be, or the machine stops before, the next JobMaster writes it.
         """
         launch = msgspec.structs.replace(launch, scaling=scaling)
         self.hear_elsewhere(launch)
         if self.belongs_to(launch):
             self.write_launch(launch)
-            self.repeat_launch(launch)
+            with contextlib.suppress(OSError, StoreError):
+                self.repeat_launch(launch)
 
     def repeat_launch(self, launch: MasterLaunch) -> None:
         """Makes `desired.json` say the same as the file that this JobMaster was started with."""
@@ -372,8 +376,11 @@ class RunFolder:
 
 
 def _write(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Writes the whole file or nothing. Other users can never read it. `durable`: a power cut leaves it whole, too."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Writes the whole file or nothing. Other users can never read it. `durable`: a power cut leaves it whole, too.
+
+    Threads of a process may write the same file at once, each by way of a file of its own.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

@@ -378,7 +378,8 @@ class Publisher:
     def sweep(self, generation: int, copied: Collection[tuple[int, int]] = ()) -> RunOffLoop:
         """Deletes the snapshots that no kept epoch needs.
 
-        `copied` are the (generation, checkpoint) of snapshots that are being copied into savepoints.
+        `copied` are the (generation, checkpoint) of snapshots that are being copied into savepoints. One that can't be
+        deleted keeps no other one: a savepoint that was claimed with it may be in a place that is away for good.
         """
         assert self.newest is not None
         store, paths = self._epoch_log.store, self._epoch_log.paths
@@ -393,9 +394,15 @@ class Publisher:
 
         def work() -> None:
             files = [path for number in sorted(unswept) for path in store.list(paths.generation(number))]
+            problems: list[Exception] = []
             for directory in disposable(paths, files, kept, generation, copied):
-                delete_claimed(store, [file for file in files if file.startswith(f"{directory}/")])
-                store.delete(directory)
+                try:
+                    delete_claimed(store, [file for file in files if file.startswith(f"{directory}/")])
+                    store.delete(directory)
+                except Exception as error:
+                    problems.append(error)
+            if problems:
+                raise problems[0]
 
         def done(_: None, error: BaseException | None, now_ms: float) -> list[Action]:
             if error is None and self._unswept is not None:

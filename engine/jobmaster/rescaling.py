@@ -158,12 +158,15 @@ class Rescaler:
     # ------------------------------------------------------------------ slots and checkpoint
 
     def on_tick(self, now_ms: float) -> list[Action]:
-        """Called while the job runs. Gives up on slots that do not come, and on a record that does not come."""
+        """Called while the job runs. Gives up on slots that do not come, and on a record that does not come.
+
+        A rescale whose slots are there may still wait for a savepoint, however long that takes.
+        """
         rescale = self.current
         if rescale is None:
             return []
         waited_ms = now_ms - rescale.since_ms
-        if rescale.phase is RescalePhase.SLOTS and waited_ms > self._timeout_ms:
+        if self._lacks_slots and waited_ms > self._timeout_ms:
             free, needed = self._pool.free_count, rescale.after.execution.slots
             why = f"only {free} of {needed} slots have registered after {waited_ms / 1000:.0f} s: Spark has no room"
             return self.fail(f"{why}, or it is slow to start them") + self._keeper.release_surplus()
@@ -177,7 +180,15 @@ class Rescaler:
         limits = {RescalePhase.SLOTS: self._timeout_ms, RescalePhase.STARTED: FIRST_RECORD_MS}
         if rescale is None or rescale.phase not in limits:
             return None
-        return rescale.since_ms + limits[rescale.phase]
+        waits = rescale.phase is RescalePhase.STARTED or self._lacks_slots
+        return rescale.since_ms + limits[rescale.phase] if waits else None
+
+    @property
+    def _lacks_slots(self) -> bool:
+        rescale = self.current
+        if rescale is None or rescale.phase is not RescalePhase.SLOTS:
+            return False
+        return self._pool.free_count < rescale.after.execution.slots
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -185,8 +196,7 @@ class Rescaler:
         rescale = self.current
         if rescale is None or rescale.checkpoint is not None:
             return False
-        enough = self._pool.free_count >= rescale.after.execution.slots
-        return rescale.phase is RescalePhase.CHECKPOINT or (rescale.phase is RescalePhase.SLOTS and enough)
+        return rescale.phase in (RescalePhase.SLOTS, RescalePhase.CHECKPOINT) and not self._lacks_slots
 
     @property
     def takes_checkpoint(self) -> bool:

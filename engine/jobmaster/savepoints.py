@@ -280,6 +280,7 @@ class Savepoints:
     ) -> list[Action]:
         if head is not None:
             return [*self._complete(one, head, now_ms), *self._tell(Settled(), now_ms)]
+        one.draft = None  # `finish` has deleted it, unless the store may still make the savepoint
         why = f"epoch {manifest.epoch} is published and committed, but its savepoint could not be made: {error}"
         if manifest.drained:  # its windows have fired for good: the job ends, without the savepoint
             assert self._stop is not None

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from engine.core.errors import Ending, NotRunning, WeirError
+from engine.core.errors import Ending, NotRunning, Slow, WeirError
 from engine.core.paths import JobPaths
 from engine.host.last_upgrade import last_upgrade
 from engine.host.places import local_folder
@@ -36,6 +36,9 @@ from engine.snapshot.query import StateOfKey
 from engine.store.bucket import is_bucket
 from engine.store.opening import open_store
 from engine.store.places import open_place
+
+PATIENCE_S = 15.0
+"""How long a client waits for an answer of the JobMaster."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +118,20 @@ class JobClient:
         raise WeirError(f"savepoint {name!r} is not complete after {timeout_s:.0f} s; it may still complete")
 
     def savepoints(self) -> list[SavepointRecord]:
-        """Returns the job's savepoints, newest first; this also works after the job has ended."""
-        with contextlib.suppress(NotRunning):
+        """Returns the job's savepoints, newest first; this also works after the job has ended.
+
+        One that is under way fails with its JobMaster, but not because that one is slow to answer.
+        """
+        try:
             return msgspec.json.decode(self._call("GET", "/savepoints").content, type=list[SavepointRecord])
+        except NotRunning as error:
+            away = not isinstance(error, Ending | Slow)
         if self.name not in known_jobs(self.store):
             raise NotRunning(self._why_not())
         records = SavepointRecords(History(self.store, self.name).savepoints())
         ended = self.ended()
-        records.settle(f"the job ended first: {ended.reason}" if ended is not None else LOST)
+        if ended is not None or away:
+            records.settle(f"the job ended first: {ended.reason}" if ended is not None else LOST)
         return with_store(records.newest_first, open_store(self.store), JobPaths(self.name), open_place)
 
     def stop(
@@ -282,7 +291,12 @@ class JobClient:
             raise NotRunning(self._why_not())
         headers = {"authorization": f"Bearer {address.token}"}
         try:
-            response = httpx.request(method, address.url + path, headers=headers, json=body, timeout=15)
+            response = httpx.request(method, address.url + path, headers=headers, json=body, timeout=PATIENCE_S)
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            raise Slow(
+                f"the JobMaster of job {self.name!r} did not answer in {PATIENCE_S:.0f} s; what it was asked for may "
+                f"still be done: look with `weir status {self.name}`"
+            ) from error
         except httpx.TransportError as error:
             raise NotRunning(self._why_not()) from error
         if response.status_code == 503:

@@ -155,11 +155,21 @@ def _fail(record: SavepointRecord, why: str, at_ms: int | None) -> None:
 def with_store(
     known: Iterable[SavepointRecord], store: Store, paths: JobPaths, open_place: Callable[[str], Store]
 ) -> list[SavepointRecord]:
-    """Returns the records, newest first, as the stores tell them: with those that exist and without a record, too."""
+    """Returns the records, newest first, as the stores tell them: with those that exist and without a record, too.
+
+    `known` are newest first. A place holds one savepoint: an older one of the same place was deleted.
+    """
     own = {folder.place: folder for folder in _own_folders(store, paths)}
     heads = {place: head for place, folder in own.items() if (head := _head(folder)) is not None}
-    records = [_checked(record, own, heads, open_place) for record in known]
-    there = {record.place for record in records if record.state is SavepointState.COMPLETED}
+    records: list[SavepointRecord] = []
+    there: set[str] = set()
+    for record in known:
+        checked = _checked(record, own, heads, open_place)
+        if checked.state is SavepointState.COMPLETED and checked.place in there:
+            checked = msgspec.structs.replace(checked, state=SavepointState.GONE)  # a later one took its place
+        if checked.state is SavepointState.COMPLETED:
+            there.add(checked.place)
+        records.append(checked)
     records += [_of_head(head, place) for place, head in heads.items() if place not in there]
     return sorted(records, key=lambda record: record.requested_at_ms or 0, reverse=True)
 
@@ -182,14 +192,32 @@ def _checked(
     heads: dict[str, Savepoint],
     open_place: Callable[[str], Store],
 ) -> SavepointRecord:
-    """Looks whether a completed savepoint is still there. One whose place can't be reached counts as there."""
+    """Looks whether a completed savepoint is still there. One whose place can't be reached counts as there.
+
+    One that failed elsewhere may have been made after all, before its JobMaster died or heard of it.
+    """
+    if record.state is SavepointState.FAILED and record.checkpoint is not None and record.place not in own:
+        return _made_after_all(record, open_place)
     if record.state is not SavepointState.COMPLETED or record.place in heads:
         return record
     try:
-        there = record.place in own or SavepointFolder(open_place(record.place)).exists()
+        folder = own.get(record.place) or SavepointFolder(open_place(record.place))
+        there = folder.exists()  # one that is damaged is; files that a delete left are no savepoint
     except (WeirError, OSError):
         there = True
     return record if there else msgspec.structs.replace(record, state=SavepointState.GONE)
+
+
+def _made_after_all(record: SavepointRecord, open_place: Callable[[str], Store]) -> SavepointRecord:
+    try:
+        head = SavepointFolder(open_place(record.place)).head()
+    except (WeirError, OSError):
+        return record
+    if (head.name, head.checkpoint) != (record.savepoint, record.checkpoint):
+        return record  # of another time: it was there before
+    return msgspec.structs.replace(
+        record, state=SavepointState.COMPLETED, bytes=head.state_bytes, epoch=head.epoch, reason=""
+    )
 
 
 def _of_head(head: Savepoint, place: str) -> SavepointRecord:

@@ -16,7 +16,7 @@ from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
 from engine.process.loading import load
 from engine.process.upgrade import compare
-from engine.snapshot.beginning import begin, begun_from, is_newest_epoch
+from engine.snapshot.beginning import begin, begun_from, is_newest_epoch, own
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import as_forked
 from engine.snapshot.savepoints import Savepoint, SavepointFolder
@@ -58,7 +58,9 @@ def begin_from(launch: MasterLaunch, text: str, *, claim: bool) -> str:
         if is_newest_epoch(log, head):
             return f"{launch.name} goes on from epoch {head.epoch}, which is this savepoint"
         if begun_from(log, head):
-            return f"{launch.name} has begun from this savepoint already, and goes on"
+            if claim:
+                own(folder, head, log)  # the command that began may have died before it did
+            return f"{launch.name} has begun from this savepoint already, and goes on{_OWNED if claim else ''}"
         _check_no_epochs(log, folder, head)
         _check_fits(launch, log, folder, head)
         begin(folder, log, f"cli-{secrets.token_hex(8)}", lambda: time.sleep(0.2), claim=claim)
@@ -67,8 +69,10 @@ def begin_from(launch: MasterLaunch, text: str, *, claim: bool) -> str:
             f"the savepoint {folder.place} can't be used: {error}. Bring the file back from a backup, or begin from "
             "another savepoint. Nothing was changed"
         ) from error
-    owned = "; the job owns the savepoint now, and deletes it when it is no longer needed" if claim else ""
-    return f"{launch.name} begins from savepoint {head.name} of {head.job}{owned}"
+    return f"{launch.name} begins from savepoint {head.name} of {head.job}{_OWNED if claim else ''}"
+
+
+_OWNED = "; the job owns the savepoint now, and deletes it when it is no longer needed"
 
 
 def _check_no_epochs(log: EpochLog, folder: SavepointFolder, head: Savepoint) -> None:

@@ -34,7 +34,7 @@ from engine.process.upgrade_request import request_upgrade
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import FENCED_EXIT_CODE, Remedy, Stage, Where, remedy
 from engine.snapshot.epoch_log import EpochLog
-from engine.spark.code import keep_code
+from engine.spark.code import check_code, keep_code
 from engine.spark.inputs import runs_queries
 from engine.spark.packaging import package
 from engine.spark.scratch import private_scratch
@@ -105,6 +105,7 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path, order: Order | 
     folder.hear_elsewhere(launch)
     if not folder.belongs_to(launch):
         return _LATER_START
+    check_code(launch)
     job = load_scalable(launch)
     keep_code(launch)
     graph = job.at(launch.scaling)

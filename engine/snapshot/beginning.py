@@ -5,7 +5,8 @@ is the original job's: its next epoch publishes it, so the new job must not.
 
 Invariants: nothing counts before the record of the epoch log exists, so `begin` may end between any two writes and be
 done again. The savepoint is only read. One that was claimed is deleted together with the copy of its state, which
-happens when retention no longer needs that.
+happens when retention no longer needs that. The claim is written after the record: a copy that no record names, of a
+command that was killed or came second, owns nothing.
 """
 
 from __future__ import annotations
@@ -66,10 +67,6 @@ def begin(folder: SavepointFolder, log: EpochLog, owner: str, pause: Pause, *, c
         with suppress(StoreError):
             log.store.delete(to)
         raise
-    if claim:
-        claimed = f"{to}/{_CLAIMED}"
-        log.store.write(claimed, msgspec.json.encode(_Claimed(folder.place, head.checksum)))
-        log.store.sync([claimed])
     ref = log.write_manifest(as_forked(copied, log.paths.job), to)
     number, job_id = (1, job_id_from(owner)) if last is None else (last.number + 1, last.job_id)
     used = last.next_checkpoint if last is not None else 1
@@ -77,7 +74,18 @@ def begin(folder: SavepointFolder, log: EpochLog, owner: str, pause: Pause, *, c
     record = LogRecord(number, RecordKind.FENCE, generation, owner, ref, next_checkpoint, job_id).sealed()
     if insist(lambda: definite(log.append_fence(record)), pause) is Created.EXISTS:
         raise StoreError(f"another process has just started job {log.paths.job!r}: look at it with weir status")
+    if claim:
+        own(folder, head, log)
     return head
+
+
+def own(folder: SavepointFolder, head: Savepoint, log: EpochLog) -> None:
+    """Makes the job, which has begun from this savepoint, its owner. It may be repeated."""
+    last = log.last()
+    assert last is not None and last.newest is not None, "a job owns a savepoint only after it has begun from it"
+    claimed = f"{last.newest.path.rpartition('/')[0]}/{_CLAIMED}"
+    log.store.write(claimed, msgspec.json.encode(_Claimed(folder.place, head.checksum)))
+    log.store.sync([claimed])
 
 
 def is_claim(path: str) -> bool:

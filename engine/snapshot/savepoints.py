@@ -124,7 +124,8 @@ class SavepointFolder:
     def write(self, name: str, manifest: Manifest, origin: Origin, *, stopped: bool) -> Savepoint:
         """Makes a savepoint of this snapshot. Raises SavepointExists if there is one.
 
-        Any other failure leaves no savepoint, and no files if the store still deletes.
+        Any other failure leaves no savepoint, and no files if the store still deletes; but if the store does not say
+        whether it made the savepoint, the files stay.
         """
         return self.finish(self.prepare(manifest, origin), name, manifest, origin.epoch, stopped=stopped)
 
@@ -152,7 +153,10 @@ class SavepointFolder:
         return Draft(writer, origin.job_id, copied.subtasks, checksums)
 
     def finish(self, draft: Draft, name: str, manifest: Manifest, epoch: int, *, stopped: bool) -> Savepoint:
-        """Makes the savepoint of what `prepare` has copied. `epoch` is the job's newest."""
+        """Makes the savepoint of what `prepare` has copied. `epoch` is the job's newest.
+
+        If it fails, it has deleted what was copied, unless the savepoint may exist.
+        """
         try:
             copied = msgspec.structs.replace(manifest, subtasks=draft.subtasks)
             to, written = self._write_manifest(draft.writer, copied)
@@ -170,6 +174,8 @@ class SavepointFolder:
                 inputs=draft.inputs,
             )
             made = self._made(msgspec.json.encode(head))
+        except _Unknown:
+            raise  # the savepoint may exist, or appear later: its files stay
         except StoreError:
             self.forget(draft)
             raise
@@ -205,7 +211,7 @@ class SavepointFolder:
                     return True
                 case Created.EXISTS:
                     return self.store.read(_HEAD) == data
-        raise StoreError(f"the store does not say whether {self.place}/{_HEAD} was created: look with weir savepoints")
+        raise _Unknown(f"the store does not say whether {self.place}/{_HEAD} was created: look with weir savepoints")
 
     def _forget(self, writer: str) -> None:
         """Deletes what a failed writer left, unless its savepoint exists after all."""
@@ -252,3 +258,7 @@ def shown_place(uri: str) -> str:
 
 class _Version(msgspec.Struct):
     format: int
+
+
+class _Unknown(StoreError):
+    """The store does not say whether the savepoint exists."""

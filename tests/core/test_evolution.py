@@ -111,3 +111,17 @@ def test_nested_values_are_adapted_as_one_by_one_in_python(rows: list[Any], begi
     made = adapted(saved, now)
     made.validate(full=True)
     assert made.to_pylist() == [expected(row) for row in (rows + rows)[begin:]]
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("begin", [0, 1])
+def test_what_lies_behind_a_null_list_or_map_does_not_become_part_of_its_neighbour(begin: int) -> None:
+    """Arrow allows a null item to have values behind it, as kernels that only change the validity leave them."""
+    offsets, nulls = pa.array([0, 1, 2, 4, 5], pa.int32()), pa.array([False, False, True, False])
+    numbers, texts = pa.array([0, 1, 2, 3, 4], pa.int32()), pa.array(list("abcde"))
+    lists = pa.ListArray.from_arrays(offsets, numbers, mask=nulls)
+    maps = pa.MapArray.from_arrays(offsets, texts, numbers, mask=nulls)
+    for saved, now in ((lists, pa.list_(pa.int64())), (maps, pa.map_(pa.string(), pa.int64()))):
+        made = adapted(pa.chunked_array([saved.slice(begin)]), now)
+        made.validate(full=True)
+        assert made.to_pylist() == saved.slice(begin).to_pylist()

@@ -287,3 +287,45 @@ def test_a_jobmaster_finishes_what_a_power_cut_left_of_a_rescale(folder: RunFold
     folder.repeat_launch(rescaled)
     desired = folder.read_desired()
     assert desired is not None and desired.launch == rescaled and desired.running
+
+
+def test_two_threads_of_a_process_that_write_the_same_file_at_once_leave_a_whole_one(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deciding thread cancels the job while another one hears of a wish on another machine."""
+    sync, replaced = os.fsync, threading.Event()
+
+    def beside(descriptor: int) -> None:
+        sync(descriptor)
+        if not replaced.is_set():
+            replaced.set()
+            other = threading.Thread(target=lambda: folder.want_running(launch, "a much longer name than the first"))
+            other.start()
+            other.join()
+
+    monkeypatch.setattr(os, "fsync", beside)
+    folder.want_running(launch, "first")
+    desired = folder.read_desired()
+    assert desired is not None and desired.by == "first"
+    assert [path.name for path in folder.folder.parent.iterdir() if path.is_file()] == ["desired.json"]
+
+
+@pytest.mark.promise("D7")
+def test_a_rescale_is_saved_once_the_file_that_decides_is_written(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it raised then, the job would go on as before, and its next JobMaster at the parallelism that was given up."""
+    folder.write_launch(launch)
+    folder.want_running(launch, "test")
+
+    def full(desired: object) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder, "_write_desired", full)
+        folder.rescaled(launch, Scaling(3))
+    saved = folder.read_launch()
+    assert saved is not None and saved.scaling == Scaling(3)
+    folder.repeat_launch(saved)  # as the next JobMaster does
+    desired = folder.read_desired()
+    assert desired is not None and desired.launch.scaling == Scaling(3)

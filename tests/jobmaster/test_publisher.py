@@ -33,6 +33,7 @@ from engine.protocol.job_description import JobDescription
 from engine.protocol.manifest import Committable, Manifest, ManifestRef, SubtaskState, Timings
 from engine.protocol.messages import Acknowledge
 from engine.protocol.restart import NoRestart
+from engine.snapshot import beginning
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.directory import DirectoryStore
 
@@ -388,6 +389,18 @@ def test_what_a_sweep_could_not_delete_the_next_one_deletes(
         _published(successor, 3, 4, 5, generation=2)
     _published(successor, 6, generation=2)
     assert _kept(successor) == ["job/gen-00020000005", "job/gen-00020000006"]
+
+
+@pytest.mark.promise("C4", "D9")
+@pytest.mark.parametrize("claim", [b'{"place": "s3://bucket/s", "checksum": ""}', b"damaged"])
+def test_a_claimed_savepoint_whose_place_is_away_keeps_no_other_snapshot_from_being_deleted(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, claim: bytes
+) -> None:
+    monkeypatch.setattr(beginning, "open_place", _raising(StoreError("no connection to the server")))
+    _published(desk, 1)
+    desk.log.store.write(desk.log.paths.copy(1, 1, "me") + "/claimed.json", claim)
+    _published(desk, 2, 3, 4, 5)
+    assert _kept(desk) == ["job/gen-00010000001", "job/gen-00010000004", "job/gen-00010000005"]
 
 
 @pytest.mark.promise("C4")

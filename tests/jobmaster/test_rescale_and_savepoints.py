@@ -68,6 +68,23 @@ def test_a_rescale_waits_for_a_savepoint_that_is_under_way() -> None:
 
 
 @pytest.mark.promise("D5", "D7")
+def test_a_rescale_whose_slots_are_there_waits_for_a_long_savepoint_and_does_not_blame_spark() -> None:
+    run = running(Run(counting(PERIODIC)))
+    run.hold = "savepoint"
+    run.savepoint()
+    run.run(lambda: bool(run.held))
+    run.rescale(Scaling(3))
+    run.run(lambda: run.now_ms() > 60)
+    rescaler = run.master._rescaler
+    assert run.master.slots.free_count >= 3
+    assert rescaler.on_tick(run.now_ms() + 2 * run.master.config.slots_timeout_ms) == []
+    assert rescaler.wakeup_ms is None, "the deciding thread would not sleep any more"
+    run.let_go()
+    run.run(lambda: bool(run.rescales))
+    assert isinstance(run.rescales[0], events.Rescaled)
+
+
+@pytest.mark.promise("D5", "D7")
 def test_no_savepoint_is_begun_while_a_rescale_takes_its_checkpoint() -> None:
     run = running(Run(counting(PERIODIC)))
     run.rescale(Scaling(1))  # no further slots: its checkpoint is triggered at once

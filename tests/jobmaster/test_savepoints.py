@@ -33,6 +33,7 @@ from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import AnyEvent
 from engine.jobmaster.master import Phase
 from engine.jobmaster.savepoints import Refusal
+from engine.protocol.epoch_records import Created
 from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.snapshot.beginning import begin
 from engine.snapshot.epoch_log import EpochLog
@@ -448,6 +449,26 @@ def test_a_savepoint_that_appears_during_the_stop_is_kept_and_the_message_names_
     assert "already holds a savepoint" in failed.reason
     assert run.folder().head() == theirs.head()
     assert run.run().numbers() == list(range(RECORDS))
+
+
+@pytest.mark.promise("D6")
+def test_a_savepoint_of_a_stop_that_the_store_makes_too_late_is_whole() -> None:
+    sent: list[bytes] = []
+
+    class Late(MemoryStore):
+        def create(self, path: str, data: bytes) -> Created:
+            sent.append(data)
+            return Created.UNKNOWN
+
+    run, place = Run(counting()).epochs_done(1), Late()
+    run.stop(savepoint=elsewhere(run, place))
+    (failed,) = run.until(events.StopFailed).noted(events.StopFailed)
+    assert isinstance(failed, events.StopFailed) and "does not say whether" in failed.reason
+    assert run.run().numbers() == list(range(RECORDS))
+    place.files["savepoint.json"] = sent[-1]
+    read = positions(SavepointFolder(place))
+    begun = begun_from(SavepointFolder(place), counting(), 2)
+    assert begun.run().numbers() == sorted(set(range(RECORDS)) - read)
 
 
 @pytest.mark.promise("D6")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from engine.jobmaster import events
@@ -16,6 +17,8 @@ from engine.jobmaster.master import Phase
 from engine.observe.history import History
 from engine.observe.http import make_app
 from engine.observe.savepoints import LOST, SavepointRecords, SavepointState
+from engine.snapshot.savepoints import SavepointFolder
+from engine.store.directory import DirectoryStore
 from tests.observe.answering import NAME, AnsweringRun
 from tests.observe.test_http import TOKEN, documented, shape
 
@@ -151,6 +154,51 @@ def test_what_exists_counts_more_than_what_was_noted(run: AnsweringRun, tmp_path
     here.state = SavepointState.FAILED
     found = {(one.savepoint, one.state) for one in run.list_savepoints([away, here])}
     assert {("away", SavepointState.GONE), ("here", SavepointState.COMPLETED)} <= found
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize(("content", "state"), [(None, "gone"), ("{", "completed")])
+def test_a_savepoint_whose_delete_died_is_gone_and_one_that_is_damaged_is_not(
+    run: AnsweringRun, content: str | None, state: str
+) -> None:
+    send(run, "POST", "/savepoints", {"name": "first"})
+    complete(run, "first")
+    head = f"{run.paths.savepoint('first')}/savepoint.json"
+    run.store.delete(head)
+    if content is not None:
+        run.store.write(head, content.encode())
+    assert send(run, "GET", "/savepoints/first").json()["state"] == state
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_savepoint_that_was_deleted_and_taken_again_under_its_name_is_there_once(
+    run: AnsweringRun, tmp_path: Path, elsewhere: bool
+) -> None:
+    """Who deletes the oldest of too many would otherwise delete the new one for the old one."""
+    place = DirectoryStore(tmp_path / "to/first") if elsewhere else run.store.below(run.paths.savepoint("first"))
+    request = {"name": "first", "to": str(tmp_path / "to") if elsewhere else None}
+    send(run, "POST", "/savepoints", request)
+    complete(run, "first")
+    SavepointFolder(place).delete()
+    send(run, "POST", "/savepoints", request)
+    run.run(until=lambda: run.savepoints.newest_first[0].state == "completed")
+    assert [one["state"] for one in send(run, "GET", "/savepoints").json()] == ["completed", "gone"]
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_elsewhere_that_was_made_in_the_moment_of_the_death_is_found(
+    run: AnsweringRun, tmp_path: Path
+) -> None:
+    send(run, "POST", "/savepoints", {"name": "made", "to": str(tmp_path)})
+    complete(run, "made")
+    (made,) = run.savepoints.newest_first
+    lost = msgspec.structs.replace(made, state=SavepointState.FAILED, bytes=None, epoch=None, reason=LOST)
+    (found,) = run.list_savepoints([lost])
+    assert (found.state, found.bytes, found.epoch) == (SavepointState.COMPLETED, made.bytes, made.epoch)
+    another = msgspec.structs.replace(lost, checkpoint=(made.checkpoint or 0) + 1)
+    (still,) = run.list_savepoints([another])  # the place holds an earlier savepoint
+    assert still.state is SavepointState.FAILED
 
 
 def test_a_stop_that_failed_stays_on_record() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from engine.core.errors import NotRunning, WeirError
+from engine.core.errors import NotRunning, StoreError, WeirError
 from engine.host.run_folder import MasterExit
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
@@ -103,6 +103,25 @@ def test_the_oldest_savepoints_of_the_schedule_are_deleted_and_those_of_users_ne
     assert held.deleted == ["/store/scheduled-1"]
     assert metadata(instance)["deleted"] == 1
     assert {record.savepoint for record in held.records} == {"scheduled-4", "scheduled-3", "scheduled-2", "mine"}
+
+
+@pytest.mark.promise("D5")
+def test_an_old_savepoint_that_can_not_be_deleted_is_told_and_the_new_one_is_a_materialization(
+    tmp_path: Path, held: Savepoints, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def delete(store: str, place: str) -> None:
+        if place == "/store/scheduled-2":
+            raise StoreError("no connection to the server")
+        held.deleted.append(place)
+
+    monkeypatch.setattr(savepoints, "delete_savepoint", delete)
+    for number in (1, 2, 3):
+        held.take(f"scheduled-{number}")
+    config = {"name": "scheduled-4"}
+    assert execute(tmp_path, instance, "numbers_savepoint", "savepoints__numbers", config).success
+    assert held.deleted == ["/store/scheduled-1"]
+    said = metadata(instance)
+    assert (said["savepoint"], said["deleted"]) == ("scheduled-4", 1)
 
 
 @pytest.mark.promise("D5", "F1")

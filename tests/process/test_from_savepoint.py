@@ -22,8 +22,9 @@ from engine.host.launch import MasterLaunch
 from engine.jobmaster import events
 from engine.jobmaster.master import Phase
 from engine.process.from_savepoint import begin_from, delete_savepoint, find_savepoint
+from engine.protocol.epoch_records import Created, LogRecord
 from engine.protocol.savepoint import SavepointRequest
-from engine.snapshot.beginning import begin
+from engine.snapshot.beginning import begin, delete_claimed
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.savepoints import SavepointFolder
 from engine.store.directory import DirectoryStore
@@ -101,8 +102,6 @@ def test_a_savepoint_that_was_claimed_is_deleted_with_the_last_epoch_that_needs_
 
 @pytest.mark.promise("D9")
 def test_a_claimed_savepoint_is_not_deleted_if_another_one_is_in_its_place(tmp_path: Path, savepoint: Path) -> None:
-    from engine.snapshot.beginning import delete_claimed
-
     new = launch(tmp_path)
     begin_from(new, str(savepoint), claim=True)
     head = savepoint / "savepoint.json"
@@ -110,6 +109,41 @@ def test_a_claimed_savepoint_is_not_deleted_if_another_one_is_in_its_place(tmp_p
     store = DirectoryStore(new.store)
     delete_claimed(store, store.list("new"))
     assert head.exists()
+
+
+@pytest.mark.promise("D9")
+def test_who_dies_before_the_job_has_begun_owns_nothing_and_the_job_of_a_later_start_leaves_the_savepoint(
+    tmp_path: Path, savepoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Begun:
+        store = DirectoryStore(tmp_path / "store")
+        nonce = "new"
+
+    def killed(log: EpochLog, fence: LogRecord) -> Created:
+        raise KeyboardInterrupt
+
+    before, folder = contents(savepoint), SavepointFolder(DirectoryStore(savepoint))
+    run = LocalRun(job, 2, {}, Begun())  # type: ignore[arg-type]
+    log = EpochLog(Begun.store, run.paths)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(EpochLog, "append_fence", killed)
+        begin(folder, log, "killed", lambda: None, claim=True)
+    begin(folder, log, "me", lambda: None, claim=False)
+    run.run()
+    assert run.epochs > 4
+    assert contents(savepoint) == before
+
+
+@pytest.mark.promise("D9")
+def test_a_savepoint_can_be_claimed_by_the_same_command_again_after_the_job_has_begun_from_it(
+    tmp_path: Path, savepoint: Path
+) -> None:
+    new = launch(tmp_path)
+    begin_from(new, str(savepoint), claim=False)
+    assert "the job owns the savepoint now" in begin_from(new, str(savepoint), claim=True)
+    store = DirectoryStore(new.store)
+    delete_claimed(store, store.list("new"))
+    assert contents(savepoint) == {}
 
 
 @pytest.mark.promise("D5")

@@ -10,6 +10,7 @@ from engine.core.paths import JobPaths
 from engine.jobmaster.collecting import collect
 from engine.protocol.epoch_records import Created, LogRecord, RecordKind, fence_after
 from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.job_description import JobDescription, SinkDescription
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
 from engine.snapshot import epoch_log as log_module
 from engine.snapshot.epoch_log import EpochLog
@@ -92,6 +93,18 @@ def test_if_a_record_or_a_manifest_is_damaged_nothing_is_garbage() -> None:
             find_garbage(job.log)
         found = collect(job.store, "job", dry_run=False)
         assert found.collected == [] and damaged in found.problems[0]
+
+
+def test_a_damaged_table_is_told_as_a_problem_of_its_job_and_holds_up_no_other_job() -> None:
+    job = Job()
+    manifest = job.checkpoint()
+    sink = SinkDescription("out", "table", "pv", "pv", [], 1)
+    manifest = msgspec.structs.replace(manifest, description=JobDescription(sinks=[sink]))
+    assert job.record is not None
+    job.record = job.log.publish(job.record, job.log.write_manifest(manifest))
+    job.store.write("job/tables/pv/_folds/0000000001.json", b"damaged")
+    found = collect(job.store, "job", dry_run=False)
+    assert found.collected == [] and "0000000001.json is not what Weir wrote" in found.problems[0]
 
 
 def test_without_a_log_nothing_is_garbage_because_a_fork_may_be_under_way() -> None:

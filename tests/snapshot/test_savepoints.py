@@ -141,6 +141,24 @@ def test_a_store_that_never_answers_is_told_and_the_files_stay_if_the_savepoint_
     assert len(folder.manifest().subtasks) == 2
 
 
+def test_a_create_that_is_carried_out_after_the_last_look_finds_its_files() -> None:
+    """The store may still make `savepoint.json` after it was asked in vain: then the savepoint has to be whole."""
+    sent: list[bytes] = []
+
+    class Late(MemoryStore):
+        def create(self, path: str, data: bytes) -> Created:
+            sent.append(data)
+            return Created.UNKNOWN
+
+    late = Late()
+    folder = SavepointFolder(late)
+    with pytest.raises(StoreError, match="look with weir savepoints"):
+        folder.write("nightly", manifest(), origin(), stopped=False)
+    late.files["savepoint.json"] = sent[-1]
+    assert len(folder.manifest().subtasks) == 2
+    folder.copy_to(MemoryStore(), JobPaths("new"), "copy")
+
+
 def test_a_write_that_fails_leaves_no_savepoint_and_no_files() -> None:
     target = MemoryStore()
     target.fail_writes = 1

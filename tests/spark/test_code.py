@@ -7,10 +7,14 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from engine.core.errors import JobError
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import RunFolder
-from engine.spark.code import KEPT, archive_of, keep_code, kept_code
+from engine.host.upgrade_record import UpgradeRecord
+from engine.protocol.upgrading import Phase, Progress
+from engine.spark.code import KEPT, archive_of, check_code, keep_code, kept_code
 
 JOB = """
 from engine.api import StreamEnvironment
@@ -60,3 +64,43 @@ def test_the_code_of_the_last_starts_is_kept_and_a_job_without_files_runs_withou
         keep_code(launch)
     assert len(list(archive_of(launch).parent.iterdir())) == KEPT and kept_code(launch)
     keep_code(msgspec.structs.replace(launch, path="no_such_package.job:job", id="ff"))
+
+
+def started(tmp_path: Path, id: str, code: str = "") -> MasterLaunch:
+    """A start of the job, whose JobMaster keeps its code."""
+    launch = MasterLaunch(path="tests.fakes:x", name="shop", store=str(tmp_path), max_slots=4, id=id, code=code)
+    RunFolder(launch.store, launch.name).prepare()
+    keep_code(launch)
+    return launch
+
+
+def test_the_code_that_an_upgrade_goes_back_to_stays_however_many_new_versions_fail(tmp_path: Path) -> None:
+    old = started(tmp_path, "aa")
+    code = kept_code(old)
+    for number in range(KEPT + 2):
+        back = msgspec.structs.replace(old, id=f"b{number}", code=kept_code(old))
+        record = UpgradeRecord(
+            id="1f",
+            progress=Progress(Phase.STARTING, 7),
+            old=old,
+            new=msgspec.structs.replace(old, id=f"c{number}", code=""),
+            back=back,
+            savepoint="upgrade-1f",
+            by="test",
+            began_ms=0,
+            changed_ms=0,
+        )
+        RunFolder(old.store, old.name).write_upgrade(record)
+        started(tmp_path, f"c{number}")  # it fails, and the kept code is started again
+        assert Path(back.code).exists()
+        old = started(tmp_path, f"b{number}", code)
+    assert len(list(archive_of(old).parent.iterdir())) == KEPT + 1
+
+
+def test_a_start_whose_kept_code_is_gone_is_refused_because_the_files_may_hold_other_code(tmp_path: Path) -> None:
+    launch = started(tmp_path, "aa")
+    check_code(launch)
+    back = msgspec.structs.replace(launch, id="bb", code=kept_code(launch))
+    Path(back.code).unlink()
+    with pytest.raises(JobError, match=r"aa\.zip.* is gone.*weir submit tests\.fakes:x --name shop"):
+        check_code(back)
