@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.connectors.table.folds import orphans
-from engine.core.errors import CorruptSnapshot, StoreError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.graph.description import table_place
@@ -44,7 +44,7 @@ def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
         for one in find_garbage(log):
             collected.append(_delete(store, one.path, one.why, dry_run))
         collected += _orphans(log, dry_run)
-    except (CorruptSnapshot, StoreError) as error:
+    except (CorruptSnapshot, ForeignSnapshot, StoreError) as error:
         problems.append(str(error))
     return Collection(job, dry_run, collected, problems)
 
