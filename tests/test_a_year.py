@@ -215,3 +215,127 @@ def shown_months() -> dict[int, tuple[int, ...]]:
         month, *figures = (int(cell.replace(",", "")) for cell in row.strip("| ").split(" | "))
         rows[month] = tuple(figures)
     return rows
+
+
+# --- histories and logs ---
+
+OPERATOR = events.OperatorFigures(1.5, 20.5, 1_000_000)
+
+
+def half_hour(number: int) -> list[events.AnyEvent]:
+    """Returns what a JobMaster notes in half an hour: a checkpoint of eight subtasks and, every other time, a savepoint."""
+    at_ms, attempt = number * 1_800_000, "3.1"
+    subtasks = [
+        events.SubtaskFigures(vertex, subtask, 1.5, 2.5, 3.5, 20.5, 1_000_000, {"views": OPERATOR, "pv": OPERATOR})
+        for vertex in ("views", "pv")
+        for subtask in range(4)
+    ]
+    ledger = {"sent:views->pv": 1_000 * number, "received:views->pv": 1_000 * number}
+    figures = (900.0, 8_000_000, 1.5, 2.5, 3.5, 20.5, False, ledger, subtasks)
+    noted: list[events.AnyEvent] = [
+        events.Triggered(number, attempt, at_ms=at_ms),
+        events.Published(number, number, at_ms=at_ms),
+        events.Completed(number, number, attempt, at_ms, *figures, at_ms=at_ms),
+    ]
+    if number % 2:
+        name = f"{number:06d}"
+        place = f"/data/weir/pageviews/savepoints/{name}"
+        noted += [
+            events.SavepointTriggered(name, place, number, "no", at_ms=at_ms),
+            events.SavepointTaken(name, place, number, 8_000_000, at_ms=at_ms),
+            events.SavepointCompleted(name, place, number, number, 8_000_000, 900.0, at_ms=at_ms),
+        ]
+    return noted
+
+
+def year_of_events() -> Iterator[list[events.AnyEvent]]:
+    return (half_hour(number) for number in range(DAYS * 48))
+
+
+def sizes(*files: Path) -> list[int]:
+    return [file.stat().st_size for file in files]
+
+
+@pytest.mark.promise("C4", "F3")
+def test_the_history_of_a_job_is_bounded_for_a_year_and_keeps_the_newest(tmp_path: Path) -> None:
+    written = History(tmp_path, "job")
+    for noted in year_of_events():
+        for event in noted:
+            written.append(event)
+    folder = tmp_path / "job" / "history"
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["events.jsonl", "events.jsonl.1", "savepoints.jsonl", "savepoints.jsonl.1"]
+    slack = 4_000  # a file is full once its last line is over the bound
+    for name, bound in (("events", history.FILE_BYTES), ("savepoints", history.SAVEPOINTS_BYTES)):
+        new, old = sizes(folder / f"{name}.jsonl", folder / f"{name}.jsonl.1")
+        assert bound <= old <= bound + slack and 0 < new <= bound + slack
+    kept = Timeline(written.events())
+    last = DAYS * 48 - 1
+    assert [one.checkpoint for one in kept.checkpoints] == list(range(last, last - timeline.CHECKPOINTS, -1))
+    assert len(kept.events) == timeline.EVENTS
+    asked = SavepointRecords(written.savepoints()).newest_first
+    assert len(asked) == savepoints.SAVEPOINTS and asked[0].savepoint == f"{last:06d}"
+
+
+@pytest.mark.promise("C4", "F3")
+def test_the_history_of_a_job_in_a_bucket_is_bounded_for_a_year() -> None:
+    store = MemoryStore()
+
+    def opened(name: str, objects: int) -> RotatedObjects:
+        return RotatedObjects(store, PATHS.history(name), history.OBJECT_BYTES, objects)
+
+    lines = {"events": opened("events", history.OBJECTS), "savepoints": opened("savepoints", history.SAVEPOINT_OBJECTS)}
+    for number, noted in enumerate(year_of_events()):
+        for event in noted:
+            for name in ("events", "savepoints") if "savepoint" in msgspec.to_builtins(event)["kind"] else ("events",):
+                lines[name].append(msgspec.json.encode(event))
+        if number % 48 == 0:
+            for one in lines.values():
+                one.flush()
+        if number % 480 == 0:  # another JobMaster goes on in an object of its own
+            lines = {"events": opened("events", history.OBJECTS), "savepoints": lines["savepoints"]}
+    kept = {name: store.list(PATHS.history(name)) for name in lines}
+    assert (len(kept["events"]), len(kept["savepoints"])) == (history.OBJECTS, history.SAVEPOINT_OBJECTS)
+    a_day = 130_000  # an object is written once a day here; once a second in a job
+    assert all(len(store.files[path]) <= history.OBJECT_BYTES + a_day for paths in kept.values() for path in paths)
+    assert len(list(lines["events"].after(BEGIN))) > timeline.CHECKPOINTS
+
+
+@pytest.mark.promise("C4")
+def test_the_logs_of_a_job_are_bounded_for_a_year(tmp_path: Path) -> None:
+    """A line of 400 bytes every five minutes in the log of a slot, and 200 KB a day that the JobMaster prints."""
+    log, printed = LogWriter(tmp_path / "logs", slot_name(0)), tmp_path / "master.log"
+    for day in range(DAYS):
+        log.write("\n".join(f"{day:03d} {'x' * 396}" for _ in range(288)))
+        with printed.open("ab") as file:
+            file.write(f"{day:03d}{'y' * 200_000}\n".encode())
+        rotate_open(printed, LOG_BYTES, LOG_FILES)
+    of_slot, of_master = (sorted(folder.glob("*.log*")) for folder in (tmp_path / "logs", tmp_path))
+    assert (len(of_slot), len(of_master)) == (logs.FILES, LOG_FILES)
+    assert all(size <= logs.FILE_BYTES + 1_000 for size in sizes(*of_slot))
+    assert all(size <= LOG_BYTES + 200_100 for size in sizes(*of_master))
+    newest = list(LogReader(tmp_path / "logs").read())[-1]
+    assert newest.text.startswith(f"{DAYS - 1} ")
+
+
+# --- the page ---
+
+
+def test_the_page_says_the_bounds_that_the_code_has() -> None:
+    rows = dict(re.findall(r"^\| (.+?) \| (.+?) \|", PAGE.read_text(), re.MULTILINE))
+    bounds = {what: bound for what, bound in rows.items() if bound != "bound"}
+    assert f"({GRAPH.checkpoints.retained})" in bounds["snapshots (`gen-…/chk-…/`) with their manifests and ledgers"]
+    assert f"the newest {KEPT_RECORDS:,};" in bounds["records of the epoch log (`log/`)"]
+    mebibytes = history.FILE_BYTES >> 20
+    objects = history.OBJECTS * history.OBJECT_BYTES >> 20
+    of_history = bounds["history (`history/events.jsonl`)"]
+    assert of_history == f"{mebibytes} to {history.FILES * mebibytes} MiB; in a bucket {objects} MiB"
+    of_savepoints = bounds["history of savepoints and stops (`history/savepoints.jsonl`)"]
+    mebibytes, objects = history.SAVEPOINTS_BYTES >> 20, history.SAVEPOINT_OBJECTS * history.OBJECT_BYTES >> 20
+    assert of_savepoints == f"{mebibytes} to {history.FILES * mebibytes} MiB; in a bucket {objects} MiB"
+    shown = bounds["what `weir` and the pages show of it"]
+    assert f"{timeline.CHECKPOINTS} checkpoints, {timeline.RESTARTS} restarts" in shown
+    assert f"{rescales.RESCALES} rescales, {savepoints.SAVEPOINTS} savepoints" in shown
+    assert (logs.FILES, logs.FILE_BYTES) == (LOG_FILES, LOG_BYTES)
+    assert bounds["logs (`run/logs/`, `run/master.log`)"] == f"{logs.FILES} × {logs.FILE_BYTES >> 20} MiB each"
+    assert f"the newest {KEPT_STARTS} starts" in bounds["code of starts (`run/code/`)"]
