@@ -223,7 +223,7 @@ OPERATOR = events.OperatorFigures(1.5, 20.5, 1_000_000)
 
 
 def half_hour(number: int) -> list[events.AnyEvent]:
-    """Returns what a JobMaster notes in half an hour: a checkpoint of eight subtasks and, every other time, a savepoint."""
+    """Returns what a JobMaster notes in half an hour: a checkpoint of eight subtasks; every other time a savepoint."""
     at_ms, attempt = number * 1_800_000, "3.1"
     subtasks = [
         events.SubtaskFigures(vertex, subtask, 1.5, 2.5, 3.5, 20.5, 1_000_000, {"views": OPERATOR, "pv": OPERATOR})

@@ -25,6 +25,7 @@ def goes_on(store: str, job: str) -> str:
     except CorruptSnapshot:
         return f"can't go on from epoch {newest.epoch}, whose files are not intact" if newest is not None else ""
     except ForeignSnapshot:
+        assert newest is not None
         return f"can't go on from epoch {newest.epoch}, which another version of Weir or another job made"
     except (StoreError, OSError):
         return ""

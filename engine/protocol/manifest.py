@@ -71,7 +71,7 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 FORMAT = 1
-"""The format of manifests and of the state files that they name. A change that older versions can't read gets a new one."""
+"""The format of manifests and of the state files that they name. What older versions can't read gets a new number."""
 
 
 class Manifest(msgspec.Struct, frozen=True):

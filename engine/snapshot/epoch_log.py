@@ -212,8 +212,8 @@ class EpochLog:
         here = self.paths.job
         if job != here:
             raise ForeignSnapshot(
-                f"the log of job {here!r} is that of job {job!r}: its folder was copied or renamed. Give the folder its "
-                f"old name, or delete it and let {here!r} begin with the state of {job!r}: start that one with "
+                f"the log of job {here!r} is that of job {job!r}: its folder was copied or renamed. Give it its old "
+                f"name, or delete it and let {here!r} begin with the state of {job!r}: start that one with "
                 f"--fork {here}, or {here!r} with --from and a savepoint of {job!r}"
             )
 

@@ -154,7 +154,9 @@ def test_an_epoch_of_another_version_of_weir_is_refused_before_anything_starts_a
     with pytest.raises(WeirError, match="has format 2, and this version of Weir reads 1: use the version that wrote"):
         choose_snapshot(launch, choice)
     assert sorted(Path(launch.store, "shop", "log").iterdir()) == records
-    assert goes_on(launch.store, "shop") == "can't go on from epoch 2, which another version of Weir or another job made"
+    assert (
+        goes_on(launch.store, "shop") == "can't go on from epoch 2, which another version of Weir or another job made"
+    )
 
 
 @pytest.mark.promise("D8")
