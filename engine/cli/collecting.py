@@ -12,7 +12,7 @@ from engine.cli.shared import Store, client_of, console, errors, examples
 from engine.cli.tables import Rows
 from engine.core.errors import WeirError
 from engine.jobmaster.collecting import Collection, collect
-from engine.observe.client import known_jobs
+from engine.observe.client import known_jobs, no_such_job
 from engine.store.opening import open_store
 
 Job = Annotated[
@@ -37,7 +37,7 @@ def gc(
     """
     names = [client_of(store, job).name] if job is not None else known_jobs(store)
     if job is not None and names[0] not in known_jobs(store):
-        raise WeirError(f"there is no job {names[0]!r} in the store {store}; it has: {', '.join(known_jobs(store))}")
+        raise WeirError(no_such_job(store, names[0]))
     found = []
     with console.status("looking …") as line:
         for name in names:

@@ -24,7 +24,7 @@ from engine.core.errors import NotRunning, WeirError
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import OperatorFigures, SubtaskFigures
 from engine.jobmaster.figures import TIMES
-from engine.observe.client import JobClient, known_jobs
+from engine.observe.client import JobClient, is_missing, known_jobs
 from engine.observe.logs import MASTER, LogReader
 from engine.observe.timeline import CheckpointRecord, RestartRecord, VertexFigures
 from engine.process.going_on import goes_on
@@ -56,7 +56,8 @@ def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
         print_json(found)
         return
     if not found:
-        console.print(f"no jobs in {address_of(store)}; start one with: weir run assets.pageviews.job:job")
+        missing = ", which does not exist" if is_missing(store) else ""
+        console.print(f"no jobs in {address_of(store)}{missing}; start one with: weir run assets.pageviews.job:job")
         return
     table = Rows(
         "job",

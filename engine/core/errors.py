@@ -24,6 +24,10 @@ class CorruptSnapshot(WeirError):
     """A file of the snapshot was truncated, changed or deleted after it was written. Only a person can choose."""
 
 
+class ForeignSnapshot(WeirError):
+    """The snapshot is of another job, or of another version of Weir. Its files are as they were written."""
+
+
 class NoSavepoint(WeirError):
     """There is no savepoint at this place."""
 

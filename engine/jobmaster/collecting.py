@@ -6,7 +6,7 @@ import msgspec
 
 from engine.connectors.table.folds import orphans
 from engine.connectors.table.log import DamagedTable
-from engine.core.errors import CorruptSnapshot, StoreError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.graph.description import table_place
@@ -45,7 +45,7 @@ def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
         for one in find_garbage(log):
             collected.append(_delete(store, one.path, one.why, dry_run))
         collected += _orphans(log, dry_run)
-    except (CorruptSnapshot, DamagedTable, StoreError) as error:
+    except (CorruptSnapshot, DamagedTable, ForeignSnapshot, StoreError) as error:
         problems.append(str(error))
     return Collection(job, dry_run, collected, problems)
 

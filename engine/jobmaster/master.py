@@ -19,6 +19,7 @@ from typing import Any
 
 from engine.core.errors import (
     CorruptSnapshot,
+    ForeignSnapshot,
     IncompatibleJob,
     StoreError,
     SyncFailed,
@@ -493,7 +494,7 @@ class JobMaster:
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
             return self._end_job(can_not_be_restored(self.newest, str(error)))
-        if isinstance(error, IncompatibleJob | TargetTaken):
+        if isinstance(error, IncompatibleJob | ForeignSnapshot | TargetTaken):
             return self._end_job(str(error))
         if error is not None:
             return self._failures.commit_failed(error, now_ms)

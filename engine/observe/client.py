@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -311,9 +312,8 @@ class JobClient:
             return f"job {self.name!r} is not running: it is {ended.outcome} ({ended.reason})"
         host = self.folder.heard_elsewhere()
         if self.folder.read_launch() is None:  # this machine knows nothing of it; only now is a bucket asked
-            known = known_jobs(self.store)
-            if self.name not in known:
-                return f"there is no job {self.name!r} in the store {self.store}; it has: {', '.join(known) or 'none'}"
+            if self.name not in known_jobs(self.store):
+                return no_such_job(self.store, self.name)
             host = self.folder.started_elsewhere()
         if host is not None:
             return f"job {self.name!r} does not run on this machine; it was started last on {host}: look there"
@@ -327,6 +327,18 @@ class JobClient:
         if sign is None:
             return died
         return f"{died}; {max(0, now_ms - sign.at_ms) // 1000} s ago its supervisor showed: {sign.in_words()}"
+
+
+def no_such_job(store: str, job: str) -> str:
+    """Says that a store has no such job, and which it has; or that the store itself is not there."""
+    if is_missing(store):
+        return f"there is no job {job!r}: the store {store} does not exist; name another with --store or WEIR_STORE"
+    return f"there is no job {job!r} in the store {store}; it has: {', '.join(known_jobs(store)) or 'none'}"
+
+
+def is_missing(store: str) -> bool:
+    """Says whether the store is a directory that does not exist: of a bucket only its first use tells."""
+    return not is_bucket(store) and not Path(store).exists()
 
 
 def known_jobs(store: str) -> list[str]:

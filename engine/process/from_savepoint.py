@@ -11,7 +11,7 @@ import secrets
 import time
 from pathlib import Path
 
-from engine.core.errors import CorruptSnapshot, IncompatibleJob, NoSavepoint, WeirError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, IncompatibleJob, NoSavepoint, WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
 from engine.process.loading import load
@@ -64,7 +64,7 @@ def begin_from(launch: MasterLaunch, text: str, *, claim: bool) -> str:
         _check_no_epochs(log, folder, head)
         _check_fits(launch, log, folder, head)
         begin(folder, log, f"cli-{secrets.token_hex(8)}", lambda: time.sleep(0.2), claim=claim)
-    except CorruptSnapshot as error:
+    except (CorruptSnapshot, ForeignSnapshot) as error:
         raise WeirError(
             f"the savepoint {folder.place} can't be used: {error}. Bring the file back from a backup, or begin from "
             "another savepoint. Nothing was changed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.core.errors import CorruptSnapshot, StoreError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, StoreError
 from engine.core.paths import JobPaths
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.opening import open_store
@@ -24,6 +24,9 @@ def goes_on(store: str, job: str) -> str:
         final = log.read_manifest(newest).final
     except CorruptSnapshot:
         return f"can't go on from epoch {newest.epoch}, whose files are not intact" if newest is not None else ""
+    except ForeignSnapshot:
+        assert newest is not None
+        return f"can't go on from epoch {newest.epoch}, which another version of Weir or another job made"
     except (StoreError, OSError):
         return ""
     ended = ", in which its sources were read to their ends" if final else ""

@@ -21,7 +21,8 @@ from engine.store.opening import check_bucket
 def check_upgrade(graph: JobGraph, epoch_log: EpochLog, allow_non_restored_state: bool) -> str:
     """Returns what will be dropped because the user allows it, one line each; empty if nothing.
 
-    Raises IncompatibleJob if the job can't go on from its newest epoch, and TargetTaken if a table is another job's.
+    Raises IncompatibleJob or ForeignSnapshot if the job can't go on from its newest epoch, TargetTaken if a table is
+    another job's.
     What can't be read now is left to the JobMaster, which reads it again and says what to do.
     """
     try:

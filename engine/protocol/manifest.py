@@ -70,6 +70,10 @@ class Timings(msgspec.Struct, frozen=True):
     operators: dict[str, OperatorTimings] = {}
 
 
+FORMAT = 1
+"""The format of manifests and of the state files that they name. What older versions can't read gets a new number."""
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """Describes one epoch.
 
@@ -94,7 +98,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """All windows and timers have fired before the sources were read to their ends: the job can't go on from here."""
     rewound_to: int | None = None
     """Set by a rewind: the older epoch whose state this is. Tables hide the output of the epochs in between."""
-    format: int = 1
+    format: int = FORMAT
 
     @property
     def state_bytes(self) -> int:

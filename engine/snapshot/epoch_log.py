@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.core.errors import CorruptSnapshot, Fenced, StoreError
+from engine.core.errors import CorruptSnapshot, Fenced, ForeignSnapshot, StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKind, epoch_after, fence_after
 from engine.protocol.manifest import Manifest, ManifestRef
+from engine.snapshot.manifests import decode_manifest
 from engine.snapshot.statefile import checksum
 
 KEPT_RECORDS = 1_000
@@ -200,9 +201,21 @@ class EpochLog:
         return ManifestRef(path, checksum(data), manifest.epoch, manifest.checkpoint)
 
     def read_manifest(self, ref: ManifestRef) -> Manifest:
-        manifest = msgspec.json.decode(self.read_checked(ref.path, ref.checksum), type=Manifest)
+        """Returns a manifest. Raises CorruptSnapshot or ForeignSnapshot if the job can't go on from it."""
+        self._check_own(ref.path.partition("/")[0])
+        manifest = decode_manifest(self.read_checked(ref.path, ref.checksum), ref.path)
         assert manifest.epoch == ref.epoch and manifest.checkpoint == ref.checkpoint
         return manifest
+
+    def _check_own(self, job: str) -> None:
+        """Raises ForeignSnapshot if the log was written by another job. Two jobs would then share files and tables."""
+        here = self.paths.job
+        if job != here:
+            raise ForeignSnapshot(
+                f"the log of job {here!r} is that of job {job!r}: its folder was copied or renamed. Give it its old "
+                f"name, or delete it and let {here!r} begin with the state of {job!r}: start that one with "
+                f"--fork {here}, or {here!r} with --from and a savepoint of {job!r}"
+            )
 
     def read_checked(self, path: str, expected: str) -> bytes:
         """Returns the content of a file. Raises CorruptSnapshot if it is not what was written, or is missing.

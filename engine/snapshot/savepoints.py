@@ -22,6 +22,7 @@ from engine.protocol.epoch_records import Created
 from engine.protocol.manifest import Manifest, SubtaskState
 from engine.snapshot.copying import copy_files, copy_state
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.manifests import decode_manifest
 from engine.snapshot.statefile import checksum
 
 FORMAT = 1
@@ -109,7 +110,7 @@ class SavepointFolder:
     def manifest(self) -> Manifest:
         """Returns the manifest. The paths of its state files are relative to the folder."""
         head = self.head()
-        return msgspec.json.decode(self._read_checked(head.manifest, head.checksum), type=Manifest)
+        return decode_manifest(self._read_checked(head.manifest, head.checksum), f"{self.place}/{head.manifest}")
 
     def _read_checked(self, path: str, expected: str) -> bytes:
         """The head was read before, so the folder is there, and a file that is not has been deleted."""

@@ -56,7 +56,7 @@ def check_directory(root: str | Path) -> None:
                 raise WeirError(no_links(folder, error)) from error
     except OSError as error:
         raise WeirError(
-            f"the store {folder} can't be written: {error.strerror}; choose another with --store"
+            f"the store {folder} can't be written: {error.strerror}; mend that, or choose another with --store"
         ) from error
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,14 @@ from minio import Minio
 from minio.credentials.providers import EnvAWSProvider
 from minio.deleteobjects import DeleteObject
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, MaxRetryError, NameResolutionError, NewConnectionError
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    MaxRetryError,
+    NameResolutionError,
+    NewConnectionError,
+    ResponseError,
+)
 
 from engine.core.errors import StoreError, WeirError
 from engine.core.paths import check_store_path
@@ -266,6 +274,9 @@ def _in_words(error: Exception) -> str:
         return _ADVICE.get(error.code or "", error.code or "the server refused the request")
     if isinstance(error, NewConnectionError | NameResolutionError):
         return f"no connection to the server in {ENDPOINT}"
+    if isinstance(error, InvalidResponseError | ServerError | ResponseError):
+        answered = re.search(r"\b[45]\d\d\b", str(error))  # the client's own words go on with parts of the answer
+        return f"the server in {ENDPOINT} fails{f' ({answered[0]})' if answered else ''}; look at its own log"
     if isinstance(error, HTTPError):
-        return f"the server did not answer ({type(error).__name__})"
+        return f"the server in {ENDPOINT} did not answer ({type(error).__name__}): is it up, and reachable from here?"
     return str(error)  # of the client itself, such as an answer that is not XML

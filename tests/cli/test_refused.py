@@ -23,6 +23,8 @@ from tests.cli.command import weir
         (["run", "tests.cluster.jobs:windows", "--param", "rate=fast"], "parameter rate='fast' is not of type int"),
         (["run", "tests.cluster.jobs:windows", "--parallelism", "9"], "too few slots: the job needs 9"),
         (["status", "nosuchjob"], "there is no job 'nosuchjob'"),
+        (["status", "nosuchjob", "--store", "/nowhere/x"], "the store /nowhere/x does not exist; name another with"),
+        (["gc", "nosuchjob", "--store", "/nowhere/x"], "the store /nowhere/x does not exist; name another with"),
         (["run", "tests.cluster.jobs:windows", "--name", "../outside"], "'../outside' can't be the name of a job"),
         (["cancel", "a/b"], "'a/b' can't be the name of a job"),
         (["run", "tests.cluster.jobs:windows", "--store", "/proc/weir"], "can't be written"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from engine.api import StreamEnvironment
 from engine.connectors.generator import GeneratorSource
 from engine.connectors.table import TableSink
-from engine.core.errors import WeirError
+from engine.core.errors import ForeignSnapshot, WeirError
 from engine.core.paths import JobPaths
 from engine.graph.description import describe
 from engine.host.launch import LaunchOptions, MasterLaunch
@@ -136,3 +138,32 @@ def test_a_job_that_was_read_to_its_end_or_whose_epoch_is_torn_says_so(launch: M
     assert goes_on(launch.store, "shop") == "goes on from epoch 2, in which its sources were read to their ends"
     Path(launch.store, record.newest.path).write_bytes(b"torn")
     assert goes_on(launch.store, "shop") == "can't go on from epoch 2, whose files are not intact"
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("choice", [FromSnapshot.LAST, FromSnapshot.REWIND, FromSnapshot.ALLOW_REPLAY])
+def test_an_epoch_of_another_version_of_weir_is_refused_before_anything_starts_and_is_not_gone_back_behind(
+    choice: FromSnapshot, launch: MasterLaunch
+) -> None:
+    log = EpochLog(DirectoryStore(launch.store), JobPaths("shop"))
+    last = log.last()
+    assert last is not None and last.newest is not None
+    newer = msgspec.structs.replace(log.read_manifest(last.newest), epoch=2, checkpoint=2, format=2)
+    log.publish(last, log.write_manifest(newer))
+    records = sorted(Path(launch.store, "shop", "log").iterdir())
+    with pytest.raises(WeirError, match="has format 2, and this version of Weir reads 1: use the version that wrote"):
+        choose_snapshot(launch, choice)
+    assert sorted(Path(launch.store, "shop", "log").iterdir()) == records
+    assert (
+        goes_on(launch.store, "shop") == "can't go on from epoch 2, which another version of Weir or another job made"
+    )
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize("way", [shutil.copytree, shutil.move])
+def test_a_job_whose_folder_was_copied_or_renamed_is_refused_before_anything_starts(
+    way: Any, launch: MasterLaunch
+) -> None:
+    way(Path(launch.store, "shop"), Path(launch.store, "store"))
+    with pytest.raises(ForeignSnapshot, match="the log of job 'store' is that of job 'shop'"):
+        choose_snapshot(msgspec.structs.replace(launch, name="store"), FromSnapshot.LAST)

@@ -38,6 +38,7 @@ from engine.protocol.messages import (
     Start,
     TaskFailed,
 )
+from engine.protocol.restart import FixedDelay, RestartStrategy
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.memory import MemoryStore
 from tests.observe.answering import AnsweringRun
@@ -50,9 +51,15 @@ class Desk:
 
     answers = True
 
-    def __init__(self, folder: Path, config: MasterConfig | None = None, interval_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: MasterConfig | None = None,
+        interval_ms: int | None = None,
+        restart: RestartStrategy | None = None,
+    ) -> None:
         run = AnsweringRun(folder)
-        graph = run.execution.graph
+        graph = replace(run.execution.graph, restart=restart or run.execution.graph.restart)
         checkpoints = msgspec.structs.replace(graph.checkpoints, tolerable_failed=1, interval_ms=interval_ms)
         execution = ExecutionGraph(replace(graph, checkpoints=checkpoints))
         self.plan = graph.fingerprint
@@ -196,6 +203,31 @@ def test_a_failed_attempt_is_tried_again_in_time_and_nothing_runs_until_then(des
     assert desk.master.phase is Phase.RESTARTING and desk.master.stats.running_since_ms is None
     assert desk.master.wakeup_ms() == 110
     assert desk.tick(109) is Phase.RESTARTING and desk.tick(110) is Phase.WAITING
+
+
+@pytest.mark.promise("D10")
+def test_failures_inside_the_back_off_count_once(tmp_path: Path) -> None:
+    """One cause mostly fails several subtasks and slots; the strategy here ends the job with its second failure."""
+    desk = Desk(tmp_path, restart=FixedDelay(attempts=1, delay_ms=1000))
+    desk.tick(0)
+    desk.register(0)
+    desk.deployed(0)
+
+    def fails(subtask: int, now_ms: float) -> None:
+        failed = TaskFailed(desk.master.attempt, desk.subtasks[subtask], "pv", "boom", "", Fault.JOB)
+        desk.do(desk.master.on_message(f"s{subtask}", failed, now_ms), now_ms)
+
+    fails(0, 100)
+    fails(1, 101)
+    desk.do(desk.master.on_slot_gone("s1", "gone", 600), 600)
+    fails(0, 1099)
+    assert desk.stops == [] and desk.tick(1099) is Phase.RESTARTING
+    assert desk.master.stats.restarts == 1 and len(noted(desk, "attempt_failed")) == 1
+    assert desk.tick(1100) is Phase.WAITING, "none of them has moved the next attempt"
+    desk.register_one(1, 1100)
+    desk.deployed(1100)
+    fails(0, 1200)
+    assert [stop.outcome for stop in desk.stops] == [Outcome.FAILED], "the next one behind the back-off counts"
 
 
 def test_a_publication_whose_outcome_is_unknown_wakes_the_jobmaster_when_it_has_to_ask_again(

@@ -17,6 +17,7 @@ class Fault(Enum):
     LOSE_ANSWER = "forwards the request, and closes the connection instead of answering"
     CUT_ANSWER = "forwards the request, and closes the connection in the middle of the answer"
     SILENT = "does not answer until the proxy is closed"
+    SLOW = "forwards the request, and answers 0.4 s later"
     IGNORE_CONDITION = "forwards the request without its condition"
 
 
@@ -85,6 +86,8 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
                 self._answer(503, {}, b"")
                 return
             answer = proxy.http.request(self.command, proxy.server + self.path, body=body, headers=headers)
+            if fault is Fault.SLOW:
+                proxy.closed.wait(0.4)
             match fault:
                 case Fault.LOSE_ANSWER:
                     self.close_connection = True

@@ -5,7 +5,8 @@ Topology: a JobMaster with two slots of its own; its successor is a standby in o
 JobMaster in the other. Faults: the JobMaster stops at a random moment, and goes on at a random moment after its
 successor's fence; in one third of the tries the store loses answers meanwhile. Checks: which records of the epoch log
 and of tables the old JobMaster creates after that fence (none), its outcome, and all invariants of the simulator. The
-file that names the owner of a table is no record: it publishes nothing, and the successor writes the same.
+file that names the owner of a table is no record: it publishes nothing, and the successor writes the same. Two planted
+bugs, a JobMaster that publishes behind its successor and one that commits without a fresh permit, are caught.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ from typing import Any
 
 import pytest
 
+from engine.core.errors import Fenced
 from engine.jobmaster.actions import Outcome
+from engine.jobmaster.publisher import Publisher
+from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.epoch_records import Created
+from engine.snapshot.commits import commit_epoch
+from tests.simulation.bugs import BUGS, Patches
 from tests.simulation.cluster import Cluster, MasterProcess, Pace
 from tests.simulation.invariants import Checker
 from tests.simulation.jobs import JobSpec
 from tests.simulation.ports import Network, NetworkFaults
 from tests.simulation.simulation import LIMIT_EVENTS, LIMIT_MS
 from tests.simulation.store import SimStore, StoreFaults, StoreView
-from tests.simulation.world import World
+from tests.simulation.world import Violation, World
 
 TRIES = 200
 CHUNK = 25
@@ -94,11 +100,9 @@ class Try:
         return bool(owners) and name in owners and owners[-1] != name
 
 
-@pytest.mark.promise("F2")
-@pytest.mark.parametrize("first", range(0, TRIES, CHUNK))
-def test_a_jobmaster_that_was_stopped_and_replaced_publishes_and_commits_nothing_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> list[Try]:
+    """Watches what the stopped JobMaster of the last try in this list creates."""
     current: list[Try] = []
     create = StoreView.create
 
@@ -120,6 +124,14 @@ def test_a_jobmaster_that_was_stopped_and_replaced_publishes_and_commits_nothing
         return outcome
 
     monkeypatch.setattr(StoreView, "create", watched)
+    return current
+
+
+@pytest.mark.promise("F2")
+@pytest.mark.parametrize("first", range(0, TRIES, CHUNK))
+def test_a_jobmaster_that_was_stopped_and_replaced_publishes_and_commits_nothing_and_says_so(
+    current: list[Try], first: int
+) -> None:
     verdicts: list[Any] = []
     for seed in range(first, first + CHUNK):
         current.append(Try(seed))
@@ -128,3 +140,42 @@ def test_a_jobmaster_that_was_stopped_and_replaced_publishes_and_commits_nothing
         assert stopped is not None and current[-1].woke_ms is not None
         verdicts.append((stopped.outcome, "another JobMaster" in stopped.reason, current[-1].created_late))
     assert verdicts == [(Outcome.FENCED, True, [])] * CHUNK
+
+
+def _publishes_anyway() -> Patches:
+    """A JobMaster that finds its record number taken publishes behind its successor."""
+    (bug,) = [bug for bug in BUGS if bug.name == "a fenced JobMaster publishes behind its successor"]
+    return bug.patches()
+
+
+def _commits_anyway() -> Patches:
+    """A JobMaster commits its output whether or not its epoch was published."""
+    appended = Publisher._appended
+
+    def hasty(self: Publisher, record: Any, error: Any, now_ms: float) -> Any:
+        publication = self._publication
+        if isinstance(error, Fenced) and publication is not None and publication.ref is not None:
+            commit_epoch(self._committers, CommitPermit.issue(publication.ref), publication.manifest)
+        return appended(self, record, error, now_ms)
+
+    return [(Publisher, "_appended", hasty)]
+
+
+@pytest.mark.parametrize("bug", [_publishes_anyway, _commits_anyway])
+def test_a_jobmaster_that_goes_on_although_it_was_replaced_is_caught(
+    bug: Any, current: list[Try], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for patched in bug():
+        monkeypatch.setattr(*patched)
+    caught = []
+    for seed in range(CHUNK):
+        current.append(Try(seed))
+        try:
+            current[-1].run()
+        except (Violation, AssertionError) as violation:
+            caught.append(str(violation))
+        caught += current[-1].created_late
+        if caught:
+            break
+    print(caught)
+    assert caught

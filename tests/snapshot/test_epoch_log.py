@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.core.errors import CorruptSnapshot, Fenced, StoreError
+from engine.core.errors import CorruptSnapshot, Fenced, ForeignSnapshot, StoreError
 from engine.core.paths import JobPaths
 from engine.protocol.epoch_records import Created, RecordKind
 from engine.protocol.ids import AttemptId
@@ -141,6 +141,24 @@ def test_a_manifest_that_was_changed_or_lost_is_corrupt(log: EpochLog) -> None:
     log.store.delete(written.path)
     with pytest.raises(CorruptSnapshot, match="is missing"):
         log.read_manifest(written)
+
+
+@pytest.mark.promise("D8")
+def test_a_manifest_of_another_version_of_weir_is_told_with_both_formats(log: EpochLog) -> None:
+    log.claim("me")
+    written = log.write_manifest(msgspec.structs.replace(manifest(), format=2))
+    with pytest.raises(ForeignSnapshot, match="has format 2, and this version of Weir reads 1: use the version"):
+        log.read_manifest(written)
+
+
+@pytest.mark.promise("D8")
+def test_a_folder_that_was_copied_or_renamed_is_told_as_that_of_another_job(log: EpochLog) -> None:
+    """The records of a log name the files of their own job, wherever they are copied to."""
+    log.claim("me")
+    written = log.write_manifest(manifest())
+    other = EpochLog(log.store, JobPaths("other"))
+    with pytest.raises(ForeignSnapshot, match=r"the log of job 'other' is that of job 'job': .* --fork other"):
+        other.read_manifest(written)
 
 
 def test_read_checked_gives_the_bytes_that_were_written(log: EpochLog) -> None:

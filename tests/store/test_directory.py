@@ -222,6 +222,22 @@ def test_the_store_itself_may_be_a_link(tmp_path: Path) -> None:
     assert store.read("a/file") == b"x" and store.list("") == ["a/file"]
 
 
+@pytest.mark.promise("H8")
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT])
+def test_a_store_without_rights_or_space_is_refused_before_anything_starts_and_says_what_to_choose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(WeirError) as refused:
+        check_directory(tmp_path)
+    said = f"the store {tmp_path} can't be written: {os.strerror(number)}; mend that, or choose another with --store"
+    assert str(refused.value) == said
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
 def test_a_file_system_without_hard_links_is_refused_at_the_start_and_is_no_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

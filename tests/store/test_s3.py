@@ -116,6 +116,33 @@ def test_a_server_that_goes_on_failing_is_an_error_that_names_the_file(store: S3
     assert len(proxy.requests) == RETRIES + 1
 
 
+@pytest.mark.promise("H8")
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (Fault.REFUSE, "the server in AWS_ENDPOINT_URL fails (503); look at its own log"),
+        (Fault.FAIL_AFTER, "the server in AWS_ENDPOINT_URL fails (500); look at its own log"),
+        (Fault.SILENT, "the server in AWS_ENDPOINT_URL did not answer (ReadTimeoutError): is it up, and reachable"),
+    ],
+)
+def test_a_server_that_fails_or_goes_silent_is_told_with_what_to_look_at(
+    proxy: FaultyProxy, tmp_path: Path, fault: Fault, says: str
+) -> None:
+    proxy.decide = times(99, fault, "GET")
+    with pytest.raises(StoreError) as failed:
+        S3Store(f"s3://weir/{tmp_path.name}", answer_s=0.3, retries=1).read("state/a")
+    assert f"can't read state/a in s3://weir/{tmp_path.name}: {says}" in str(failed.value)
+
+
+@pytest.mark.promise("H8")
+def test_a_slow_server_is_waited_for_and_nothing_is_sent_twice(store: S3Store, proxy: FaultyProxy) -> None:
+    proxy.decide = lambda method, address: Fault.SLOW
+    assert store.create("log/1.json", b"first") is Created.CREATED
+    assert store.create("log/1.json", b"second") is Created.EXISTS
+    assert store.read("log/1.json") == b"first"
+    assert [method for method, _ in proxy.requests] == ["PUT", "PUT", "GET"]
+
+
 def test_a_server_that_goes_on_failing_never_looks_like_a_missing_file(store: S3Store, proxy: FaultyProxy) -> None:
     proxy.decide = times(99, Fault.REFUSE, "GET")
     with pytest.raises(StoreError):
