@@ -11,21 +11,20 @@ table that deletes only what the job is done with never makes it fail.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.connectors.files.discovery import owner
 from engine.connectors.files.unfolding import Remembered, begun, inside, must_ask, pruned, restored, unfold
 from engine.connectors.table.folds import folded_name, level_of
 
+SEEDS = 3_000
+STEPS = 50
 KEPT_STATES = 3
-KEPT_SNAPSHOTS = 3
-ANY = st.integers(min_value=0, max_value=1_000)
+KEPT_SNAPSHOTS = 2
 
 
 class TooLate(Exception):
@@ -34,12 +33,13 @@ class TooLate(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """One subtask's part of a snapshot. `rows` are those that it has read in all."""
+    """One subtask's part of a snapshot. `rows` are those that it has read, `version` is what it saw of the table."""
 
     taken: frozenset[str]
     waiting: tuple[str, ...]
     settled: frozenset[str]
     rows: tuple[str, ...]
+    version: int
 
 
 @dataclass
@@ -49,87 +49,94 @@ class Subtask:
     taken: set[str] = field(default_factory=set)
     waiting: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
-    seen: list[str] | None = None  # what the table showed; the folds are asked for later
+    seen: tuple[int, list[str]] | None = None  # what the table showed; the folds are asked for later
+    version: int = -1
 
     def part(self) -> Part:
         assert self.remembered is not None
-        return Part(frozenset(self.taken), tuple(self.waiting), self.remembered.settled, tuple(self.rows))
+        return Part(frozenset(self.taken), tuple(self.waiting), self.remembered.settled, tuple(self.rows), self.version)
 
 
-class Watching(RuleBasedStateMachine):
-    """The table and the job."""
+class Watching:
+    """One run: the table and the job. `patient`: the table deletes only what the job is done with."""
 
-    patient = False
-
-    @initialize(parallelism=st.integers(1, 3))
-    def begin(self, parallelism: int) -> None:
+    def __init__(self, seed: int, patient: bool) -> None:
+        self.random = Random(seed)
+        self.patient = patient
+        self.version = 0
         self.visible: list[str] = []
+        self.shown: dict[str, int] = {}  # by file, the version of the table that first showed it, or showed it again
         self.states: list[list[str]] = [[]]  # those that a rewind can show again; the last is what readers see
-        self.folds: dict[str, list[str]] = {}
+        self.folds: dict[str, list[str]] = {}  # oldest first
         self.there: set[str] = set()
         self.rows: dict[str, list[str]] = {}
-        self.hidden = False  # a fold that is made, and not yet shown
         self.number = 0
         self.snapshots: list[list[Part]] = []
-        self.start(None, parallelism)
+        self.happened: Counter[str] = Counter()
+        self.start(None, self.random.randint(1, 3))
+
+    def run(self) -> None:
+        table = [self.commit, self.commit, self.fold, self.fold, self.delete, self.delete]
+        job = [self.see, self.look, self.look, self.read, self.read, self.barrier, self.barrier]
+        for _ in range(STEPS):
+            seldom = self.random.choice((self.rewind, self.restore, self.restore))
+            step = self.random.choice((*table, *job, seldom))
+            step()
+            self.check()
+        self.come_to_rest()
 
     # --- the table ---
 
     def show(self, visible: list[str]) -> None:
+        self.version += 1
+        self.shown |= dict.fromkeys(set(visible).difference(self.visible), self.version)
         self.visible = visible
         self.states = [*self.states, visible][-KEPT_STATES:]
 
-    @rule(files=st.integers(1, 3))
-    def commit(self, files: int) -> None:
+    def commit(self) -> None:
         names = []
-        for _ in range(files):
+        for _ in range(self.random.randint(1, 3)):
             self.number += 1
             names.append(f"1d-0001-0001-0000-{self.number:06d}.parquet")
             self.rows[names[-1]] = [names[-1]]
         self.there |= set(names)
         self.show([*self.visible, *names])
 
-    @precondition(lambda self: len(self.visible) > 1)
-    @rule(first=ANY, size=st.integers(2, 4), shown=st.booleans())
-    def fold(self, first: int, size: int, shown: bool) -> None:
-        first %= len(self.visible) - 1
-        replaced = self.visible[first : first + size]
+    def fold(self) -> None:
+        """Makes a fold, and mostly shows it; others are never used."""
+        if len(self.visible) < 2:
+            return
+        first = self.random.randrange(len(self.visible) - 1)
+        replaced = self.visible[first : first + self.random.randint(2, 6)]
         self.number += 1
         name = folded_name("1d", 1, max(map(level_of, replaced)) + 1, self.number, 1)
         self.rows[name] = [row for of in replaced for row in self.rows[of]]
         self.folds[name] = replaced
         self.there.add(name)
-        if shown:
-            self.show([*self.visible[:first], name, *self.visible[first + size :]])
+        if self.random.random() < 0.8:
+            self.show([*self.visible[:first], name, *self.visible[first + len(replaced) :]])
 
     @property
     def needed(self) -> set[str]:
         return {name for state in self.states for name in state}
 
-    @rule(folds=st.integers(1, 3))
-    def delete(self, folds: int) -> None:
-        """Deletes the replaced files of the oldest folds, after their time, and forgets these folds from the oldest."""
-        for name in list(self.folds)[:folds]:
-            if self.patient and not self.done_with(name):
+    def delete(self) -> None:
+        """Deletes what the oldest folds have replaced, and mostly forgets these folds, from the oldest on."""
+        waits = {name for name in self.folds if self.patient and not self.done_with(name)}
+        kept = self.needed.union(*(self.folds[name] for name in waits))
+        for name in list(self.folds)[: self.random.randint(1, 4)]:
+            if name in waits:
                 return
-            gone = {name, *self.folds[name]} - self.needed
-            if name not in self.needed and any(name in replaced for replaced in self.folds.values()):
-                gone.discard(name)
+            gone = self.there.intersection([name, *self.folds[name]]) - kept
             self.there -= gone
-            if self.there.intersection(self.folds[name]):
-                return
-
-    @rule()
-    def forget(self) -> None:
-        for name in list(self.folds):
-            if self.there.intersection(self.folds[name]) or (self.patient and not self.done_with(name)):
+            self.happened["deleted"] += bool(gone)
+            if self.there.intersection(self.folds[name]) or self.random.random() < 0.2:
                 return
             del self.folds[name]
+            self.happened["forgotten"] += 1
 
-    @precondition(lambda self: len(self.states) > 1)
-    @rule(back=ANY)
-    def rewind(self, back: int) -> None:
-        self.show(self.states[back % len(self.states)])
+    def rewind(self) -> None:
+        self.show(self.random.choice(self.states))
 
     # --- the job ---
 
@@ -137,7 +144,7 @@ class Watching(RuleBasedStateMachine):
         self.parallelism = parallelism
         self.failed = False
         self.cut: dict[int, Part] = {}
-        self.first_look: tuple[list[str], set[str]] | None = None
+        self.first_look: tuple[int, list[str], set[str]] | None = None
         self.subtasks = [Subtask() for _ in range(parallelism)]
         if snapshot is None:
             return
@@ -152,25 +159,25 @@ class Watching(RuleBasedStateMachine):
     def owns(self, index: int, name: str) -> bool:
         return owner(name, self.parallelism) == index
 
-    @precondition(lambda self: not self.failed)
-    @rule(index=ANY)
-    def see(self, index: int) -> None:
-        self.subtasks[index % self.parallelism].seen = self.visible
+    def one(self) -> int:
+        return self.random.randrange(self.parallelism)
 
-    @precondition(lambda self: not self.failed)
-    @rule(index=ANY)
-    def look(self, index: int) -> None:
-        index %= self.parallelism
+    def see(self) -> None:
+        self.subtasks[self.one()].seen = self.version, self.visible
+
+    def look(self) -> None:
+        index = self.one()
         self.tried(lambda: self._look(index, self.subtasks[index]))
 
     def _look(self, index: int, subtask: Subtask) -> None:
-        names, subtask.seen = self.visible if subtask.seen is None else subtask.seen, None
+        version, names = subtask.seen or (self.version, self.visible)
+        subtask.seen = None
         if subtask.remembered is None:
             if self.first_look is None:
                 if not self.there.issuperset(names):
                     return  # the real one tries again
-                self.first_look = names, inside(names, self.folds)
-            names, within = self.first_look
+                self.first_look = version, names, inside(names, self.folds)
+            version, names, within = self.first_look
             new = [name for name in names if self.owns(index, name)]
             subtask.remembered = begun(names, within)
         else:
@@ -181,14 +188,13 @@ class Watching(RuleBasedStateMachine):
             new = list(found.read)
             subtask.remembered = pruned(found.remembered, names, folds) if folds else found.remembered
         subtask.ready = True
+        subtask.version = version
         subtask.taken |= set(new)
         subtask.waiting += new
 
-    @precondition(lambda self: not self.failed)
-    @rule(index=ANY, files=st.integers(1, 5))
-    def read(self, index: int, files: int) -> None:
-        subtask = self.subtasks[index % self.parallelism]
-        self.tried(lambda: self._read(subtask, files))
+    def read(self) -> None:
+        index, files = self.one(), self.random.randint(1, 9)
+        self.tried(lambda: self._read(self.subtasks[index], files))
 
     def _read(self, subtask: Subtask, files: int) -> None:
         for name in subtask.waiting[:files]:
@@ -197,29 +203,30 @@ class Watching(RuleBasedStateMachine):
             subtask.rows += self.rows[name]
             subtask.waiting.remove(name)
 
-    @precondition(lambda self: not self.failed)
-    @rule(index=ANY)
-    def barrier(self, index: int) -> None:
+    def barrier(self) -> None:
         """Cuts one subtask's part of the snapshot under way, or begins one."""
-        index %= self.parallelism
-        if not self.subtasks[index].ready or index in self.cut:
+        index = self.one()
+        if self.failed or not self.subtasks[index].ready or index in self.cut:
             return
         self.cut[index] = self.subtasks[index].part()
         if len(self.cut) == self.parallelism:
             self.snapshots = [*self.snapshots, [self.cut[at] for at in sorted(self.cut)]][-KEPT_SNAPSHOTS:]
             self.cut = {}
+            self.happened["snapshots"] += 1
 
-    @rule(back=ANY, parallelism=st.integers(1, 3))
-    def restore(self, back: int, parallelism: int) -> None:
+    def restore(self) -> None:
         """From one of the last snapshots; from the beginning if there is none."""
-        self.start(self.snapshots[back % len(self.snapshots)] if self.snapshots else None, parallelism)
+        self.start(self.random.choice(self.snapshots) if self.snapshots else None, self.random.randint(1, 3))
 
-    def tried(self, step: Any) -> None:
+    def tried(self, step: Callable[[], None]) -> None:
+        if self.failed:
+            return
         try:
             step()
         except TooLate:
             assert not self.patient, "nothing was deleted that the job needs"
             self.failed = True
+            self.happened["failed"] += 1
 
     def done_with(self, fold: str) -> bool:
         """Returns whether the job, and each snapshot that it may go back to, needs nothing of a fold any more."""
@@ -230,42 +237,40 @@ class Watching(RuleBasedStateMachine):
         return all(self._needs_nothing(fold, parts) for parts in (*self.snapshots, running, under_way))
 
     def _needs_nothing(self, fold: str, parts: list[Part]) -> bool:
-        known = set[str]().union(*(part.taken for part in parts))
-        remembered = restored(known, [part.settled for part in parts])
-        found = unfold([fold], {}, (), remembered, lambda _: True)
+        """All subtasks have looked since the folded file was shown, and none has still to read what it replaces."""
         waiting = {name for part in parts for name in part.waiting}
-        return found.unknown is None and not waiting.intersection([fold, *self.folds[fold]])
+        looked = min(part.version for part in parts)
+        return looked >= self.shown.get(fold, 0) and not waiting.intersection([fold, *self.folds[fold]])
 
     # --- checks ---
 
-    @invariant()
-    def no_row_is_read_twice(self) -> None:
+    def check(self) -> None:
         read = Counter(row for subtask in self.subtasks for row in subtask.rows)
-        assert not read or max(read.values()) == 1, read
+        assert not read or max(read.values()) == 1, "a row is read twice"
 
-    def teardown(self) -> None:
-        if not hasattr(self, "subtasks"):
-            return
+    def come_to_rest(self) -> None:
+        """Each subtask reads all that there is."""
         for index, subtask in enumerate(self.subtasks):
             for _ in range(3):  # what it saw before, the first look of the job, what there is now
-                if not self.failed:
-                    self.look(index)
-            if not self.failed:
-                self.read(index, len(subtask.waiting))
-        self.no_row_is_read_twice()
+                self.tried(lambda index=index, subtask=subtask: self._look(index, subtask))  # type: ignore[misc]
+            self.tried(lambda subtask=subtask: self._read(subtask, len(subtask.waiting)))  # type: ignore[misc]
+        self.check()
         if not self.failed:
             read = {row for subtask in self.subtasks for row in subtask.rows}
-            assert read.issuperset(row for name in self.visible for row in self.rows[name])
+            assert read.issuperset(row for name in self.visible for row in self.rows[name]), "a row is lost"
+            self.happened["all read"] += 1
 
 
-class WatchingAPatientTable(Watching):
-    """The table deletes only what the job is done with, as it does if the job is never behind for `keep_replaced`."""
-
-    patient = True
-
-
-BOUNDS = settings(max_examples=200, stateful_step_count=40, deadline=None, derandomize=True)
-TestAnyTable = pytest.mark.promise("G1", "D7")(Watching.TestCase)
-TestAnyTable.settings = BOUNDS
-TestAPatientTable = pytest.mark.promise("G1", "D7")(WatchingAPatientTable.TestCase)
-TestAPatientTable.settings = BOUNDS
+@pytest.mark.promise("G1", "D7")
+@pytest.mark.parametrize("patient", [False, True])
+def test_each_row_of_a_folded_table_is_read_once_or_the_job_fails(patient: bool) -> None:
+    happened: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        watching = Watching(seed, patient)
+        try:
+            watching.run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        happened += watching.happened
+    assert min(happened[what] for what in ("deleted", "forgotten", "snapshots", "all read")) > SEEDS / 10, happened
+    assert (happened["failed"] == 0) == patient
