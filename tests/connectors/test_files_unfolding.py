@@ -21,7 +21,7 @@ from engine.connectors.files.discovery import owner
 from engine.connectors.files.unfolding import Remembered, begun, inside, must_ask, pruned, restored, unfold
 from engine.connectors.table.folds import folded_name, level_of
 
-SEEDS = 3_000
+SEEDS = 1_500
 STEPS = 50
 KEPT_STATES = 3
 KEPT_SNAPSHOTS = 2
