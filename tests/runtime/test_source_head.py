@@ -169,7 +169,9 @@ def test_positions_and_watermarks_are_found_again_at_another_parallelism() -> No
 @pytest.mark.promise("D7")
 def test_what_discoveries_remember_is_in_the_snapshot_and_comes_back_from_all_subtasks() -> None:
     class Remembering(Dealt):
-        state: Any = ["a"]
+        @property
+        def state(self) -> list[str]:
+            return ["a"]
 
     class Asking(Script):
         def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
