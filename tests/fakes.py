@@ -179,6 +179,7 @@ def source_context(
         store or MemoryStore(),
         JobPaths("job"),
         schema,
+        ATTEMPT,
     )
 
 

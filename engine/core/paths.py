@@ -84,6 +84,18 @@ class JobPaths:
     def source_listing(self, uid: str) -> str:
         return f"{self.inputs()[0]}/{_safe(uid)}.json"
 
+    def first_look(self, uid: str, attempt: AttemptId) -> str:
+        """Returns the path of what a source that watches a table saw first, in an attempt that begins without epoch."""
+        return f"{self.inputs()[0]}/{_safe(uid)}.look-{attempt}.json"
+
+    def parse_first_look(self, uid: str, path: str) -> AttemptId | None:
+        """Returns the attempt of a path that `first_look` made of this uid, or None for any other path."""
+        prefix = f"{self.inputs()[0]}/{_safe(uid)}.look-"
+        if not path.startswith(prefix):
+            return None
+        generation, attempt, _ = path.removeprefix(prefix).split(".")
+        return AttemptId(int(generation), int(attempt))
+
     def dataframe(self, uid: str) -> str:
         return f"{self.inputs()[0]}/{_safe(uid)}"
 

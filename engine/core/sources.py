@@ -15,6 +15,7 @@ import pyarrow as pa
 from engine.core.paths import JobPaths
 from engine.core.ports import Clock, Offload, Store
 from engine.core.tags import OutputTag
+from engine.protocol.ids import AttemptId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,8 +39,11 @@ class SourceContext:
     store: Store
     paths: JobPaths
     schema: pa.Schema
+    attempt: AttemptId
     restored: bool = False
     """True if the job goes on from an epoch in which the source took part."""
+    discovered: Sequence[Any] = ()
+    """`Discovery.state` of each subtask of the source in that epoch."""
 
     @property
     def queue(self) -> str:
@@ -98,6 +102,11 @@ class Discovery(ABC):
     @property
     def wakeup_ms(self) -> float | None:
         """The monotonic time at which to poll again, or None to poll after offloaded work is done."""
+        return None
+
+    @property
+    def state(self) -> Any:
+        """What a snapshot holds besides the splits that were polled, as JSON; None: nothing."""
         return None
 
 

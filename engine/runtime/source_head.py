@@ -70,7 +70,9 @@ class SourceHead:
             context.store,
             context.paths,
             self._schema,
+            context.attempt,
             restored=bool(restored and restored.inline),
+            discovered=[inline.get("discovery") for inline in restored.inline] if restored else [],
         )
         known = [*self._held, *sorted(self._held_finished)]
         with calling(context.uid, context.subtask.index, self._source, "discovery()"):
@@ -228,7 +230,10 @@ class SourceHead:
             }
         finished = dict(self._finished) if timed else dict.fromkeys(self._finished)
         watermark = self._reached_ms if timed else MIN_WATERMARK
-        return OperatorSnapshot(inline={"splits": splits, "finished": finished, "watermark": watermark})
+        inline = {"splits": splits, "finished": finished, "watermark": watermark}
+        if (found := self._discovery.state) is not None:
+            inline["discovery"] = found
+        return OperatorSnapshot(inline=inline)
 
     def close(self) -> None:
         for split in self._splits:

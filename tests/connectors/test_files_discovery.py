@@ -208,14 +208,14 @@ def test_what_the_snapshot_knows_is_found_once_at_any_parallelism(tmp_path: Path
     assert sorted(path for paths in subtasks.found() for path in paths) == list("abcdefgh")
 
 
-def test_a_watched_table_that_is_folded_is_an_error_and_no_row_is_read_twice(tmp_path: Path) -> None:
+def test_a_folded_file_in_a_folder_that_is_no_table_is_an_error_and_no_row_is_read_twice(tmp_path: Path) -> None:
     """A folded file is a new name for rows that the job has read. At the first look it is a file like any other."""
     put(tmp_path, "1d-0001-fold1-0000000001-0001.parquet", "1d-0001-0001-0000-000001.parquet")
     subtasks = Subtasks(ParquetSource(str(tmp_path), watch=10), 1, MemoryStore())
     assert len(subtasks.found()[0]) == 2
     put(tmp_path, "1d-0001-fold1-0000000002-0001.parquet")
     subtasks.clock.pass_ms(10)
-    with pytest.raises(FileError, match=r"the table folds its small files.*fold_mb=None"):
+    with pytest.raises(FileError, match=r"is a folded file of a Weir table.*watch the folder of the table itself"):
         for _ in range(2):
             subtasks.found()
 

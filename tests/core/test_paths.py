@@ -4,6 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.core.paths import JobPaths
+from engine.protocol.ids import AttemptId
 
 PATHS = JobPaths("job")
 
@@ -19,3 +20,9 @@ def test_plain_uids_are_written_as_they_are_and_others_are_escaped_byte_by_byte(
     assert PATHS.source_listing("page-views_2") == "job/sources/page-views_2.json"
     assert PATHS.source_listing("a/b .\u00e9") == "job/sources/a%2fb%20%2e\u00e9.json"
     assert PATHS.source_listing("a\u2192") == "job/sources/a%e2%86%92.json"
+
+
+def test_a_first_look_has_the_name_of_its_attempt_and_of_its_uid_only() -> None:
+    look = PATHS.first_look("a.b", AttemptId(2, 13))
+    assert look == "job/sources/a%2eb.look-2.13.json"
+    assert [PATHS.parse_first_look(uid, look) for uid in ("a.b", "a")] == [AttemptId(2, 13), None]

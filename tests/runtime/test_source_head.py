@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.connectors.generator import GeneratorSource
 from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.core.event_time import EventTimeStrategy, event_times, latest, with_event_times
-from engine.core.sources import Discovery, FixedSource, SourceContext, SplitReader, assigned
+from engine.core.sources import Dealt, Discovery, FixedSource, SourceContext, SplitReader, assigned
 from engine.protocol.failures import Fault
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.base import RestoredState
@@ -164,6 +164,26 @@ def test_positions_and_watermarks_are_found_again_at_another_parallelism() -> No
             assert batch is not None
             found += batch.column("ts").to_pylist()
     assert sorted(found) == [2, 3, 11, 12, 13, 21, 22, 23]
+
+
+@pytest.mark.promise("D7")
+def test_what_discoveries_remember_is_in_the_snapshot_and_comes_back_from_all_subtasks() -> None:
+    class Remembering(Dealt):
+        @property
+        def state(self) -> list[str]:
+            return ["a"]
+
+    class Asking(Script):
+        def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
+            self.discovered = context.discovered
+            return Remembering(())
+
+    inline = head(Asking({})).snapshot().inline
+    assert inline["discovery"] == ["a"]
+    older = {"splits": {}, "finished": {}, "watermark": 4}
+    source = Asking({})
+    head(source, restored=RestoredState([inline, older], []))
+    assert source.discovered == [["a"], None]
 
 
 def test_a_new_split_begins_at_its_beginning() -> None:

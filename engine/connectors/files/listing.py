@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from engine.connectors.table import published
+from engine.connectors.table.folds import FoldLog
 from engine.core.errors import WeirError
 from engine.protocol.failures import Fault
 from engine.store.directory import DirectoryStore
@@ -69,6 +70,62 @@ class FileSplit(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True)
+class PublishedTable:
+    """What a Weir table shows at one moment. Folds are read after `names`: a fold exists before a record names it."""
+
+    folder: Path
+    names: list[str]
+
+    @classmethod
+    def at(cls, folder: Path) -> PublishedTable | None:
+        """Returns the table in this folder, None if there is none."""
+        if not (folder / "_spark_metadata").is_dir():
+            return None
+        return cls(folder, published(DirectoryStore(folder.parent), folder.name) or [])
+
+    def folds(self) -> dict[str, list[str]]:
+        """Returns by folded file which files it replaces, as far as the table still tells."""
+        return FoldLog(DirectoryStore(self.folder.parent), self.folder.name).replaced()
+
+    def files(self) -> list[FileSplit]:
+        """Returns the files that the table shows, sorted by name."""
+        return sorted(map(self.file, self.names), key=FileSplit.order)
+
+    def file(self, name: str) -> FileSplit:
+        """Returns a file of the table: one that it shows, or one that is inside of a folded file."""
+        try:
+            stat = (self.folder / name).stat()
+        except FileNotFoundError as error:
+            path = self.folder / name
+            if name not in self.names:
+                raise deleted(path) from error
+            raise FileUnavailable(f"{path} is missing, but the table names it: put it back") from error
+        return FileSplit(name, stat.st_size, stat.st_mtime_ns)
+
+
+WHEN_TOO_LATE = (
+    "This job was stopped, or behind, for longer than that. Write the table with a longer TableSink(…, "
+    "keep_replaced=…), or with fold_mb=None, and start a job with another name, which reads the whole table"
+)
+
+
+def deleted(path: Path) -> FileError:
+    """Returns the error for a file of a table that is deleted before its rows were read. It does not come back."""
+    return FileError(
+        f"{path} is gone, and not all of its rows were read: the table folds its small files, and deletes them after "
+        f"keep_replaced. {WHEN_TOO_LATE}"
+    )
+
+
+def untold(path: Path) -> FileError:
+    """Returns the error for a folded file of which nobody can tell any more whether its rows were read."""
+    return FileError(
+        f"{path} holds rows of files that the table has folded and, after keep_replaced, deleted, and this job can't "
+        f"tell which of them it has read. {WHEN_TOO_LATE}"
+    )
+
+
+@dataclass(frozen=True)
 class Location:
     """A file, a folder or a glob. Names that begin with `_` or `.`, and `*.tmp`, are ignored as unfinished.
 
@@ -91,8 +148,20 @@ class Location:
             return next(parent for parent in path.parents if not glob.has_magic(str(parent)))
         return path if path.is_dir() else path.parent
 
+    def table(self) -> PublishedTable | None:
+        """Returns the Weir table that this is, None if it is something else."""
+        return None if glob.has_magic(self.path) else PublishedTable.at(Path(self.path))
+
+    def look(self) -> PublishedTable | list[FileSplit]:
+        """Returns what is there now: a table, or files, unsplit and sorted by name."""
+        return self.table() or self._files()
+
     def files(self) -> list[FileSplit]:
-        """Returns the files, unsplit, sorted by name."""
+        """Returns the files, unsplit, sorted by name; of a Weir table those of published epochs."""
+        table = self.table()
+        return table.files() if table is not None else self._files()
+
+    def _files(self) -> list[FileSplit]:
         base = self.base
         found = []
         for path in self._paths(base):
@@ -109,8 +178,6 @@ class Location:
             return sorted({p for p in _matching(base, path.relative_to(base).parts) if _finished(p)})
         if path.is_file():
             return [path]
-        if (path / "_spark_metadata").is_dir():  # a Weir table: only published files
-            return [path / name for name in published(DirectoryStore(path.parent), path.name) or []]
         return [p for p in _entries(path) if _finished(p)]
 
     def checked(self, split: FileSplit) -> Path:
@@ -119,6 +186,9 @@ class Location:
         try:
             stat = path.stat()
         except OSError as error:
+            table = self.table() if isinstance(error, FileNotFoundError) else None
+            if table is not None and split.path not in table.names:
+                raise deleted(path) from error
             raise FileUnavailable(
                 f"{path} can't be read any more ({error.strerror or error}), but was there when it was listed, "
                 "and its records have not all been read: put it back"

@@ -29,7 +29,7 @@ class FileSource(Source):
 
     def discovery(self, context: SourceContext, known: Sequence[str]) -> Discovery:
         if self.watch_ms is not None:
-            return Watched(context, known, self.location.files, self.watch_ms)
+            return Watched(context, known, self.location.look, self.watch_ms)
         return Frozen(context, known, self._listed)
 
     def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:

@@ -166,11 +166,13 @@ class FoldLog:
         self._store.delete(self._path(number))
         self._known.pop(number, None)
 
+    def replaced(self) -> dict[str, list[str]]:
+        """Returns by folded file which files it replaces, as far as the kept folds tell."""
+        return {of.file: of.replaces for fold in self.kept().values() for of in fold.folded if of.replaces != [of.file]}
+
     def canonical(self, names: Sequence[str]) -> list[str]:
         """Returns the names with each file of a kept fold replaced by those that it replaces, down to the last."""
-        replaced = {
-            of.file: of.replaces for fold in self.kept().values() for of in fold.folded if of.replaces != [of.file]
-        }
+        replaced = self.replaced()
         result: list[str] = []
         left = list(names)
         while left:
