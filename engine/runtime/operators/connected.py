@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -16,12 +16,11 @@ from engine.core.connected_functions import (
 )
 from engine.core.functions import ProcessContext, Row
 from engine.runtime.operators.base import OperatorContext, Output, RestoredState
+from engine.runtime.operators.process import Call, UnkeyedProcess
 from engine.runtime.operators.records import short
-from engine.runtime.operators.rows import KeyedRowOperator, RowOperator, stamps_of
-from engine.runtime.timers import NoTimers
+from engine.runtime.operators.rows import KeyedRowOperator
 
 CoFunction: TypeAlias = CoMapFunction | CoFlatMapFunction | CoProcessFunction | KeyedCoProcessFunction
-Call: TypeAlias = Callable[[Row, ProcessContext], Iterable[Any]]
 
 
 def calls_of(function: CoFunction) -> tuple[Call, Call]:
@@ -49,7 +48,7 @@ def _without_context(call: Callable[[Row], Iterable[Row]]) -> Call:
     return lambda value, context: call(value)
 
 
-class CoProcess(RowOperator):
+class CoProcess(UnkeyedProcess):
     """Two streams without keys."""
 
     def __init__(self, function: CoFunction, schema: pa.Schema) -> None:
@@ -57,15 +56,6 @@ class CoProcess(RowOperator):
         self.emits_aside = isinstance(function, CoProcessFunction)
         self._first, self._second = calls_of(function)
         self._line = defined_at(self._first)
-
-    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        self._time = NoTimers(context.clock)
-        self._process_context = ProcessContext(self._time)
-        super().open(context, restored)
-
-    def on_watermark(self, timestamp_ms: int, out: Output) -> None:
-        self._time.watermark_ms = self._process_context.current_watermark_ms = timestamp_ms
-        out.watermark(timestamp_ms)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         return self._any_number(batch, self._processed(batch, records, self._first), done)
@@ -75,12 +65,6 @@ class CoProcess(RowOperator):
 
     def _apply_second(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         return self._any_number(batch, self._processed(batch, records, self._second), done)
-
-    def _processed(self, batch: pa.RecordBatch, records: Sequence[Row], call: Call) -> Iterator[Iterable[Any]]:
-        context = self._process_context
-        for record, stamp in zip(records, stamps_of(batch), strict=True):
-            context.timestamp_ms = stamp
-            yield call(record, context) or ()
 
 
 class KeyedCoProcess(KeyedRowOperator):

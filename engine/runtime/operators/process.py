@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -13,14 +13,12 @@ from engine.runtime.operators.base import OperatorContext, Output, RestoredState
 from engine.runtime.operators.rows import KeyedRowOperator, RowOperator, stamps_of
 from engine.runtime.timers import NoTimers
 
+Call: TypeAlias = Callable[[Row, ProcessContext], Iterable[Any]]
+"""Called for a record; returns any number of results."""
 
-class Process(RowOperator):
-    emits_aside = True
 
-    def __init__(self, function: ProcessFunction, schema: pa.Schema) -> None:
-        super().__init__(function, schema)
-        self._function = function
-        self._line = defined_at(function.process_element)
+class UnkeyedProcess(RowOperator):
+    """Calls functions with a context: the time of the record and the watermark. There are no keys, and no timers."""
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._time = NoTimers(context.clock)
@@ -31,14 +29,23 @@ class Process(RowOperator):
         self._time.watermark_ms = self._process_context.current_watermark_ms = timestamp_ms
         out.watermark(timestamp_ms)
 
-    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
-        return self._any_number(batch, self._processed(batch, records), done)
-
-    def _processed(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Any]]:
-        context, call = self._process_context, self._function.process_element
+    def _processed(self, batch: pa.RecordBatch, records: Sequence[Row], call: Call) -> Iterator[Iterable[Any]]:
+        context = self._process_context
         for record, stamp in zip(records, stamps_of(batch), strict=True):
             context.timestamp_ms = stamp
             yield call(record, context) or ()
+
+
+class Process(UnkeyedProcess):
+    emits_aside = True
+
+    def __init__(self, function: ProcessFunction, schema: pa.Schema) -> None:
+        super().__init__(function, schema)
+        self._function = function
+        self._line = defined_at(function.process_element)
+
+    def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        return self._any_number(batch, self._processed(batch, records, self._function.process_element), done)
 
 
 class KeyedProcess(KeyedRowOperator):
