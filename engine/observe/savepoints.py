@@ -170,6 +170,7 @@ def with_store(
         if checked.state is SavepointState.COMPLETED:
             there.add(checked.place)
         records.append(checked)
+    there |= {record.place for record in records if record.state is SavepointState.PENDING}  # about to be told
     records += [_of_head(head, place) for place, head in heads.items() if place not in there]
     return sorted(records, key=lambda record: record.requested_at_ms or 0, reverse=True)
 

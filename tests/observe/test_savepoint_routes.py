@@ -187,6 +187,16 @@ def test_a_savepoint_that_was_deleted_and_taken_again_under_its_name_is_there_on
 
 
 @pytest.mark.promise("D5")
+def test_a_savepoint_that_is_made_and_not_told_yet_is_under_way_and_shown_once(run: AnsweringRun) -> None:
+    """A bug: it was shown twice, and whoever waited for it took the one without a duration for complete."""
+    send(run, "POST", "/savepoints", {"name": "first"})
+    complete(run, "first")
+    (made,) = run.savepoints.newest_first
+    pending = msgspec.structs.replace(made, state=SavepointState.PENDING, duration_ms=None)
+    assert [one.state for one in run.list_savepoints([pending])] == [SavepointState.PENDING]
+
+
+@pytest.mark.promise("D5")
 def test_a_savepoint_elsewhere_that_was_made_in_the_moment_of_the_death_is_found(
     run: AnsweringRun, tmp_path: Path
 ) -> None:
