@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
@@ -30,7 +31,9 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     made = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     yield made
+    # The test kills the JVM. PySpark would give the dead one to the next session of this process.
     SparkSession._instantiatedSession = None
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
 
 
 def fails(session: SparkSession, folder: Path, frame: Callable[[SparkSession], DataFrame]) -> WeirError | OSError:
