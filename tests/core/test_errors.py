@@ -16,6 +16,7 @@ OUTSIDE = {
     "Fenced",
     "ChannelBroken",
     "NotRunning",
+    "Slow",
     "Ending",
     "SparkLost",
     "JavaNotFound",
