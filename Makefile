@@ -2,11 +2,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo ui drill test test-system lint bench simulate chaos mutants promises minio s3a lock clean
+.PHONY: help demo ui drill test test-system lint bench simulate chaos mutants promises docs minio s3a lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+DOCS := .venv-docs
 
 SEEDS ?= 2000
 START ?= 0
@@ -27,6 +28,7 @@ ui: $(STAMP) ## start Dagster's UI on this machine; the first start also runs an
 drill: $(STAMP) ## kill a worker of the page-view job at a random moment, then audit every row
 	@$(BIN)/weir drill assets.pageviews.job:job
 
+# The archive of Spark's classes takes half a minute, and each start of Spark is seconds shorter.
 # Jobs on Spark run one at a time: two of them would starve each other on a small machine. Audits, which wait for no
 # deadline, run beside them; their output is shown when both are done.
 # Exit code 5 is pytest's "no tests were collected": not a failure of a folder that is still empty.
@@ -34,6 +36,7 @@ test: minio s3a ## run all tests: the quick ones in parallel, then those that st
 	@run() { $(BIN)/python -m pytest -q "$$@"; local code=$$?; [ $$code -eq 5 ] || return $$code; }; \
 	status=0; audits=$$(mktemp); trap 'rm -f "$$audits"' EXIT; \
 	run -n 2 --dist worksteal --ignore=tests/cluster --ignore=tests/checks --ignore=tests/system --ignore=tests/browser tests || status=1; \
+	$(BIN)/python -m engine.spark.archive >/dev/null 2>&1; \
 	run tests/checks >"$$audits" 2>&1 & \
 	run tests/cluster || status=1; \
 	wait $$! || status=1; \
@@ -68,6 +71,9 @@ mutants: $(STAMP) ## change the engine in N small ways, and see which changes no
 promises: $(STAMP) ## print which tests show which promise of docs/promises.md
 	@$(BIN)/python -m tests.promises
 
+docs: $(DOCS)/.stamp ## build the site of all pages and of the API reference into build/site; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet && echo "build/site/index.html"
+
 minio: $(STAMP) ## find MinIO's server on PATH, or build it once from its Go module, in a cache outside of the tree (minutes)
 	@$(BIN)/python -m tests.servers.minio
 
@@ -78,13 +84,13 @@ s3a: $(STAMP) ## fetch the jars with which Spark reads s3a:// once, with Maven, 
 lock: ## pin requirements*.in into requirements*.lock
 	@work=$$(mktemp -d) && trap 'rm -rf "$$work"' EXIT && \
 	python=$$($(FIND_PYTHON)) && "$$python" -m venv "$$work" && "$$work/bin/pip" -q install uv && \
-	for name in requirements requirements-dev; do \
+	for name in requirements requirements-dev requirements-docs; do \
 	  "$$work/bin/uv" pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --no-emit-index-url --no-strip-extras $$name.in -o $$name.lock || exit 1; \
 	done
 
 clean: ## delete the virtualenv, caches and build output (not .weir: it holds jobs)
-	@rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache benchmarks/work
+	@rm -rf $(VENV) $(DOCS) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache benchmarks/work
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Prints the first Python of a supported version; a pyenv shim that answers "command not found" is skipped by running it.
@@ -109,4 +115,11 @@ $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	  --require-hashes -r requirements-dev.lock | sed -un -E "s/ \(from .*//; /^(Collecting|Building|Installing|Successfully)/s/^/      /p" | cut -c1-110
 	@echo "[3/3] weir itself, editable"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --config-settings editable_mode=compat -e .
+	@touch $@
+
+# The site is built in a virtualenv of its own. It reads the sources and imports none of them.
+$(DOCS)/.stamp: requirements-docs.lock
+	@echo "virtualenv in $(DOCS)"
+	@python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-docs.lock
 	@touch $@

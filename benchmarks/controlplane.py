@@ -57,6 +57,10 @@ LIMIT_MS = 120_000.0
 """A run that takes more virtual time is stuck, and fails."""
 
 ROWS = 1_000
+PART = bytes(172_900)
+"""A file of the table, shared by all slots."""
+STATE = bytes(1_578_000)
+"""A state file, shared by all slots."""
 SOURCE, WINDOWS, SINK = "rows", "windows", "out"
 
 
@@ -152,13 +156,13 @@ class _Slot:
             return Acknowledge(attempt, checkpoint, SubtaskState(subtask, [], inline), [], counters, timings)
         paths, store = self._plane.paths, self._plane.store
         path = paths.state_file(attempt, checkpoint, WINDOWS, subtask, "panes")
-        store.write(path, b"")
+        store.write(path, STATE)
         groups = self._plane.execution.key_groups(subtask)
-        file = StateFile(WINDOWS, "panes", path, 1_578_000, f"{subtask.index:032x}", ROWS, groups.start, groups.end)
+        file = StateFile(WINDOWS, "panes", path, len(STATE), f"{subtask.index:032x}", ROWS, groups.start, groups.end)
         name = f"{attempt.generation:04d}-{attempt.attempt:04d}-{subtask.index:04d}-{checkpoint:06d}.parquet"
         part = f"{paths.table(WINDOWS)}/{name}"
-        store.write(part, b"")
-        payload = {"path": part, "size": 172_900, "rows": ROWS}
+        store.write(part, PART)
+        payload = {"path": part, "size": len(PART), "rows": ROWS}
         committable = Committable(SINK, subtask.index, attempt, checkpoint, 1, payload)
         inline = {WINDOWS: {"watermark": 1_767_225_616_999}}
         counters = {ledger.sink_rows(SINK): rows, ledger.sink_digest(SINK): rows << 40, ledger.received(edge): rows}

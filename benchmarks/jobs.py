@@ -18,6 +18,7 @@ from engine.api import (
     ExponentialDelay,
     FixedDelay,
     KeyedProcessFunction,
+    OnTimerContext,
     ProcessContext,
     RuntimeContext,
     StreamEnvironment,
@@ -75,7 +76,8 @@ def growth(env: StreamEnvironment) -> None:
 
 def large_state(env: StreamEnvironment) -> None:
     """Counts and sums per key in a window that does not end: after one round over all keys its state has its size."""
-    env.enable_checkpointing("5 s")
+    interval = env.params.get("interval", "5 s", "time between checkpoints; none: only those triggered by hand")
+    env.enable_checkpointing(interval=None if interval == "none" else interval)
     keys = env.params.get("keys", 1_000_000, "distinct keys")
     rate = env.params.get("rate", 200_000, "records per second")
 
@@ -108,6 +110,34 @@ def row_lane(env: StreamEnvironment) -> None:
     rows = env.from_source(GeneratorSource(keyed_values, splits=SPLITS), schema="key long, value long", uid="rows")
     sums = rows.key_by("key").process(RunningSum(), uid="sums", schema="key long, value long, sum long")
     sums.sink_to(DiscardSink(), uid="out")
+
+
+def timers(env: StreamEnvironment) -> None:
+    """Registers a timer with every record, which fires when as many records have come as timers are to wait."""
+    env.enable_checkpointing("2 s")
+    waiting = env.params.get("timers", 1_000_000, "timers that wait at a time")
+
+    def make(n: np.ndarray) -> Columns:
+        return {"key": mix(n) % waiting, "at": n + START_US // 1000}
+
+    rows = env.from_source(GeneratorSource(make, splits=SPLITS), schema="key long, at long", uid="rows")
+    timed = rows.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at"))
+    fired = timed.key_by("key").process(Later(waiting), uid="timers", schema="key long, at long")
+    fired.sink_to(DiscardSink(), uid="out")
+
+
+class Later(KeyedProcessFunction):
+    """Emits each record `after_ms` of event time later. A timer knows its key and its time, so there is no state."""
+
+    def __init__(self, after_ms: int) -> None:
+        self._after_ms = after_ms
+
+    def process_element(self, value: Row, context: ProcessContext) -> Iterable[Row]:
+        context.timer_service().register_event_time_timer(value["at"] + self._after_ms)
+        return ()
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Row]:
+        yield {"key": context.get_current_key(), "at": timestamp}
 
 
 def slow_sink(env: StreamEnvironment) -> None:

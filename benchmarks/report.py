@@ -31,6 +31,7 @@ _ORDER = [
     "window",
     "window_files",
     "row_lane",
+    "timers",
     "checkpoint_cost",
     "latency_ms",
     "latency_columnar_ms",
@@ -39,6 +40,9 @@ _ORDER = [
     "takeover_standby_s",
     "memory_stuck_sink",
     "rescale",
+    "savepoint",
+    "savepoint_memory",
+    "savepoint_minio",
     "scale",
     "table_log",
 ]
@@ -132,7 +136,7 @@ def _cells(line: dict[str, Any]) -> list[str]:
 def quantity(value: float, unit: str) -> str:
     if unit == "rows/s":
         return f"{value / 1e6:.2f} M/s" if value >= 100_000 else f"{value / 1e3:.1f} k/s"
-    return f"{value:.1f} {unit}" if unit in ("ms", "MB") else f"{value:.2f} {unit}"
+    return f"{value:.1f} {unit}" if unit in ("ms", "MB", "MB/s") else f"{value:.2f} {unit}"
 
 
 def _where(lines: list[dict[str, Any]]) -> str:

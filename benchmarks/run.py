@@ -25,14 +25,17 @@ from benchmarks.files import window_files
 from benchmarks.inflight import in_flight
 from benchmarks.latency import latency
 from benchmarks.memory import memory
+from benchmarks.nexmark.bench import nexmark
 from benchmarks.processes import Neighbours
 from benchmarks.recovery import recovery
 from benchmarks.report import Result, Say
 from benchmarks.rescale import rescale
 from benchmarks.rowlane import row_lane
+from benchmarks.savepoint import savepoint
 from benchmarks.scale import scale
 from benchmarks.table_log import table_log
 from benchmarks.takeover import takeover
+from benchmarks.timers import timers
 from benchmarks.weir import WORK
 from benchmarks.window import window
 
@@ -40,6 +43,7 @@ Bench = Callable[[Say], list[Result]]
 
 QUICK: dict[str, Bench] = {
     "window": lambda say: window(say, rounds=1, weir_s=7, warmup_s=18, settle_s=2, seconds=6),
+    "timers": lambda say: timers(say, seconds=5),
 }
 FULL: dict[str, Bench] = {
     "window": lambda say: window(say, rounds=3, weir_s=12, warmup_s=25, settle_s=4, seconds=10),
@@ -47,10 +51,13 @@ FULL: dict[str, Bench] = {
     "latency_ms": lambda say: latency(say, rate=10_000, warmup_s=5, seconds=12, peer_s=12),
     "window_files": lambda say: window_files(say, files=20, flink_files=4),
     "row_lane": lambda say: row_lane(say, weir_s=10, bytewax_rows=2_000_000, flink_rows=60_000),
+    "timers": lambda say: timers(say, seconds=15),
     "recovery_s": lambda say: recovery(say, kills=10, bare_kills=5, rate=200_000),
     "takeover": lambda say: takeover(say, kills=5, rate=20_000),
     "memory_stuck_sink": lambda say: memory(say, seconds=60),
     "rescale": lambda say: rescale(say, megabytes=100, rounds=3),
+    "savepoint": lambda say: savepoint(say, megabytes=1000, rounds=3, rate=100_000),
+    "nexmark": lambda say: nexmark(say, count=10_000_000, rounds=3),
     "in_flight": lambda say: in_flight(say, seconds=30),
     "scale": scale,
     "table_log": table_log,
@@ -59,14 +66,16 @@ FULL: dict[str, Bench] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="measure only the window ratio, in about a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure only the window ratio, or what --only names, in short"
+    )
     parser.add_argument("--only", nargs="+", choices=list(FULL), help="run only these benches")
     options = parser.parse_args()
     console = Console()
     # With this `kill`, like Ctrl-C, leaves through the `with` blocks, which end the processes that were started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started = time.monotonic()
-    chosen = QUICK if options.quick else {name: FULL[name] for name in options.only or FULL}
+    chosen = _chosen(options.quick, options.only)
     busy = os.getloadavg()[0]
     if busy > 0.75 * (os.cpu_count() or 1):
         console.print(f"[yellow]The machine is busy (load {busy:.1f}): the ratios will be rough.[/yellow]")
@@ -82,6 +91,13 @@ def main() -> None:
         report.show(lines, console)
         console.print(f"Written to {report.RESULTS}/latest.json and latest.png, in {time.monotonic() - started:.0f} s.")
     sys.exit(1 if broken else 0)
+
+
+def _chosen(quick: bool, only: list[str] | None) -> dict[str, Bench]:
+    """Returns the benches to run. A quick run measures the window ratio; a bench without a short form runs in full."""
+    if not quick:
+        return {name: FULL[name] for name in only or FULL}
+    return {name: QUICK.get(name, FULL[name]) for name in only or ["window"]}
 
 
 def _measure(chosen: dict[str, Bench], say: Say) -> tuple[list[dict[str, Any]], bool]:

@@ -22,6 +22,7 @@ from engine.host.run_folder import MasterExit
 from engine.observe.client import JobClient
 from engine.observe.history import History
 from engine.process.supervisor import POLL_S, Supervisor
+from engine.spark import archive
 
 ALONE_LIMIT_S, STANDBY_LIMIT_S = 10.0, 3.0
 PATIENCE_S = 240.0
@@ -30,7 +31,11 @@ _STEPS = {"claimed": "claimed", "restored and deploying": "deploying", "running"
 
 
 def takeover(say: Say, kills: int, rate: int) -> list[Result]:
-    """Measures from kill -9 of the JobMaster until both subtasks of a keyed operator processed a record again."""
+    """Measures from kill -9 of the JobMaster until both subtasks of a keyed operator processed a record again.
+
+    The archive of Spark's classes is made first, as the supervisor of a job does that has run for a minute.
+    """
+    archive.make()
     return [
         _measure(say, "takeover_s", kills, rate, ALONE_LIMIT_S, standby=False),
         _measure(say, "takeover_standby_s", kills, rate, STANDBY_LIMIT_S, standby=True),

@@ -44,15 +44,22 @@ def fresh_folder(name: str) -> Path:
 class WeirJob:
     """Runs a job within `with WeirJob("benchmarks.jobs:window") as job:`; the end of the block cancels the job."""
 
-    def __init__(self, path: str, parallelism: int = PARALLELISM, max_slots: int | None = None, **params: Any) -> None:
+    def __init__(
+        self,
+        path: str,
+        parallelism: int = PARALLELISM,
+        max_slots: int | None = None,
+        store: str | None = None,
+        **params: Any,
+    ) -> None:
         self.name = path.partition(":")[2]
-        self.store = fresh_folder(f"weir-{self.name}")
+        self.store = store or str(fresh_folder(f"weir-{self.name}"))
         self._launch = MasterLaunch(
             path=path,
             name=self.name,
             params={name: str(value) for name, value in params.items()},
             parallelism=parallelism,
-            store=str(self.store),
+            store=self.store,
             max_slots=max_slots or parallelism,
         )
         self._run = RunFolder(self.store, self.name)
@@ -91,7 +98,7 @@ class WeirJob:
 
     def rescale(self, parallelism: int) -> RescaleRecord:
         """Gives the job another parallelism, and returns what came of it."""
-        client = JobClient(str(self.store), self.name)
+        client = JobClient(self.store, self.name)
         started = client.rescale(parallelism)
         if started is None:
             raise RuntimeError(f"the job {self.name} runs at parallelism {parallelism} already")
@@ -152,7 +159,7 @@ class WeirJob:
         return "\n".join(self._run.log_file.read_text(errors="replace").splitlines()[-15:])
 
     def table(self, name: str) -> Path:
-        return self.store / self.name / "tables" / name
+        return Path(self.store, self.name, "tables", name)
 
     # --- the end ---
 
@@ -179,6 +186,7 @@ class Checkpoint:
         self.number = completed.checkpoint
         self.triggered_at_ms = triggered_at_ms
         self.duration_ms = completed.duration_ms
+        self.sync_ms = completed.sync_ms
         self.state_bytes = completed.state_bytes
         self.rows = sum(rows for name, rows in completed.ledger.items() if name.startswith("source:"))
 

@@ -22,6 +22,7 @@ from checks.docs import finish_docs
 from checks.expectations import Evaluated, NoRows
 from checks.history import EpochTotals, equations, per_epoch, read_epochs
 from checks.ledger import open_ledger
+from checks.needs import need_great_expectations
 from checks.plan import AGGREGATES, HISTORY, Planned, plan
 from checks.results import AuditResult, CheckResult, Verdict
 from checks.session import session
@@ -90,6 +91,7 @@ def run_audit(
     expected = sum(len(planned) for planned in suites.values())
     epoch, docs = 0, ""
     try:
+        need_great_expectations("an audit")
         seal, files = open_ledger(folder)
         epochs = read_epochs(folder, spec.job)
         epoch = epochs[-1].epoch

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -20,27 +19,29 @@ from rich.table import Table
 from checks.audit import run_audit
 from checks.docs import serve
 from checks.drill import DrillFailed, Say, Share, drills, run_drill
+from checks.needs import need_great_expectations
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import DrillSpec, load_spec
-from engine.cli.shared import Store
+from engine.cli.shared import Store, console
 from engine.core.errors import WeirError
 from engine.host.places import local_folder
-
-console = Console()
 
 COLOURS = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.COULD_NOT_RUN: "yellow"}
 CODES = {Verdict.PASSED: 0, Verdict.FAILED: 1, Verdict.COULD_NOT_RUN: 2}
 
 JobArgument = Annotated[str, typer.Argument(help="name of a job in assets/, or its import path", metavar="JOB")]
-Seed = Annotated[int | None, typer.Option(help="number that decides which worker is killed and when (default: random)")]
-Kills = Annotated[int, typer.Option(min=1, help="number of workers to kill, one after the other")]
-Records = Annotated[
-    int | None, typer.Option(min=100_000, help="records to read (default: 100,000, and 100,000 more per kill)")
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", help="number that decides which worker is killed and when (default: random)")
 ]
-Audit = Annotated[bool, typer.Option("--audit/--no-audit", help="audit the tables when the drill is over")]
+Kills = Annotated[int, typer.Option(min=1, metavar="N", help="number of workers to kill, one after the other")]
+Records = Annotated[
+    int | None,
+    typer.Option(min=100_000, metavar="N", help="records to read (default: 100,000, and 100,000 more per kill)"),
+]
+Audit = Annotated[bool, typer.Option("--audit/--no-audit", metavar="", help="audit the tables when the drill is over")]
 Drill = Annotated[str | None, typer.Option("--drill", metavar="ID", help="drill to audit (default: the newest)")]
-Serve = Annotated[bool, typer.Option("--serve", help="show the Data Docs over HTTP until Ctrl-C")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="port for --serve (0: any free one)")]
+Serve = Annotated[bool, typer.Option("--serve", metavar="", help="show the Data Docs over HTTP until Ctrl-C")]
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="port for --serve (0: any free one)")]
 
 
 def drill(
@@ -54,6 +55,8 @@ def drill(
     port: Port = 0,
 ) -> None:
     """Run a copy of a job to its end, kill workers on the way, and audit that nothing was lost or doubled."""
+    if audit:
+        need_great_expectations("the audit of a drill (--no-audit leaves it out)")
     spec = load_spec(job)
     seed = random.randrange(1_000_000) if seed is None else seed
     console.print(f"drill of [bold]{spec.job}[/], seed {seed}", highlight=False)
@@ -78,6 +81,7 @@ def audit(
     port: Port = 0,
 ) -> None:
     """Audit the tables of a drill again: compare them with the records that the drill wrote down before it started."""
+    need_great_expectations("an audit")
     spec = load_spec(job)
     found = [one for one in drills(store, spec.job) if drill_id is None or Path(one.store).name == drill_id]
     if not found:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import msgspec
 import typer
 from rich.markup import escape
 
-from checks.cli import CODES, COLOURS, Port, Serve, check_row, console, serve_until_interrupted, verdict_table
+from checks.cli import CODES, COLOURS, Port, Serve, check_row, serve_until_interrupted, verdict_table
 from checks.comparison import Say, compare
-from checks.results import AuditResult, Verdict
-from engine.cli.shared import JobName, Store, client_of, errors, print_raised
+from checks.needs import need_great_expectations
+from checks.results import AuditResult
+from engine.cli.shared import JobName, Store, client_of, console
 from engine.core.errors import WeirError
 from engine.host.launch import MasterLaunch
-from engine.observe.client import JobClient
-from engine.process.rehearsing import RehearsalFailed, rehearse
+from engine.observe.client import JobClient, known_jobs, no_such_job
+from engine.process.rehearsing import rehearse
 
 EXAMPLES = 5
 
@@ -25,6 +27,7 @@ Json = Annotated[bool, typer.Option("--json", metavar="", help="print JSON")]
 
 def run_rehearsal(client: JobClient, launch: MasterLaunch, checkpoints: int, say: Say) -> AuditResult:
     """Runs the new version beside the old one, and compares what they wrote. Raises RehearsalFailed."""
+    need_great_expectations("a rehearsal")
     rehearsed = rehearse(client, launch, checkpoints, say)
     for uid in rehearsed.others:
         say(f"{uid} is a table of one version only: it is not compared")
@@ -38,6 +41,8 @@ def last_rehearsal(client: JobClient) -> AuditResult:
     """Returns the verdict of the newest rehearsal that came to its end."""
     found = sorted((Path(client.store) / "rehearsals" / client.name).glob("*/rehearsal.json"))
     if not found:
+        if client.name not in known_jobs(client.store):
+            raise WeirError(no_such_job(client.store, client.name))
         raise WeirError(
             f"job {client.name!r} has no rehearsal that came to its end: run `weir upgrade {client.name} --to PATH "
             "--rehearse 5`"
@@ -45,20 +50,26 @@ def last_rehearsal(client: JobClient) -> AuditResult:
     return msgspec.json.decode(found[-1].read_bytes(), type=AuditResult)
 
 
-def rehearse_upgrade(client: JobClient, launch: MasterLaunch, checkpoints: int, as_json: bool) -> int:
-    """Rehearses the upgrade and prints the verdict. Returns the exit code: 0 passed, 1 failed, 2 could not run."""
-    shown = errors if as_json else console
+@dataclass(frozen=True)
+class Judged:
+    """The verdict as the engine takes it (`engine.process.judging`)."""
 
-    def say(text: str) -> None:
-        shown.print(f"  {escape(text)}", highlight=False, soft_wrap=True)
+    result: AuditResult
 
-    try:
-        result = run_rehearsal(client, launch, checkpoints, say)
-    except RehearsalFailed as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
-        print_raised(error.raised)
-        return CODES[Verdict.FAILED]
-    return show_verdict(result, as_json)
+    @property
+    def word(self) -> str:
+        return self.result.verdict.value
+
+    def fields(self) -> dict[str, Any]:
+        return {"verdict": self.word, **cast("dict[str, Any]", msgspec.to_builtins(self.result))}
+
+    def show(self, as_json: bool) -> int:
+        return show_verdict(self, as_json)
+
+
+def rehearse_upgrade(client: JobClient, launch: MasterLaunch, checkpoints: int, say: Say) -> Judged:
+    """Rehearses an upgrade for the engine, which finds this by its entry point. Raises RehearsalFailed."""
+    return Judged(run_rehearsal(client, launch, checkpoints, say))
 
 
 def rehearsal(
@@ -66,15 +77,17 @@ def rehearsal(
 ) -> None:
     """Show the verdict of the last rehearsal of an upgrade, and its page."""
     result = last_rehearsal(client_of(store, job))
-    code = show_verdict(result, as_json)
+    code = show_verdict(Judged(result), as_json)
     if serve_docs and result.data_docs:
         serve_until_interrupted(Path(result.data_docs).parent, port)
     raise typer.Exit(code)
 
 
-def show_verdict(result: AuditResult, as_json: bool) -> int:
+def show_verdict(judged: Judged, as_json: bool) -> int:
+    """Prints the verdict. Returns the exit code: 0 passed, 1 failed, 2 could not run."""
+    result = judged.result
     if as_json:
-        print(msgspec.json.encode({"verdict": result.verdict.value, **msgspec.structs.asdict(result)}).decode())
+        print(msgspec.json.encode(judged.fields()).decode())
         return CODES[result.verdict]
     figures = {name: f"{value:,.0f}" for name, value in result.figures.items() if ": rows of the " in name}
     console.print(verdict_table([check_row(check) for check in result.checks], figures))

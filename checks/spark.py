@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.spark.java import prepare_environment
+from engine.spark import archive
+from engine.spark.java import find_java, prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +24,8 @@ def reading_session(name: str, *, threads: int = 2, compiled: bool = False, log:
     The session lives for seconds, so compiling costs more than it saves, in the JVM (a third of its CPU time) and in
     Spark, unless there are millions of rows (`compiled`).
     """
-    os.environ.update(prepare_environment())
+    java = find_java()
+    os.environ.update(prepare_environment(java))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
@@ -40,12 +42,15 @@ def reading_session(name: str, *, threads: int = 2, compiled: bool = False, log:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.log.level": "ERROR",
     }
+    java_options = archive.options(java)
     if not compiled:
+        java_options = f"-XX:TieredStopAtLevel=1 {java_options}".rstrip()
         options |= {
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         }
+    if java_options:
+        options["spark.driver.extraJavaOptions"] = java_options
     builder = SparkSession.builder.master(f"local[{threads}]").appName(name)
     for option, value in options.items():
         builder = builder.config(option, value)

@@ -20,9 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.api.calls import explained
 from engine.api.environment import StreamEnvironment
 from engine.connectors.table import read_table
 from engine.core.durations import Duration, to_ms
+from engine.core.errors import JobError
 from engine.core.paths import JobPaths
 from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
@@ -65,6 +67,7 @@ class Wait:
         self.until_ms: float | None = None
 
     def over(self, now_ms: float) -> bool:
+        """Says whether the time has passed. The first call starts it."""
         if self.until_ms is None:
             self.until_ms = now_ms + self._duration_ms
         return now_ms >= self.until_ms
@@ -202,7 +205,12 @@ class LocalRun:
         allow_non_restored_state: bool = False,
     ) -> None:
         env = StreamEnvironment(params=params, parallelism=parallelism)
-        job(env)
+        try:
+            job(env)
+        except TypeError as error:
+            if said := explained(error):
+                raise JobError(said) from error
+            raise
         env.params.check_all_known()
         self.job = env.scalable("test")
         graph = self.job.at(AS_STARTED)
@@ -220,7 +228,9 @@ class LocalRun:
         """The parallelism that rescales have made durable."""
         committers = {uid: sink.committer(self.store, self.paths) for uid, sink in graph.sinks}
         log = EpochLog(self.store, self.paths)
-        config = MasterConfig(allow_non_restored_state=allow_non_restored_state)
+        last = log.last() if allow_non_restored_state else None
+        allowed = last.newest.epoch if last is not None and last.newest is not None else None
+        config = MasterConfig(allows=lambda epoch: epoch == allowed)
         scale = Scale(AS_STARTED, self.job.at, self._save, lambda: self.scaling)
         self.master = JobMaster(
             ExecutionGraph(graph),
@@ -240,6 +250,7 @@ class LocalRun:
 
     @property
     def execution(self) -> ExecutionGraph:
+        """The graph of subtasks that runs now."""
         return self.master.execution
 
     # --- results, for tests ---
@@ -259,10 +270,12 @@ class LocalRun:
 
     @property
     def restarts(self) -> int:
+        """How often the job was restarted after a failure."""
         return self.master.stats.restarts
 
     @property
     def epochs(self) -> int:
+        """The number of the newest epoch; 0 if there is none."""
         return self.master.newest.epoch if self.master.newest else 0
 
     @property
@@ -279,12 +292,15 @@ class LocalRun:
     # --- the world ---
 
     def now_ms(self) -> float:
+        """Returns the time of the run's own clock, from 0."""
         return self._now_ms
 
     def wall_ms(self) -> int:
+        """Returns the processing time that functions see: the run's clock, as Unix time from 2023-11-14 on."""
         return 1_700_000_000_000 + int(self._now_ms)
 
     def post(self, work: Callable[[], None]) -> None:
+        """Queues work for the next turn."""
         self._inbox.append(work)
 
     def run(self, until: Callable[[], bool] | None = None) -> LocalRun:
@@ -313,8 +329,9 @@ class LocalRun:
         raise JobFailed(f"the job is not finished after {STEPS} steps; it is {self.master.phase.value}")
 
     def _jump(self) -> None:
-        """Moves the clock to the first time that a slot waits for. All slots show life, as they would have done."""
-        times = [time for slot in self.slots if (time := slot.runtime.wakeup_ms()) is not None]
+        """Moves the clock to the first time that somebody waits for. All slots show life, as they would have done."""
+        wakeups = [*(slot.runtime.wakeup_ms() for slot in self.slots), self.master.limits_due_ms]
+        times = [time for time in wakeups if time is not None]
         if times and min(times) > self._now_ms + 1:
             self._now_ms = math.ceil(min(times)) - 1
             for slot in self.slots:
@@ -337,6 +354,7 @@ class LocalRun:
         self.slots[self.slots.index(slot)] = self._start_slot(slot.index)
 
     def want_checkpoint(self, item: Checkpoint) -> None:
+        """Triggers a checkpoint for an item of the input, unless one is under way for it."""
         if item not in self._wanted.values():
             checkpoint, actions = self.master.trigger_checkpoint(self._now_ms)
             if checkpoint is not None:
@@ -344,6 +362,7 @@ class LocalRun:
                 self.post(lambda: self.carry_out(actions))
 
     def carry_out(self, actions: list[Action]) -> None:
+        """Does what the JobMaster decided."""
         for action in actions:
             match action:
                 case Send(session, message):

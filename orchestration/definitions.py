@@ -1,12 +1,12 @@
-"""All Dagster definitions of Weir: those that the factory makes of each job's spec, and the shared resources."""
+"""All Dagster definitions of Weir: those that the factory makes of each job in `assets/`, and the shared resources."""
 
 import dagster as dg
 
-from assets.pageviews.asset import PAGEVIEWS
+from orchestration.discovery import find_streams
 from orchestration.factory import build_stream_definitions
 from orchestration.resources import resources
 
-SPECS = (PAGEVIEWS,)
+SPECS = find_streams()
 
 defs = dg.Definitions.merge(
     *(build_stream_definitions(spec) for spec in SPECS),

@@ -6,10 +6,11 @@ from typing import Any
 
 import dagster as dg
 
+from orchestration.collecting import gc_job
 from orchestration.drills import audit_checks, drill_asset, drill_job, drill_schedule
 from orchestration.gold import gold_asset, gold_job
 from orchestration.rescaling import autoscale_sensor, rescale_job, rescale_schedule
-from orchestration.savepoints import savepoint_asset, savepoint_job, savepoint_schedule, stop_job
+from orchestration.savepoints import delete_job, savepoint_asset, savepoint_job, savepoint_schedule, stop_job
 from orchestration.spec import StreamSpec
 from orchestration.streams import (
     cancel_job,
@@ -29,7 +30,8 @@ def build_stream_definitions(spec: StreamSpec) -> dg.Definitions:
     )
     assets: list[Any] = [stream_asset(spec), savepoint_asset(spec), *_external(spec)]
     checks: list[dg.AssetChecksDefinition] = [health_check(spec), rehearsal_check(spec)]
-    jobs: list[Any] = [start, cancel_job(spec), stop_job(spec), checkpoint, savepoint, rescale, upgrade_job(spec)]
+    jobs: list[Any] = [start, checkpoint, savepoint, rescale]
+    jobs += [make(spec) for make in (cancel_job, stop_job, delete_job, upgrade_job, gc_job)]
     schedules = [rescale_schedule(spec, at, rescale) for at in spec.rescale]
     sensors = [watch_sensor(spec, start)]
     if spec.savepoint_cron is not None:

@@ -1,7 +1,8 @@
-"""The asset `savepoints/<job>`: materializing it takes a savepoint of the running job. A job that stops the stream.
+"""The asset `savepoints/<job>`: materializing it takes a savepoint of the running job. Jobs that delete one, and that
+stop the stream.
 
 Savepoints of the schedule have names that begin with `SCHEDULED`. When there are more of them than the spec keeps, the
-oldest are deleted. All others are a user's, and only `weir savepoint delete` deletes them.
+oldest are deleted. All others are a user's: `weir savepoint delete`, REST or `<job>_delete_savepoint` deletes them.
 """
 
 import datetime as dt
@@ -31,6 +32,12 @@ class SavepointConfig(dg.Config):
     to: str | None = Field(
         default=None, description="folder or s3:// address for it (default: as the spec says, else in the job's store)"
     )
+
+
+class DeleteConfig(dg.Config):
+    """The savepoint that is no longer needed."""
+
+    savepoint: str = Field(description="name of the savepoint, JOB/NAME, or its folder or s3:// address")
 
 
 class StopConfig(SavepointConfig):
@@ -163,3 +170,30 @@ def stop_job(spec: StreamSpec) -> dg.JobDefinition:
         stop()
 
     return stop_stream
+
+
+def delete_job(spec: StreamSpec) -> dg.JobDefinition:
+    @dg.op(name=f"delete_savepoint_{spec.job}", pool=spec.pool)
+    def delete(context: dg.OpExecutionContext, config: DeleteConfig, weir: WeirStore) -> None:
+        client = weir.client(context.instance, spec)
+        with readable_errors():
+            place, head = delete_savepoint(client.store, _place(client, config.savepoint))
+        context.log.info(f"deleted {place}: savepoint {head.name} of {head.job}, {head.state_bytes} bytes")
+        context.add_output_metadata({"place": dg.MetadataValue.path(place), "bytes": head.state_bytes})
+
+    @dg.job(
+        name=f"{spec.job}_delete_savepoint",
+        description=f"Delete a savepoint of {spec.job}, whether or not the job runs. Nothing brings it back.",
+    )
+    def delete_savepoint_of_stream() -> None:
+        delete()
+
+    return delete_savepoint_of_stream
+
+
+def _place(client: JobClient, wanted: str) -> str:
+    """Returns where the job's savepoint of this name is. Other texts are an address already."""
+    if "/" in wanted:
+        return wanted
+    there = (one for one in client.savepoints() if one.state is SavepointState.COMPLETED)
+    return next((one.place for one in there if one.savepoint == wanted), f"{client.name}/{wanted}")

@@ -47,7 +47,8 @@ class StreamSpec:
     limits of a sensor that changes it by the load, once a user turns it on.
     The sensor looks every `watch_every_s` seconds. A job is unhealthy when its JobMaster has sent no heartbeat for
     `silent_after_s` seconds, and is started again after twice that time. With `standby` a second JobMaster waits with a
-    Spark of its own, and takes over when the first one dies.
+    Spark of its own, and takes over when the first one dies. A job of `on_first_start` is started and drilled once by
+    `make ui`, so that there is something to see.
     """
 
     job: str
@@ -69,6 +70,7 @@ class StreamSpec:
     gold: GoldSpec | None = None
     watch_every_s: int = 15
     silent_after_s: float = 30.0
+    on_first_start: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.job):

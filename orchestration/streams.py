@@ -12,6 +12,7 @@ import dagster as dg
 import msgspec
 from pydantic import Field
 
+from engine.cli.resuming import resume_by_command
 from engine.core.errors import NotRunning, WeirError
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.jobmaster.actions import Outcome
@@ -69,12 +70,17 @@ class StreamConfig(dg.Config):
     allow_non_restored_state: bool = Field(
         default=False, description="drop state, positions and tables of operators that the job no longer has"
     )
+    as_last_time: bool = Field(
+        default=False,
+        description="start the job exactly as the last time, with the code of that start, or carry on its upgrade, as "
+        "`weir resume` does; only a job that should be running. The sensor sets it",
+    )
 
     @classmethod
     def of(cls, launch: MasterLaunch) -> "StreamConfig":
         """Returns the config that starts a job again with its last version, parameters, parallelism and store.
 
-        Spark's options are not part of a config and are not repeated.
+        Spark's options are not part of a config: `as_last_time` repeats them, too.
         """
         return cls(
             path=launch.path,
@@ -112,11 +118,24 @@ def ensure_running(spec: StreamSpec, store: str, config: StreamConfig) -> Ensure
     if client.alive() or client.looked_after() is not None:
         _same_as_asked(client, config)
         return Ensured(client, _wait(client) or "the job was running already: nothing to do")
+    if config.as_last_time:
+        return Ensured(client, _resumed(client))
     launch = plan_launch(config.over(current_options(spec, client)), store)
     went_back = _begin(launch, config)
     client = start_detached(launch, BY)
     started = _wait(client) or "started"
     return Ensured(client, f"{started}; {went_back}" if went_back else started)
+
+
+def _resumed(client: JobClient) -> str:
+    """Does what `weir resume` does.
+
+    A plain start would run the job's files as they are now, and leave an interrupted upgrade without a way back.
+    """
+    code, said = resume_by_command(client.name, client.store)
+    if code:
+        raise WeirError(said.strip())
+    return _wait(client) or said.strip()
 
 
 def current_options(spec: StreamSpec, client: JobClient) -> LaunchOptions:

@@ -1,7 +1,7 @@
 """`make ui`: runs Dagster's webserver and daemon on loopback, with their state in a directory that survives restarts.
 
-Ctrl-C ends both and all their runs; streaming jobs are detached and go on. On the first start every job is started and
-drilled once, so that there is something to see.
+Ctrl-C ends both and all their runs; streaming jobs are detached and go on. On the first start the jobs whose
+spec says so are started and drilled once, so that there is something to see.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def forget_lost_runs(instance: dg.DagsterInstance) -> None:
 
 
 class FirstStart:
-    """Starts and drills every job once, one run after the other, and reports the progress."""
+    """Starts and drills each job of `on_first_start` once, one run after the other, and reports the progress."""
 
     def __init__(self, instance: dg.DagsterInstance, url: str, say: Callable[[str], None]) -> None:
         from orchestration.definitions import SPECS
@@ -190,9 +190,10 @@ class FirstStart:
         self._say = say
         self._run: str | None = None
         self._todo: list[tuple[str, str, str]] = []
-        for spec in SPECS:
+        specs = [spec for spec in SPECS if spec.on_first_start]
+        for spec in specs:
             self._add(spec.stream_key, f"{spec.job}_start", f"start of {spec.job}", "overview")
-        for spec in SPECS:
+        for spec in specs:
             if spec.drill is not None:
                 self._add(spec.drills_key, f"{spec.job}_drill", f"drill of {spec.job}", "checks")
 

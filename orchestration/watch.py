@@ -182,8 +182,9 @@ def _start_again(spec: StreamSpec, client: JobClient, health: Health, now_ms: in
     desired = client.folder.read_desired_here()
     if not health.start_again or desired is None:
         return
+    again = StreamConfig.of(desired.launch).model_copy(update={"as_last_time": True})
     yield dg.RunRequest(
         run_key=f"{client.store}-{desired.at_ms}-{now_ms // START_AGAIN_EVERY_MS}",
-        run_config=dg.RunConfig(ops={spec.stream_key.to_python_identifier(): StreamConfig.of(desired.launch)}),
+        run_config=dg.RunConfig(ops={spec.stream_key.to_python_identifier(): again}),
         tags={"weir/why": health.detail},
     )

@@ -15,6 +15,8 @@ MUST_RUN = {
     "tests/host/test_starts.py::": 12,
     "tests/process/test_bucket_chores.py::": 5,
     "tests/cluster/test_s3.py::": 3,
+    "tests/jobmaster/test_bucket_away.py::": 7,
+    "tests/process/test_savepoints_in_buckets.py::": 7,
     "tests/cli/test_buckets.py::": 12,
 }
 """The least number of tests of each file that have to pass."""

@@ -117,7 +117,7 @@ class Year:
         log = EpochLog(self.store, PATHS)
         committers = {"out": self.table.committer}
         wall_ms = lambda: int(self.table.now_ms)  # noqa: E731
-        self.publisher = Publisher(GRAPH, log, committers, wall_ms, 50, False, RunOffLoop, self._told)
+        self.publisher = Publisher(GRAPH, log, committers, wall_ms, 50, lambda epoch: False, RunOffLoop, self._told)
         self._carry_out([self.publisher.claim(f"owner{self.table.generation}", lambda *_: [])])
         self._carry_out([self.publisher.recommit(AttemptId(self.table.generation, 1), self._restored)])
 
@@ -153,7 +153,7 @@ class Year:
         if not isinstance(outcome, Committed):
             return []
         generation = self.table.generation
-        return [self.publisher.sweep(generation), *self.publisher.tidy(generation, self.table.now_ms)]
+        return [*self.publisher.sweep(generation), *self.publisher.tidy(generation, self.table.now_ms)]
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
         waiting = list(actions)

@@ -5,24 +5,29 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import typer
 
 import engine.api
 import engine.testing
 from engine.api import DataStream, KeyedStream, StreamEnvironment, WatermarkStrategy, WindowedStream
-from engine.cli.main import add_commands, app
 from engine.connectors.table import TableSink
 from engine.testing import Checkpoint, ListSource, run
+from tests.pages import check_commands, commands
 from tests.promises import PROMISES, listed_promises
+from tests.runtime.patterns.running import matches
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / "docs" / "state.md"
 JOBS = ROOT / "docs" / "jobs.md"
+JOINS = ROOT / "docs" / "joins.md"
+WINDOWS = ROOT / "docs" / "windows.md"
+AGGREGATES = ROOT / "docs" / "aggregates.md"
+PATTERNS = ROOT / "docs" / "patterns.md"
 PROCESS_FUNCTIONS = ROOT / "docs" / "process-functions.md"
 NOT_FOR_JOBS = {"build", "execute", "execute_async", "parallelism", "restart", "scalable"}
 """Methods of the environment that run a job (docs/spark.md) or that Weir itself uses."""
@@ -109,6 +114,164 @@ def test_the_examples_of_the_page_on_process_functions_do_what_it_says() -> None
     ]
 
 
+def test_the_examples_of_the_page_on_joins_do_what_it_says() -> None:
+    examples = re.findall(r"```python\n(.*?)```", JOINS.read_text(), re.DOTALL)
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    orders = [(1, "ann", 500, 0), (2, "bob", 700, 30), (3, "ann", 100, 50), (4, "cat", 900, 3600)]
+    payments = [(1, 500, 10), (2, 600, 50), (2, 100, 400), (3, 100, 45), (1, 1, 3000), (9, 5, 3601)]
+
+    def job(env: StreamEnvironment) -> None:
+        known: dict[str, Any] = {**vars(engine.api), "env": env}
+        known["ORDERS"] = ListSource(
+            [{"id": n, "customer": who, "cents": c, "at": begin + timedelta(seconds=s)} for n, who, c, s in orders]
+        )
+        known["PAYMENTS"] = ListSource(
+            [{"order": n, "cents": c, "at": begin + timedelta(seconds=s)} for n, c, s in payments]
+        )
+        for example in examples:
+            exec(example, known)
+        for name in ("paid", "delays", "checked", "late_payments", "per_minute", "outer"):
+            known[name].sink_to(TableSink(name), uid=f"out {name}")
+
+    result = run(job)
+    assert sorted(tuple(row.values()) for row in result.rows("paid")) == [
+        (1, "ann", 500, 500),
+        (2, "bob", 700, 100),
+        (2, "bob", 700, 600),
+        (3, "ann", 100, 100),
+    ]
+    assert result.rows("delays") == [{"id": 1, "seconds": 10}]
+    assert sorted(row["id"] for row in result.rows("checked")) == [1, 2, 2]
+    assert result.rows("late_payments") == []
+    assert sorted((row["id"], row["cents_right"]) for row in result.rows("per_minute")) == [
+        (1, 500),
+        (2, 600),
+        (3, 100),
+    ]
+    assert {row["window_start"] for row in result.rows("per_minute")} == {begin}
+    paid = sorted((row["id"], row["paid"]) for row in result.rows("outer"))
+    assert paid == [(1, 501), (2, 700), (3, 100), (4, 0)]
+
+
+def job_of_clicks(examples: list[str], clicks: list[tuple[str, str, int, int]]) -> Callable[[StreamEnvironment], None]:
+    """Returns a job whose clicks go through the examples of a page. The last line of each is a stream of results."""
+
+    def job(env: StreamEnvironment) -> None:
+        rows = [{"user": user, "page": page, "ms": ms, "at": 1000 * at} for user, page, ms, at in clicks]
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
+        stream = env.from_source(ListSource(rows), "user string, page string, ms long, at long", uid="clicks")
+        known: dict[str, Any] = {**vars(engine.api), "clicks": stream.assign_timestamps_and_watermarks(strategy)}
+        for number, example in enumerate(examples):
+            definitions, results = example.rstrip().rsplit("\n", 1)
+            exec(definitions, known)
+            eval(results, known).sink_to(TableSink(str(number)), uid=f"out {number}")
+        known["counts"].sink_to(TableSink("counts"), uid="counts out")
+
+    return job
+
+
+def test_the_examples_of_the_page_on_windows_do_what_it_says() -> None:
+    examples = re.findall(r"```python\n(.*?)```", WINDOWS.read_text(), re.DOTALL)
+    clicks = [("ann", "home", 100, 0), ("ann", "shop", 2000, 20), ("bob", "home", 300, 50), ("ann", "home", 200, 130)]
+    clicks += [
+        ("ann", "home", 800, 4000),
+        ("bob", "shop", 400, 4010),
+        ("bob", "home", 500, 65),
+        ("eve", "home", 1, 3950),
+    ]
+
+    result = run(job_of_clicks(examples, clicks))
+    assert sorted((row["user"], row["clicks"], row["ms"]) for row in result.rows("0")) == [
+        *(("ann", 1, 1_800_000), ("ann", 3, 1_930_000), ("bob", 1, 1_800_000), ("bob", 1, 1_800_000)),
+        ("eve", 1, 1_800_000),
+    ], "the click at 65 s is late: all sessions before 2,210 s are over"
+    assert {"page": "home", "until": 120_000, "mean": 200.0} in result.rows("1")
+    slowest = sorted((row["page"], row["ms"]) for row in result.rows("2"))
+    assert slowest == [("home", 300), ("home", 800), ("shop", 400), ("shop", 2000), ("shop", 2000)], "once early"
+    assert [row["ms"] for row in result.rows("3") if row["user"] == "ann"] == [100, 2100, 2300, 3000]
+    assert [(row["user"], row["at"]) for row in result.rows("4")] == [("bob", 65_000)]
+    assert ("home", 3_960_000, 1.0) in [(row["page"], row["until"], row["mean"]) for row in result.rows("counts")]
+
+
+def test_the_examples_of_the_page_on_aggregates_do_what_it_says() -> None:
+    examples = re.findall(r"```python\n(.*?)```", AGGREGATES.read_text(), re.DOTALL)
+    clicks = [("ann", "home", 100, 0), ("ann", "shop", 200, 20), ("bob", "home", 300, 50), ("bob", "home", 400, 55)]
+    clicks += [("ann", "home", 500, 4000), ("eve", "shop", 600, 60)]
+
+    result = run(job_of_clicks(examples, clicks))
+    (home,) = [row for row in result.rows("0") if (row["page"], row["views"]) == ("home", 3)]
+    assert home["users"] == 2 and home["slowest"] == [{"ms": 400, "user": "bob"}, {"ms": 300, "user": "bob"}]
+    assert home["p99"] == pytest.approx(300, rel=0.01), "the value at rank 0.99 * 2, rounded down"
+    sessions = sorted((row["user"], row["clicks"], row["began"], row["ended"]) for row in result.rows("1"))
+    assert sessions == [("ann", 1, "home", "home"), ("ann", 2, "home", "shop"), ("bob", 2, "home", "home")]
+    assert result.rows("2") == [], "windows by the clock that are open at the end do not fire"
+    assert [row["user"] for row in result.rows("3")] == ["eve"]
+    assert sum(row["views"] for row in result.rows("counts")) == 5
+
+
+def test_the_examples_of_the_page_on_patterns_find_what_it_says() -> None:
+    examples = re.findall(r"```python\n(.*?)```", PATTERNS.read_text(), re.DOTALL)
+    clicks = ["login", "order", "pay", "login", "look", "order", "pay"]
+    celsius = [20.0, 21.0, 22.0, 23.0, 24.0, 23.0, 24.0]
+    streams = {
+        "logins": [{"user": "ann", "ok": ok} for ok in (True, False, False, False, True)],
+        "payments": [{"card": 1, "amount": amount} for amount in (0.5, 600.0, 0.5, 3.0, 700.0)],
+        "clicks": [{"user": "ann", "what": what} for what in clicks],
+        "orders": [
+            {"order": 1, "what": "order", "at": 0},
+            {"order": 2, "what": "order", "at": 60_000},
+            {"order": 1, "what": "pay", "at": 600_000},
+            {"order": 2, "what": "pay", "at": 960_000},
+        ],
+        "readings": [{"sensor": 1, "celsius": value, "at": 250 * n} for n, value in enumerate(celsius)],
+        "digits": [{"text": 1, "digit": digit} for digit in "1001"],
+    }
+    schemas = {
+        "logins": "user string, ok boolean",
+        "payments": "card long, amount double",
+        "clicks": "user string, what string",
+        "orders": "order long, what string",
+        "readings": "sensor long, celsius double",
+        "digits": "text long, digit string",
+    }
+
+    def job(env: StreamEnvironment) -> None:
+        known: dict[str, Any] = {**vars(engine.api), "env": env}
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
+        for name, rows in streams.items():
+            timed = ListSource([{"at": n, **row} for n, row in enumerate(rows)])
+            stream = env.from_source(timed, f"{schemas[name]}, at long", uid=name)
+            known[name] = stream.assign_timestamps_and_watermarks(strategy)
+        for number, example in enumerate(examples):
+            definitions, stream = example.rstrip().rsplit("\n", 1)
+            exec(definitions, known)
+            eval(stream, known).sink_to(TableSink(str(number)), uid=f"out {number}")
+        known["paid"].sink_to(TableSink("paid"), uid="out paid")
+
+    result = run(job)
+    assert result.rows("0") == [{"user": "ann", "since": 1, "until": 3}]
+    assert [row["amount"] for row in result.rows("1")] == [600.0]
+    assert [row["at"] for row in result.rows("2")] == [2]
+    assert result.rows("3") == [{"order": 2, "due": 960_000}]
+    assert result.rows("paid") == [{"order": 1, "paid": 600_000}]
+    assert [row["at"] for row in result.rows("4")] == [0]
+    assert [row["even"] for row in result.rows("5")] == [True, False, True, True]
+
+
+@pytest.mark.filterwarnings("ignore:pattern .* has no limit")
+def test_the_matches_that_the_page_on_patterns_lists_are_those_of_the_patterns() -> None:
+    (table,) = re.findall(r"^\| \| matches \|\n\|---\|---\|\n((?:\|.*\n)+)", PATTERNS.read_text(), re.MULTILINE)
+    rows = [row.strip("|").split("|") for row in table.splitlines()]
+    first = rows[0][0].strip(" `")
+    for pattern, listed in rows:
+        code = pattern.strip(" `")
+        code = first.replace(".one_or_more()", ".one_or_more().consecutive()") if "…" in code else code
+        for name in "bc":
+            code = code.replace(f'"{name}")', f'"{name}").where(lambda r: r["letter"] == "{name}")')
+        made = eval(f'Pattern.begin("a").where(lambda r: r["letter"] == "a").{code}', vars(engine.api))
+        assert matches(made, "a b1 d b2 c") == sorted(one.strip(" `") for one in listed.split(",")), code
+
+
 def test_the_job_of_the_page_on_jobs_writes_the_table_that_it_says() -> None:
     module = next(re.finditer(r"```python\n(from engine.api.*?)```", JOBS.read_text(), re.DOTALL))[1]
     known: dict[str, Any] = {}
@@ -183,18 +346,9 @@ def test_the_example_of_the_page_on_upgrades_gives_saved_state_its_default() -> 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "runbooks").glob("*.md")), ids=page_id)
 def test_the_commands_of_a_runbook_are_those_of_weir_and_it_fits_on_a_page(page: Path) -> None:
-    lines = page.read_text().splitlines()
-    commands = [line.split()[1:] for line in lines if line.startswith(".venv/bin/weir ")]
-    known = typer.Typer()
-    known.registered_commands = list(app.registered_commands)
-    add_commands(known)
-    group: Any = typer.main.get_command(known)
-    assert commands and len(lines) <= 60
-    for words in commands:
-        with group.make_context("weir", words) as context:
-            name, command, rest = group.resolve_command(context, words)
-            assert command is not None
-            command.make_context(name, rest, parent=context).close()  # raises if there is no such option
+    found = commands(page)
+    assert found and len(page.read_text().splitlines()) <= 60
+    check_commands(found)
 
 
 def test_every_runbook_says_the_same_things_and_is_linked() -> None:

@@ -500,7 +500,7 @@ class Sloppy(ProcessFunction):
     ("emitted", "says"),
     [
         ([(SMALL, {"n": 1, "sign": "+", "more": 2})], "side output 'small': its function returned the field 'more'"),
-        ([(SMALL, {"n": 1})], "side output 'small' declares the field 'sign' as string"),
+        ([(SMALL, {"n": 1})], "side output 'small': its function returned .*, which has no field 'sign': add it"),
         ([("small", {"n": 1})], "yield a record, which is a dict, or an OutputTag and a record"),
         ([(SMALL, 1)], "yield a record, which is a dict, or an OutputTag and a record"),
         ({"k": "a", "n": 1, "at": 1}, "return a list of records, .* or yield them"),

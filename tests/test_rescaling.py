@@ -33,7 +33,7 @@ from engine.api import (
     count,
 )
 from engine.connectors.table import TableSink
-from engine.jobmaster.actions import Action, ReleaseSlots, StartSlots
+from engine.jobmaster.actions import Action, ReleaseSlots, RunOffLoop, StartSlots
 from engine.jobmaster.events import AttemptFailed, Rescaled, RescaleFailed
 from engine.jobmaster.master import Phase
 from engine.jobmaster.rescaling import Accepted, Refused, RescalePhase, Unchanged
@@ -288,7 +288,7 @@ def test_state_that_is_lost_on_the_way_is_noticed_and_the_job_goes_on_as_before(
     assert isinstance(failed, RescaleFailed)
     assert f"{lost.value} state" in failed.why and failed.digest_before != failed.digest_after
     run.run(lambda: run.master.phase is Phase.RUNNING)
-    assert run.execution.slots == 2 and run.scaling == Scaling(), "the old parallelism is durable again"
+    assert run.execution.slots == 2 and run.scaling == Scaling(), "the old parallelism has stayed the durable one"
     run.run()
     check_numbers(run)
     assert len(run.slots) == 2 or run.ended is not None
@@ -297,7 +297,7 @@ def test_state_that_is_lost_on_the_way_is_noticed_and_the_job_goes_on_as_before(
 @pytest.mark.promise("D7")
 @pytest.mark.parametrize("phase", [RescalePhase.SLOTS, RescalePhase.CHECKPOINT, RescalePhase.SWITCHING])
 def test_a_slot_that_dies_during_a_rescale_loses_and_doubles_nothing(phase: RescalePhase) -> None:
-    """Until the switch is decided, the job restarts at the old parallelism, afterwards at the new one."""
+    """Until the new parallelism is durable, the job restarts at the old one."""
     run = started(numbering, 2)
     run.rescale(Scaling(3))
     run.run(lambda: run.master._rescaler.current is not None and run.master._rescaler.current.phase is phase)
@@ -305,10 +305,64 @@ def test_a_slot_that_dies_during_a_rescale_loses_and_doubles_nothing(phase: Resc
         run.run(lambda: run.master.phase is Phase.DEPLOYING)
     run._replace(run.slots[0])
     done = over(run)
-    assert isinstance(done, Rescaled if phase is RescalePhase.SWITCHING else RescaleFailed)
+    assert isinstance(done, RescaleFailed)
     run.run(lambda: run.master.phase is Phase.RUNNING)
-    assert run.execution.slots == (3 if phase is RescalePhase.SWITCHING else 2)
+    assert run.execution.slots == 2 and run.scaling == Scaling()
     assert run.restarts == 1
+    run.run()
+    check_numbers(run)
+
+
+class SlowSave(LocalRun):
+    """The parallelism becomes durable when the test says so."""
+
+    held: list[RunOffLoop]
+
+    def carry_out(self, actions: list[Action]) -> None:
+        self.held = [*getattr(self, "held", []), *(a for a in actions if isinstance(a, RunOffLoop) and self._saves(a))]
+        super().carry_out([action for action in actions if action not in self.held])
+
+    def _saves(self, action: RunOffLoop) -> bool:
+        return action.name == "parallelism" and self.master._rescaler.saving
+
+    def save_now(self) -> None:
+        self._run_off_loop(self.held.pop())
+
+
+@pytest.mark.promise("D7", "H6")
+def test_no_record_is_processed_and_nothing_is_restored_before_the_outcome_of_the_save_is_known() -> None:
+    """Fault: a slot dies while the parallelism is saved. The job goes on at what has become durable."""
+    run = SlowSave(numbering, 2, {})
+    run.run(lambda: run.master.phase is Phase.RUNNING and run.now_ms() > 60)
+    run.rescale(Scaling(3))
+    run.run(lambda: bool(run.held))
+    seen = run.now_ms()
+    run.run(lambda: run.now_ms() > seen + 20)
+    assert run.master.phase is Phase.DEPLOYING and not run.rescales
+    run._replace(run.slots[0])
+    run.run(lambda: run.now_ms() > seen + 2000)
+    assert run.master.phase is Phase.RESTARTING and not run.rescales
+    run.save_now()
+    assert isinstance(over(run), Rescaled)
+    run.run(lambda: run.master.phase is Phase.RUNNING)
+    assert run.execution.slots == 3 and run.scaling == Scaling(3)
+    run.run()
+    check_numbers(run)
+
+
+@pytest.mark.promise("D7")
+def test_a_switch_that_lost_a_slot_which_spark_does_not_start_again_is_given_up() -> None:
+    run = started(numbering, 2)
+    run.rescale(Scaling(3))
+    run.run(lambda: run.master._rescaler.wants_digests)
+    lost = run.slots.pop()
+    run.carry_out(run.master.on_slot_gone(lost.session, "its host is gone", run.now_ms()))
+    run.run(lambda: run.master.phase is Phase.WAITING)
+    run.master._rescaler._timeout_ms = 40
+    failed = over(run)
+    assert isinstance(failed, RescaleFailed) and "only 2 of 3 slots have registered" in failed.why
+    run.run(lambda: run.master.phase is Phase.RUNNING)
+    assert run.execution.slots == 2 and run.scaling == Scaling()
     run.run()
     check_numbers(run)
 
@@ -379,6 +433,46 @@ def test_a_job_that_ends_meanwhile_says_so() -> None:
     check_numbers(run)
 
 
+@pytest.mark.promise("D7", "F3")
+def test_the_pause_is_from_the_end_of_the_old_attempt_to_the_first_record_however_long_the_rescale_had_waited() -> None:
+    run = started(numbering, 2)
+    run.rescale(Scaling(3))
+    rescaler = run.master._rescaler
+    run.run(lambda: rescaler.takes_checkpoint)
+    current = rescaler.current
+    assert current is not None
+    current.since_ms -= 1e9  # as if it had waited for a savepoint
+    run.run(lambda: rescaler.wants_digests)
+    stopped_ms = run.now_ms()
+    assert stopped_ms - current.since_ms < 1000, "the time of the switch counts anew"
+    current.since_ms -= 1e9
+    run.run(lambda: current.phase is RescalePhase.STARTED)
+    started_ms = run.now_ms()
+    assert started_ms - current.since_ms < 1000, "and that of the wait for a record"
+    done = over(run)
+    assert isinstance(done, Rescaled) and done.pause_ms is not None
+    assert started_ms - stopped_ms < done.pause_ms <= run.now_ms() - stopped_ms + 1
+
+
+@pytest.mark.promise("D7")
+def test_a_rescale_whose_checkpoints_are_aborted_is_given_up_after_the_third() -> None:
+    run = started(numbering, 2)
+    run.rescale(Scaling(3))
+    rescaler = run.master._rescaler
+    for number in (1, 2, 3):
+        run.run(lambda: rescaler.current is None or rescaler.current.checkpoint is not None)
+        assert rescaler.current is not None and rescaler.current.tries == number
+        checkpoint = rescaler.current.checkpoint
+        assert checkpoint is not None and rescaler.on_aborted(checkpoint + 1, "another one") == []
+        actions = rescaler.on_aborted(checkpoint, "no space")
+        run.carry_out(actions)
+    assert any(isinstance(action, ReleaseSlots) for action in actions), "the slots that were added go again"
+    (failed,) = run.rescales
+    assert isinstance(failed, RescaleFailed) and failed.why == "its checkpoint failed 3 times: no space"
+    run.run()
+    check_numbers(run)
+
+
 # --- requests ---
 
 
@@ -406,6 +500,7 @@ def test_more_slots_than_spark_has_are_refused() -> None:
     object.__setattr__(run.master._rescaler._scale, "max_slots", 4)
     answer = run.rescale(Scaling(5))
     assert isinstance(answer, Refused) and "the job would need 5, Spark is given 4" in answer.why
+    assert isinstance(run.rescale(Scaling(4)), Accepted)
 
 
 def test_the_same_parallelism_changes_nothing() -> None:

@@ -4,7 +4,7 @@ from assets.pageviews.drill import DRILL
 from engine.protocol.autoscale import Bounds
 from orchestration.spec import GoldSpec, RescaleAt, StreamSpec
 
-PAGEVIEWS = StreamSpec(
+STREAM = StreamSpec(
     job="pageviews",
     path="assets.pageviews.job:job",
     description="Page views and bytes per app, every ten seconds of event time.",
@@ -18,6 +18,7 @@ PAGEVIEWS = StreamSpec(
     rescale=(RescaleAt("morning", "0 7 * * *", 3), RescaleAt("evening", "0 20 * * *", 2)),
     autoscale=Bounds(least=1, most=4),
     watch_every_s=5,
+    on_first_start=True,
     drill=DRILL,
     drill_cron="30 3 * * 0",
     gold=GoldSpec(

@@ -26,7 +26,7 @@ FLINK_JARS = ("org.apache.flink:flink-sql-parquet:2.3.0", "org.apache.flink:flin
 
 def flink(say: Say) -> Path:
     """Returns a Python with PyFlink, which contains a whole Flink. Parquet also needs Hadoop's classes, from Spark."""
-    python = _environment("flink", say)
+    python = flink_python(say)
     libraries = _flink_home(python) / "lib"
     for artifact in FLINK_JARS:
         _, name, version = artifact.split(":")
@@ -38,18 +38,23 @@ def flink(say: Say) -> Path:
     return python
 
 
+def flink_python(say: Say) -> Path:
+    """Returns a Python with PyFlink as it is installed, without the jars of the benchmarks."""
+    return _environment("flink", say)
+
+
 def bytewax(say: Say) -> Path:
     return _environment("bytewax", say)
 
 
-def run_flink_job(say: Say, javac: Path, name: str, arguments: list[str], folder: Path, patience_s: float) -> None:
+def run_flink_job(say: Say, javac: Path, name: str, arguments: list[str], folder: Path, patience_s: float) -> str:
     """Compiles NAME.java of this folder against the Flink inside PyFlink, and runs it in one process with Flink."""
     home = _flink_home(flink(say))
     classes = folder / "classes"
     run_peer(javac, ["-d", str(classes), "-cp", f"{home}/lib/*", f"{name}.java"], folder, 60)
     opens = yaml.safe_load((home / "conf" / "config.yaml").read_text())["env"]["java"]["opts"]["all"].split()
     command = [*opens, "-cp", f"{classes}:{home}/lib/*", name, *arguments]
-    run_peer(javac.with_name("java"), command, folder, patience_s)
+    return run_peer(javac.with_name("java"), command, folder, patience_s)
 
 
 def find_javac() -> Path | None:

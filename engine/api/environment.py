@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
+from engine.api import foreign
 from engine.api.dataframes import dataframe_schema
-from engine.api.functions import checked_is
+from engine.api.functions import checked_is, no_method, shown
 from engine.api.params import Params
 from engine.api.schema import parse_schema
 from engine.api.streams.data import DataStream
 from engine.api.streams.placement import checked_parallelism
+from engine.api.watermarks import WatermarkStrategy
 from engine.connectors.dataframe import DataFrameLike, DataFrameSource
 from engine.connectors.elements import ElementsSource
 from engine.core.durations import Duration, to_ms
@@ -99,19 +101,27 @@ class StreamEnvironment:
         A barrier waits behind the data before it, so receivers accept about as much as they consume in
         `in_flight_target`. A longer time makes checkpoints slower, a much shorter one the job.
         """
+        checked_is(
+            "enable_checkpointing, mode", mode, CheckpointingMode, "CheckpointingMode.EXACTLY_ONCE or AT_LEAST_ONCE"
+        )
         try:
             self.checkpoints = CheckpointConfig(
-                interval_ms=None if interval is None else to_ms(interval),
+                interval_ms=None if interval is None else to_ms(interval, "enable_checkpointing, interval"),
                 mode=mode,
-                timeout_ms=to_ms(timeout),
-                min_pause_ms=to_ms(min_pause),
+                timeout_ms=to_ms(timeout, "enable_checkpointing, timeout"),
+                min_pause_ms=to_ms(min_pause, "enable_checkpointing, min_pause"),
                 max_concurrent=max_concurrent,
                 tolerable_failed=tolerable_failed,
                 retained=retained,
-                in_flight_target_ms=to_ms(in_flight_target),
+                in_flight_target_ms=to_ms(in_flight_target, "enable_checkpointing, in_flight_target"),
             )
         except ValueError as error:
             raise JobError(f"enable_checkpointing: {error}") from error
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_method(self, name, foreign.ENVIRONMENT)
 
     def set_parallelism(self, parallelism: int) -> None:
         """Sets the parallelism of operators that do not set their own. It goes before that of the submission."""
@@ -127,6 +137,8 @@ class StreamEnvironment:
 
         Only the job's own failures count and can end it; after a failure from outside it always restarts.
         """
+        if isinstance(strategy, type) or not hasattr(strategy, "on_failure"):
+            raise JobError(f"set_restart_strategy takes a strategy such as FixedDelay(3), not {shown(strategy)}")
         self._restart = strategy
 
     @property
@@ -143,7 +155,12 @@ class StreamEnvironment:
         splits has at most that parallelism. `digest` adds a digest of the records to the ledger, for drills. It costs
         about as much as a simple columnar job.
         """
-        checked_is("from_source", source, Source, 'a source such as JsonSource("events/")')
+        checked_is("from_source", source, Source, 'a source such as JsonSource("/data/events")')
+        if isinstance(schema, WatermarkStrategy):
+            raise JobError(
+                "from_source takes a schema as its second argument: call assign_timestamps_and_watermarks(strategy) on "
+                "the stream that it returns"
+            )
         parsed = parse_schema(schema)
         try:
             source.check(parsed)
@@ -207,7 +224,10 @@ class StreamEnvironment:
         from engine.process.attached import AttachedJob
 
         if self._spark is None:
-            raise JobError("there is no Spark session to execute on: write StreamEnvironment(spark), or use `weir run`")
+            raise JobError(
+                "there is no Spark session to execute on: `weir run` executes a job by itself, so leave this call out; "
+                "in a script write StreamEnvironment(spark)"
+            )
         return AttachedJob(
             self._spark,
             self.scalable(name),

@@ -74,7 +74,8 @@ def _try(kind: str, before: pa.Schema, expressions: list[pl.Expr]) -> pa.Schema:
     try:
         made = _frame(before.empty_table()).select(expressions)
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
-        raise JobError(f"{kind} on a stream of ({described(before)}): {error}") from error
+        said = " ".join(str(error).split())  # polars writes several lines
+        raise JobError(f"{kind} on a stream of ({described(before)}): {said}") from error
     fields = made.to_arrow(compat_level=pl.CompatLevel.oldest()).schema
     return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in fields])
 

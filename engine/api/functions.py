@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -35,9 +36,31 @@ def checked_process_function(what: str, given: F, rich: type[Function]) -> F:
         raise JobError(f"{what} takes an object of a class that extends {rich.__name__}, not {shown(given)}{plain}")
     for method in ("process_element", "process_element1", "process_element2", "process_broadcast_element"):
         _check_arguments(what, given, method, "value")
+    for method in ("process_match", "process_timed_out_match"):
+        _check_arguments(what, given, method, "match")
     if isinstance(given, TimerFunction) and given.has_timers:
         _check_arguments(what, given, "on_timer", "timestamp")
     check_state_names(what, given)
+    return given
+
+
+def checked_pair_function(
+    what: str, given: F, rich: type[Function] | tuple[type[Function], ...], method: str, arguments: str
+) -> F:
+    """Returns what was given if it is an object of `rich`, the function of a join, that can be called with a pair."""
+    kinds = rich if isinstance(rich, tuple) else (rich,)
+    _check_object(what, given, kinds[0])
+    if not isinstance(given, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise JobError(f"{what} takes an object of a class that extends {names}, not {shown(given)}")
+    call = getattr(given, method)
+    try:
+        inspect.signature(call).bind(*arguments.split(", "))
+    except TypeError:
+        raise JobError(
+            f"{what}: {type(given).__name__}.{method}{_defined(call)} must take ({arguments}): "
+            f"def {method}(self, {arguments})"
+        ) from None
     return given
 
 
@@ -51,11 +74,12 @@ def checked_is(what: str, given: F, kind: type, instead: str) -> F:
 
 
 def no_method(stream: object, name: str, instead: Mapping[str, str]) -> NoReturn:
-    """Raises the error for a method that a stream does not have."""
+    """Raises the error for a method that a stream does not have. `instead` has names in snake case: keyBy is key_by."""
     kind = type(stream).__name__
-    if name in instead:
-        raise NoSuchMethod(f"a {kind} has no {name}(...): {instead[name]}")
     methods = [method for method in dir(type(stream)) if not method.startswith("_")]
+    snake = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+    if said := instead.get(snake, f"it is called {snake}" if snake in methods else ""):
+        raise NoSuchMethod(f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} has no {name}(...): {said}")
     raise AttributeError(f"{kind!r} object has no attribute {name!r}{nearest(name, methods)}")
 
 
@@ -70,6 +94,11 @@ def shown(given: Any) -> str:
 def _check_object(what: str, given: object, rich: type[Function]) -> None:
     if isinstance(given, type) and issubclass(given, Function):
         raise JobError(f"{what} takes an object of {given.__name__}, not the class: write {given.__name__}()")
+    check_timers(what, given)
+
+
+def check_timers(what: str, given: object) -> None:
+    """Raises a `JobError` if a function has `on_timer` where no timer can fire."""
     if isinstance(given, Function) and hasattr(given, "on_timer") and not isinstance(given, TimerFunction):
         raise JobError(
             f"{type(given).__name__} has on_timer{_defined(given.on_timer)}, which {what} would never call: timers "

@@ -16,7 +16,8 @@ def parse_schema(schema: pa.Schema | str) -> pa.Schema:
         return schema
     if isinstance(schema, str):
         return parse_ddl(schema)
-    raise SchemaError(f"a schema is a pyarrow.Schema or a Spark DDL string, not a {type(schema).__name__}")
+    told = f"the class {schema.__name__}" if isinstance(schema, type) else f"a {type(schema).__name__}"
+    raise SchemaError(f'a schema is a pyarrow.Schema or a Spark DDL string such as "id long, name string", not {told}')
 
 
 def out_schema(declared: pa.Schema | str | None, before: pa.Schema) -> pa.Schema:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from engine.core.durations import Duration, to_ms
+from engine.core.durations import Duration, to_ms, to_signed_ms
 from engine.core.errors import JobError
+from engine.state.windows.assigners import Assigner, SpanAssigner
 from engine.state.windows.spans import Spans
 
 
+class WindowAssigner(ABC):
+    """Says which windows a record belongs to. `of`, `with_gap` or `create` of its classes makes one."""
+
+    @abstractmethod
+    def compiled(self) -> Assigner:
+        """Returns the assigner of the row lane."""
+
+
 @dataclass(frozen=True)
-class EventTimeWindows:
+class EventTimeWindows(WindowAssigner):
     """Windows of one size, by event time. A window contains the times from its start, inclusive, to its end, exclusive.
 
     Windows are aligned to 1970: those of 10 seconds start at :00, :10, :20 and so on.
     """
 
     spans: Spans
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.spans, Spans):
+            raise JobError(f"write {type(self).__name__}.of({self.spans!r}, ...), not {type(self).__name__}(...)")
+
+    def compiled(self) -> Assigner:
+        return SpanAssigner(True, self.spans)
 
     def _shifted(self) -> str:
         return f", shifted by {self.spans.offset_ms} ms" if self.spans.offset_ms else ""
@@ -60,14 +77,14 @@ class SlidingEventTimeWindows(EventTimeWindows):
 
 
 def _positive(what: str, given: Duration) -> int:
-    given_ms = to_ms(given)
+    given_ms = to_signed_ms(given, f"the {what} of a window")
     if given_ms <= 0:
-        raise JobError(f"the {what} of a window must be positive, not {given!r}")
+        raise JobError(f"the {what} of a window must be positive, not {given!r}: write one such as '10 s'")
     return given_ms
 
 
 def _offset(given: Duration, what: str, below_ms: int) -> int:
-    offset_ms = to_ms(given)
+    offset_ms = to_ms(given, "the offset of windows")
     if offset_ms >= below_ms:
         raise JobError(f"the offset of windows must be shorter than their {what}, and {given!r} is not")
     return offset_ms

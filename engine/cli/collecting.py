@@ -30,9 +30,9 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="only say what would be deleted")] = False,
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="print JSON")] = False,
 ) -> None:
-    """Delete snapshots, savepoints and folded files that nobody needs: what JobMasters left that were replaced.
+    """Delete what killed JobMasters left half-made: checkpoints, savepoints and folded files that nobody can use.
 
-    It is safe beside running jobs. Epochs, savepoints and checkpoints under way are never touched. A running job
+    It is safe beside running jobs. Epochs, complete savepoints and what is under way are never touched. A running job
     deletes its old snapshots, files and records by itself.
     """
     names = [client_of(store, job).name] if job is not None else known_jobs(store)

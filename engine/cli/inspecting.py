@@ -1,15 +1,13 @@
-"""The commands of `weir` that only look: jobs, status, checkpoints, restarts, logs. They change nothing.
+"""The commands of `weir` that only look: jobs, status, checkpoints, restarts. They change nothing.
 
-They ask the JobMaster over HTTP what a job is doing now. They read what it did from its history and logs in the store,
+They ask the JobMaster over HTTP what a job is doing now. They read what it did from its history in the store,
 so that this also works after the job has ended.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -18,21 +16,17 @@ from rich.markup import escape
 from rich.text import Text
 
 from engine.cli.liveview import FLOW, NUMBERS, count, instant, render, shares, size, span
-from engine.cli.shared import JobName, Store, client_of, console, errors, examples, trouble_of, unfinished_upgrade
+from engine.cli.shared import JobName, Store, client_of, console, examples, trouble_of, unfinished_upgrade
 from engine.cli.tables import Rows
 from engine.core.errors import NotRunning, WeirError
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import OperatorFigures, SubtaskFigures
 from engine.jobmaster.figures import TIMES
 from engine.observe.client import JobClient, is_missing, known_jobs
-from engine.observe.logs import MASTER, LogReader
 from engine.observe.timeline import CheckpointRecord, RestartRecord, VertexFigures
 from engine.process.going_on import goes_on
 from engine.process.resume import Wanted, wanted
 from engine.store.opening import address_of
-
-FOLLOW_S = 0.3
-TAIL_BYTES = 16_384
 
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="print JSON, for scripts")]
 
@@ -43,7 +37,6 @@ def add_to(app: typer.Typer) -> None:
         (status, "weir status pageviews", "weir status pageviews --json | jq .vertices"),
         (checkpoints, "weir checkpoints pageviews", "weir checkpoints pageviews 42"),
         (restarts, "weir restarts pageviews"),
-        (logs, "weir logs pageviews -f", "weir logs pageviews --operator clean", "weir logs pageviews --slot 0"),
     ):
         app.command(epilog=examples(*lines))(command)
 
@@ -171,6 +164,8 @@ def next_start(client: JobClient) -> str:
     words = goes_on(client.store, client.name)
     found = wanted(client.folder.read_desired(), client.ended(), looked_after=False)
     if found is Wanted.RESUMED:
+        if unfinished_upgrade(client):
+            return ""  # the upgrade is shown, and how it is carried on
         return f"it should be running: `weir resume {client.name}` starts it again{f' and {words}' if words else ''}"
     return f"its next start {words}" if words else ""
 
@@ -192,7 +187,7 @@ def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> Non
     if as_json:
         print_json(now)
         return
-    console.print(render(now))
+    console.print(render(now, framed=console.is_terminal))
     table = Rows("subtask", "slot", *FLOW, right=NUMBERS)
     for vertex in now.vertices:
         for subtask in vertex.subtasks:
@@ -338,71 +333,6 @@ def _show_tracebacks(records: list[RestartRecord]) -> None:
         at = f"{record.uid}[{record.subtask}], {raised.position}"
         console.print(f"\n{escape(at)}, attempt {record.attempt}:", highlight=False, soft_wrap=True)
         console.print(escape(raised.traceback.rstrip()), highlight=False, soft_wrap=True)
-
-
-def logs(
-    job: JobName,
-    store: Store = ".weir",
-    operator: Annotated[str | None, typer.Option(metavar="UID", help="show only lines of this operator's code")] = None,
-    slot: Annotated[int | None, typer.Option(min=0, metavar="N", help="show only this slot")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", metavar="", help="wait for new lines until the job has ended")
-    ] = False,
-    everything: Annotated[
-        bool, typer.Option("--all", metavar="", help="also show a line for each step of each checkpoint")
-    ] = False,
-) -> None:
-    """Show what a job's code prints, logs and warns of, on all slots, and what its JobMaster decides."""
-    client = client_of(store, job)
-    client.timeline()  # raises an error if there is no such job
-    reader = LogReader(client.folder.logs, slot, operator)
-    shown, hidden = _show(reader, everything)
-    while follow:
-        over = client.ended() is not None
-        more, routine = _show(reader, everything)
-        shown, hidden = shown + more, hidden + routine
-        if over:
-            break
-        time.sleep(FOLLOW_S)
-    if not shown:
-        errors.print(_why_none(client, reader, slot, operator, hidden), highlight=False)
-    if trouble := trouble_of(client):
-        errors.print(f"[yellow]{escape(trouble)}[/]\nThe end of {client.folder.log_file}:", highlight=False)
-        errors.print(escape(_tail(client.folder.log_file)), highlight=False)
-
-
-def _why_none(client: JobClient, reader: LogReader, slot: int | None, operator: str | None, hidden: int) -> str:
-    slots = reader.slots()
-    if slot is not None and slot not in slots:
-        return f"no line of slot {slot}; there are lines of slots: {', '.join(map(str, slots)) or 'none'}"
-    seen = ", ".join(sorted(reader.operators - {""}))
-    what = f" of operator {operator!r} (there are lines of: {seen or 'none'})" if operator else ""
-    routine = f"; --all shows {hidden} lines about checkpoints" if hidden else ""
-    return f"no line{what} yet{routine}; what Spark itself prints is in {client.folder.log_file}"
-
-
-_ROUTINE = re.compile(r"INFO weir\.master: (triggered|published|completed) under generation")
-
-
-def _show(reader: LogReader, everything: bool) -> tuple[int, int]:
-    """Prints new lines. Returns how many, and how many it left out: those of checkpoints that went well."""
-    shown = hidden = 0
-    for line in reader.read():
-        if not everything and line.name == MASTER and _ROUTINE.match(line.text):
-            hidden += 1
-            continue
-        print(f"{line.at} {line.name:<7} {line.operator:<12} {line.text}", flush=True)
-        shown += 1
-    return shown, hidden
-
-
-def _tail(path: Path, lines: int = 12) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
-    except OSError as error:
-        return f"it can't be read: {error.strerror}"
 
 
 def print_json(value: Any) -> None:

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from engine.cli.tables import Rows
-from engine.jobmaster.status import Flow, JobStatus
+from engine.jobmaster.status import Flow, JobStatus, VertexStatus
 from engine.protocol.messages import LongStep
 
 _BAR = 6
@@ -18,7 +18,8 @@ FLOW = ("in/s", "out/s", "watermark", "lag", "busy·held·idle %")
 NUMBERS = ("slot", "in/s", "out/s", "lag")
 
 
-def render(status: JobStatus, note: str = "") -> RenderableType:
+def render(status: JobStatus, note: str = "", *, framed: bool = True) -> RenderableType:
+    """Returns the view. A frame is as wide as the terminal, so there is none where there is no terminal."""
     head = Text.assemble(
         (status.job, "bold"),
         "  ",
@@ -40,6 +41,7 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
     parts: list[RenderableType] = [head, table, Text(checkpoint_line(status), style="cyan")]
     if lost := lost_line(status):
         parts.append(Text(lost, style="yellow"))
+    parts += [Text(waiting, style="cyan") for vertex in status.vertices if (waiting := alignment_line(vertex))]
     if status.refusal:
         parts.append(Text(f"a slot was refused: {status.refusal}", style="bold yellow"))
     for slot in status.slots:
@@ -56,7 +58,8 @@ def render(status: JobStatus, note: str = "") -> RenderableType:
         parts.append(Text(f"standby: {status.standby.doing}", style="cyan" if status.standby.ready else "yellow"))
     if note:
         parts.append(Text(note, style="bold magenta"))
-    return Panel(Group(*parts), title="weir", title_align="left", border_style="blue")
+    view = Group(*parts)
+    return Panel(view, title="weir", title_align="left", border_style="blue") if framed else view
 
 
 def slots_line(status: JobStatus) -> str:
@@ -96,6 +99,19 @@ def lost_line(status: JobStatus) -> str:
         ("malformed, from", status.malformed_rows),
     )
     return "; ".join(f"rows {what} {uid}: {count(n)}" for what, by_uid in kinds for uid, n in by_uid.items() if n)
+
+
+def alignment_line(vertex: VertexStatus) -> str:
+    """Says that a source waits for the others of its alignment group, and how far it is ahead of them."""
+    waits = [subtask.waits for subtask in vertex.subtasks if subtask.waits is not None]
+    if not waits:
+        return ""
+    drifts = [wait.drift_ms for wait in waits if wait.drift_ms is not None]
+    ahead = f"{span(max(drifts))} ahead of the slowest of" if drifts else "until the others have begun, in"
+    return (
+        f"{vertex.id} is waiting for alignment: {sum(wait.paused for wait in waits)} of its splits, {ahead} group "
+        f"{waits[0].group!r} (allowed: {span(waits[0].max_drift_ms)})"
+    )
 
 
 def plain_line(status: JobStatus) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from functools import partial
@@ -32,10 +33,12 @@ from engine.cli.launching import (
     shown_options,
     store_hint,
 )
+from engine.cli.logs import logs
+from engine.cli.new import new
 from engine.cli.shared import JobName, Store, client_of, console, errors, examples, print_differences, print_raised
 from engine.cli.state import state
 from engine.cli.tables import Rows
-from engine.core.errors import IncompatibleJob, WeirError
+from engine.core.errors import IncompatibleJob, StoreError, WeirError
 from engine.graph.drawing.diagram import Level, diagrams
 from engine.graph.drawing.render import Format
 from engine.graph.drawing.render import render as render_graph
@@ -50,8 +53,10 @@ from engine.process.supervisor import Supervisor
 from engine.spark.packaging import package
 
 app = typer.Typer(
-    help="Exactly-once streaming jobs on Spark. A JOB is an import path such as assets.pageviews.job:job.",
+    help="Exactly-once streaming jobs on Spark. To start a job, give its import path, as in assets.pageviews.job:job; "
+    "afterwards give its name, such as pageviews. `weir COMMAND --help` explains a command.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     add_completion=False,
 )
@@ -74,10 +79,12 @@ def everywhere(
 
 def main() -> None:
     add_commands(app)
+    unwrap_help(app)
     try:
-        sys.exit(app(standalone_mode=False) or 0)
-    except typer.Abort:
-        sys.exit(130)
+        code = app(standalone_mode=False, prog_name="weir") or 0
+        if code == INTERRUPTED and (said := _GOES_ON.get(sys.argv[1])):
+            errors.print(f"[yellow]interrupted:[/] {said}", highlight=False)
+        sys.exit(code)
     except IncompatibleJob as error:
         print_differences(error)
         sys.exit(1)
@@ -90,9 +97,34 @@ def main() -> None:
         sys.exit(1)
     except Exception as error:
         if hasattr(error, "format_message"):  # a wrong option or argument
-            errors.print(f"[bold red]error:[/] {escape(error.format_message())}")
+            if said := error.format_message():  # none if `weir` was called without a command: it has printed its help
+                context: typer.Context | None = getattr(error, "ctx", None)
+                command = context.command_path if context is not None else _typed_command()
+                errors.print(f"[bold red]error:[/] {escape(said)}\n`{command} --help` lists what it takes")
             sys.exit(2)
         raise
+
+
+def _typed_command() -> str:
+    """Returns the command whose options were wrong: the parser's own errors do not name it."""
+    return " ".join(["weir", *(word for word in sys.argv[1:2] if not word.startswith("-"))])
+
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+_ASKED = "the job may still do what it was asked for; `weir status JOB` shows it"
+_GOES_ON = {
+    "submit": "the job may still be starting; `weir jobs` shows it, `weir cancel JOB` ends it",
+    "upgrade": "`weir upgrade JOB` carries on an upgrade that was begun, and `weir jobs` says whether there is one",
+} | dict.fromkeys(("cancel", "checkpoint", "rescale", "savepoint", "stop"), _ASKED)
+"""What becomes of what a command had begun when it was interrupted."""
+
+
+def unwrap_help(of: typer.Typer) -> None:
+    """Joins the lines of each paragraph of a docstring, so that a narrow terminal wraps them where it needs to."""
+    for command in of.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
 
 
 def add_commands(to: typer.Typer) -> None:
@@ -127,7 +159,10 @@ def run(options: LaunchOptions, store: str, back: GoBack) -> None:
         ended = watch(console, JobClient(launch.store, launch.name), supervisor.poll, printed)
     except KeyboardInterrupt:
         console.print("cancelling …")
-        folder.want_stopped_here("cli")
+        try:
+            folder.want_stopped_here("cli")
+        except StoreError as error:
+            errors.print(f"[yellow]{escape(str(error))}[/]")
         supervisor.stop()
         folder.share_desired()
         ended = folder.read_exit() or MasterExit(Outcome.CANCELLED, "cancelled")
@@ -158,7 +193,10 @@ def submit(options: LaunchOptions, store: str, back: GoBack) -> None:
     if ended is not None:
         finish(ended, launch)
         return
-    console.print(f"[green]{launch.name} is running.[/] Watch it with: weir status {launch.name}{store_hint(store)}")
+    console.print(
+        f"[green]{launch.name} is running.[/] Watch it with: weir status {launch.name}{store_hint(store)}",
+        soft_wrap=True,
+    )
 
 
 def _show_death(name: str, deaths: Deaths) -> None:
@@ -168,11 +206,19 @@ def _show_death(name: str, deaths: Deaths) -> None:
 
 
 cli_inspect.add_to(app)
+app.command(
+    epilog=examples(
+        "weir logs pageviews -f --tail 20",
+        "weir logs pageviews --level warning",
+        "weir logs pageviews --operator clean",
+    )
+)(logs)
 cli_collect.add_to(app)
 cli_resume.add_to(app)
 cli_savepoints.add_to(app)
 cli_upgrade.add_to(app)
 cli_rescale.add_to(app)
+app.command(epilog=examples("weir new orders; weir run orders.job:job"))(new)
 app.command(epilog=examples("weir state orders unpaid 4711", "weir state pageviews pv app-1 --json"))(state)
 
 

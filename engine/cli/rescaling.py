@@ -8,6 +8,7 @@ import typer
 from rich.markup import escape
 
 from engine.cli.inspecting import AsJson, print_json
+from engine.cli.launching import store_hint
 from engine.cli.liveview import instant, span
 from engine.cli.shared import JobName, Store, client_of, console, examples
 from engine.cli.tables import Rows
@@ -69,7 +70,7 @@ def rescale(
     if as_json:
         print_json(done)
     elif done.state is RescaleState.COMPLETED:
-        console.print(f"[green]{client.name} is rescaled[/] {_change(done)}", highlight=False)
+        console.print(f"[green]{client.name} is rescaled:[/] {_change(done)}", highlight=False)
         console.print(f"pause {_pause(done)}, from epoch {done.epoch}", highlight=False)
         console.print(f"state before {done.digest_before}, after {done.digest_after}: {done.rows} rows, the same")
     if done.state is RescaleState.FAILED:
@@ -89,7 +90,8 @@ def rescales(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> N
         print_json(found)
         return
     if not found:
-        console.print(f"{client.name} was never rescaled; weir rescale {client.name} --parallelism N does it")
+        how = f"weir rescale {client.name} --parallelism N{store_hint(store)}"
+        console.print(f"{client.name} was never rescaled; {how} does it", soft_wrap=True)
         return
     table = Rows("when", "state", "slots", "pause", "epoch", "change", wrap="change", room=24)
     for record in found:

@@ -9,14 +9,17 @@ import typer
 from rich.markup import escape
 
 from engine.cli.inspecting import AsJson, print_json
+from engine.cli.launching import store_hint
 from engine.cli.liveview import instant, size, span
 from engine.cli.shared import JobName, Store, client_of, console, errors, examples
 from engine.cli.tables import Rows
 from engine.core.errors import WeirError
 from engine.host.run_folder import MasterExit
 from engine.jobmaster.actions import Outcome
+from engine.observe.client import JobClient
 from engine.observe.savepoints import SavepointRecord, SavepointState
 from engine.process.from_savepoint import delete_savepoint
+from engine.store.places import check_place
 
 _Name = Annotated[str | None, typer.Option(metavar="NAME", help="name of the savepoint (default: date and time)")]
 _To = Annotated[
@@ -24,7 +27,8 @@ _To = Annotated[
     typer.Option(metavar="FOLDER", help="folder or s3://bucket/prefix to put it into (default: in the store)"),
 ]
 _Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="time to wait; it may still complete afterwards")
+    float | None,
+    typer.Option(metavar="SECONDS", help="time to wait (default: until it is over); it may still complete afterwards"),
 ]
 
 
@@ -48,7 +52,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def savepoint(
-    words: Annotated[list[str], typer.Argument(metavar="JOB | delete SAVEPOINT", help="job to take a savepoint of")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="JOB | delete SAVEPOINT",
+            help="name of the job; or the word delete and a savepoint, by JOB/NAME or by its folder",
+        ),
+    ],
     store: Store = ".weir",
     name: _Name = None,
     to: _To = None,
@@ -57,10 +67,14 @@ def savepoint(
 ) -> None:
     """Take a savepoint of a running job and wait until it is complete; the job goes on. Or delete one.
 
-    A savepoint holds all that the job needs, and can be moved anywhere. Only `weir savepoint delete` deletes it. Begin
+    A savepoint holds all that the job needs, and can be moved anywhere. Weir deletes it only if it is told to. Begin
     a job from it with `weir submit JOB --from SAVEPOINT`.
     """
     if words[0] == "delete" and len(words) == 2:
+        if name is not None or to is not None:
+            raise WeirError(
+                "weir savepoint delete takes no --name and no --to: write JOB/NAME, or the savepoint's folder"
+            )
         place, head = delete_savepoint(store, words[1])
         console.print(
             f"deleted {escape(place)}: savepoint {head.name} of {head.job}, {size(head.state_bytes)}",
@@ -68,8 +82,8 @@ def savepoint(
             soft_wrap=True,
         )
         return
-    if len(words) != 1:
-        raise WeirError("write weir savepoint JOB to take one, or weir savepoint delete SAVEPOINT to delete one")
+    if len(words) != 1 or words == ["delete"]:
+        raise WeirError("write weir savepoint JOB to take one, or weir savepoint delete JOB/NAME to delete one")
     client = client_of(store, words[0])
     with console.status("taking the snapshot …") as line:
         asked = client.savepoint(name, absolute(to))
@@ -88,7 +102,10 @@ def savepoint(
 
 def absolute(to: str | None) -> str | None:
     """Returns the address as the JobMaster understands it, whose working directory is another."""
-    return to if to is None or "://" in to else str(Path(to).absolute())
+    if to is None:
+        return None
+    check_place(to)
+    return to if "://" in to else str(Path(to).absolute())
 
 
 def _figures(made: SavepointRecord) -> str:
@@ -104,7 +121,8 @@ def savepoints(job: JobName, store: Store = ".weir", as_json: AsJson = False) ->
         print_json(found)
         return
     if not found:
-        console.print(f"{client.name} has no savepoints; take one with: weir savepoint {client.name}")
+        how = f"weir savepoint {client.name}{store_hint(store)}"
+        console.print(f"{client.name} has no savepoints; take one with: {how}", soft_wrap=True)
         return
     table = Rows("savepoint", "state", "taken", "epoch", "size", "place", wrap="place", right=["epoch", "size"])
     for one in found:
@@ -125,7 +143,8 @@ def stop(
     job: JobName,
     store: Store = ".weir",
     savepoint: Annotated[
-        bool, typer.Option("--savepoint", metavar="", help="also make the last epoch a savepoint")
+        bool,
+        typer.Option("--savepoint", metavar="", help="also make the last epoch a savepoint; --name and --to imply it"),
     ] = False,
     drain: Annotated[
         bool,
@@ -147,11 +166,12 @@ def stop(
     with console.status("stopping …") as line:
         client.stop(drain, savepoint, name, absolute(to))
         ended = client.wait_until_stopped(timeout, lambda doing: line.update(f"stopping: {escape(doing)} …"))
-    _print_stopped(client.name, ended)
+    _print_stopped(client, ended)
 
 
-def _print_stopped(name: str, ended: MasterExit) -> None:
+def _print_stopped(client: JobClient, ended: MasterExit) -> None:
+    name = client.name
     if ended.outcome not in (Outcome.STOPPED, Outcome.FINISHED):
-        errors.print(f"[bold red]error:[/] {name} is {ended.outcome}: {escape(ended.reason)}")
+        errors.print(f"[bold red]error:[/] {name} is {ended.outcome}: {escape(ended.reason + client.how_again(ended))}")
         raise typer.Exit(1)
     console.print(f"[green]{name} is {ended.outcome}[/]: {escape(ended.reason)}", highlight=False, soft_wrap=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich import box
@@ -16,17 +18,29 @@ from engine.observe.client import JobClient, known_jobs
 from engine.process.loading import default_name
 from engine.process.settings import read_settings
 from engine.protocol.failures import Raised
+from engine.store.opening import address_of
 
-console = Console()
-errors = Console(stderr=True, soft_wrap=True)
+WIDE = 10_000
+"""Columns of an output that is not a terminal: a table in a file or a pipe is never cut or broken into lines."""
+
+
+def _width(stream: TextIO) -> int | None:
+    """Returns the width to write at. None: that of the terminal, or of the variable COLUMNS."""
+    return None if stream.isatty() or os.environ.get("COLUMNS") else WIDE
+
+
+console = Console(width=_width(sys.stdout))
+errors = Console(stderr=True, soft_wrap=True, width=_width(sys.stderr))
 
 JobName = Annotated[str, typer.Argument(help="name of the job (weir jobs), or its import path", metavar="JOB")]
 
 
 def _configured(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """Returns the configuration file's store if neither the command line nor WEIR_STORE names one."""
+    """Returns the configuration file's store if neither the command line nor WEIR_STORE names one; checks its form."""
     source = context.get_parameter_source(str(option.name))
-    return (source and source.name == "DEFAULT" and read_settings().store) or value
+    store = (source and source.name == "DEFAULT" and read_settings().store) or value
+    address_of(store)
+    return store
 
 
 Store = Annotated[

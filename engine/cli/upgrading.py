@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Annotated
 
 import msgspec
@@ -19,6 +18,7 @@ from engine.host.launch import MasterLaunch
 from engine.host.upgrade_record import UpgradeRecord
 from engine.observe.client import JobClient
 from engine.process import upgrading
+from engine.process.judging import find_judge
 from engine.process.upgrading import PATIENCE_S, NewVersion
 from engine.protocol.upgrading import Phase
 
@@ -111,7 +111,7 @@ def upgrade(
         _show(planned, launch, as_json)
         upgrading.check(planned, launch)
     if rehearse is not None:
-        raise typer.Exit(_rehearsed(client, launch, rehearse, as_json))
+        raise typer.Exit(find_judge()(client, launch, rehearse, _say(as_json)).show(as_json))
     _finish(client, upgrading.switch(client, launch, "cli", _say(as_json), timeout), as_json)
 
 
@@ -146,10 +146,3 @@ def _show(planned: UpgradePlan, launch: MasterLaunch, as_json: bool) -> None:
     console.print(table)
     counted = [f"{planned.count(fate)} {fate.value}" for fate in Fate if planned.count(fate)]
     console.print(", ".join(counted), highlight=False)
-
-
-def _rehearsed(client: JobClient, launch: MasterLaunch, checkpoints: int, as_json: bool) -> int:
-    """Hands over to the package that can judge output, found by its entry point: the engine imports none."""
-    for entry in entry_points(group="weir.rehearsals"):
-        return int(entry.load()(client, launch, checkpoints, as_json))
-    raise WeirError("--rehearse needs the checks of Weir, which are not installed: pip install -e . in its folder")

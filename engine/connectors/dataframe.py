@@ -72,6 +72,7 @@ class DataFrameTable(StaticTable):
         return {**self.__dict__, "frame": None}
 
     def prepare(self, uid: str, session: SparkSession, store: Store, paths: JobPaths) -> None:
+        """Lets Spark write version 1, if no start of the job has."""
         versions = Versions(store, paths.static_tables(uid))
         if not versions.known():
             versions.publish(1, _write(self.frame, session, versions))

@@ -12,8 +12,14 @@ from engine.core.sources import FixedSource, SourceContext, SplitReader
 
 
 class ElementsSource(FixedSource):
+    """Reads given records. Every record needs all fields of the schema, and no others."""
+
     def __init__(self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+        if isinstance(rows, Mapping):
+            raise SchemaMismatch("the elements are a dict: write a list of records, as in [{...}, {...}]")
         for position, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                raise SchemaMismatch(f"element {position} is {row!r}: a record is a dict, as in {_example(schema)}")
             if set(row) != set(schema.names):
                 raise SchemaMismatch(f"element {position} has the fields {sorted(row)}, the schema has {schema.names}")
             for field in schema:
@@ -33,6 +39,10 @@ class ElementsSource(FixedSource):
 
     def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
         return _Reader(self._batch, int(position or 0))
+
+
+def _example(schema: pa.Schema) -> str:
+    return "{" + ", ".join(f"{name!r}: ..." for name in schema.names) + "}"
 
 
 class _Reader(SplitReader):

@@ -41,6 +41,8 @@ class GeneratorSource(FixedSource):
         live_since_ms: int | None = None,
         buffer_timeout_ms: float = BUFFER_TIMEOUT_MS,
     ) -> None:
+        if not callable(make):
+            raise ValueError(f"a generator takes a function of record numbers that returns columns, not {make!r}")
         if splits < 1:
             raise ValueError(f"a generator needs at least one split, not {splits}")
         if rows is not None and rows < 0:
@@ -142,7 +144,8 @@ class _Reader(SplitReader):
                 ) from error
             if len(array) != count:
                 raise SchemaMismatch(
-                    f"the generator's column {field.name!r} has {len(array)} values for {count} record numbers"
+                    f"the generator's column {field.name!r} has {len(array)} values for {count} record numbers: its "
+                    "function gets an array of record numbers, and returns an array of as many values for each column"
                 )
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -10,6 +10,8 @@ from engine.core.sinks import Committer, Guarantee, NothingToCommit, Piece, Sink
 
 
 class PrintSink(Sink):
+    """Prints each record, with the number of the subtask. `weir run` shows it, and `weir logs` after `weir submit`."""
+
     guarantee = Guarantee.AT_LEAST_ONCE
 
     def writer(self, context: WriterContext) -> SinkWriter:

@@ -50,6 +50,12 @@ def defined_at(function: object) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
+def raised_by_weir(error: BaseException) -> bool:
+    """Says whether Weir itself raised the error, to refuse what it was given."""
+    frames = _frames(error.__traceback__)
+    return bool(frames) and _in_engine(frames[-1])
+
+
 def author_took_part(error: BaseException) -> bool:
     """Says whether code that belongs neither to Weir nor to a library is in an error's traceback."""
     return any(not _in_engine(frame) and not _in_library(frame) for frame in _frames(error.__traceback__))

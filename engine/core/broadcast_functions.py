@@ -53,9 +53,11 @@ class BroadcastProcessFunction(Function):
     """Processes a stream that is connected with a broadcast stream."""
 
     def process_element(self, value: Row, context: ReadOnlyBroadcastContext) -> Iterable[Emitted]:
+        """Is called with each record of the stream that is not broadcast. It can read broadcast state."""
         raise NotImplementedError
 
     def process_broadcast_element(self, value: Row, context: BroadcastContext) -> Iterable[Emitted]:
+        """Is called with each broadcast record, in every subtask. It can change broadcast state."""
         raise NotImplementedError
 
 

@@ -11,9 +11,11 @@ class CoMapFunction(Function):
     """Returns one record for each record of the first and of the second stream."""
 
     def map1(self, value: Row) -> Row:
+        """Returns the record for a record of the first stream."""
         raise NotImplementedError
 
     def map2(self, value: Row) -> Row:
+        """Returns the record for a record of the second stream."""
         raise NotImplementedError
 
 
@@ -21,9 +23,11 @@ class CoFlatMapFunction(Function):
     """Returns any number of records for each record of the first and of the second stream."""
 
     def flat_map1(self, value: Row) -> Iterable[Row]:
+        """Returns, or yields, the records for a record of the first stream."""
         raise NotImplementedError
 
     def flat_map2(self, value: Row) -> Iterable[Row]:
+        """Returns, or yields, the records for a record of the second stream."""
         raise NotImplementedError
 
 
@@ -31,9 +35,11 @@ class CoProcessFunction(Function):
     """Processes two streams without keys; it may emit to side outputs."""
 
     def process_element1(self, value: Row, context: ProcessContext) -> Iterable[Emitted]:
+        """Is called with each record of the first stream. Returns a list of records, or yields them."""
         raise NotImplementedError
 
     def process_element2(self, value: Row, context: ProcessContext) -> Iterable[Emitted]:
+        """Is called with each record of the second stream. Returns a list of records, or yields them."""
         raise NotImplementedError
 
 
@@ -41,7 +47,9 @@ class KeyedCoProcessFunction(TimerFunction):
     """Processes two keyed streams; records of both with the same key share state and timers."""
 
     def process_element1(self, value: Row, context: ProcessContext) -> Iterable[Emitted]:
+        """Is called with each record of the first stream. Returns a list of records, or yields them."""
         raise NotImplementedError
 
     def process_element2(self, value: Row, context: ProcessContext) -> Iterable[Emitted]:
+        """Is called with each record of the second stream. Returns a list of records, or yields them."""
         raise NotImplementedError

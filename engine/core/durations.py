@@ -25,23 +25,32 @@ _LONG_NAMES = {
 }
 
 
-def to_ms(duration: Duration) -> int:
-    """Returns whole milliseconds; raises a JobError for a negative duration or an unknown form."""
+def to_ms(duration: Duration, what: str = "") -> int:
+    """Returns whole milliseconds; raises a JobError for a negative duration or an unknown form. It begins with `what`.
+
+    to_ms(lateness, "allowed_lateness")
+    """
+    signed_ms = to_signed_ms(duration, what)
+    if signed_ms < 0:
+        raise JobError(f"{_of(what)}{duration!r} is negative: a duration must be 0 or more")
+    return signed_ms
+
+
+def to_signed_ms(duration: Duration, what: str = "") -> int:
+    """Returns whole milliseconds of a duration that may be negative, such as "-5 s"."""
     if isinstance(duration, timedelta):
-        return _positive(round(duration.total_seconds() * 1000), duration)
+        return round(duration.total_seconds() * 1000)
     if isinstance(duration, int) and not isinstance(duration, bool):
-        return _positive(duration, duration)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", duration) if isinstance(duration, str) else None
+        return duration
+    match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]+)\s*", duration) if isinstance(duration, str) else None
     unit = _LONG_NAMES.get(match[2], match[2]) if match is not None else ""
     if match is None or unit not in _UNITS_MS:
         raise JobError(
-            f"{duration!r} is not a duration: write a number and one of {', '.join(_UNITS_MS)}, as in '10 s' or "
-            "'5 minutes'"
+            f"{_of(what)}{duration!r} is not a duration: write a number and one of {', '.join(_UNITS_MS)}, as in "
+            "'10 s' or '5 minutes'"
         )
     return round(float(match[1]) * _UNITS_MS[unit])
 
 
-def _positive(milliseconds: int, duration: Duration) -> int:
-    if milliseconds < 0:
-        raise JobError(f"{duration!r} is negative: a duration must be 0 or more")
-    return milliseconds
+def _of(what: str) -> str:
+    return f"{what}: " if what else ""

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.core.errors import BadEventTime
+from engine.protocol.watermark_alignment import WatermarkAlignment
 
 EVENT_TIME = "_event_time"
 """The hidden column that holds the event time of each record, from where it is assigned.
@@ -26,13 +27,21 @@ def side_schema(declared: pa.Schema, timed: bool) -> pa.Schema:
 
 @dataclass(frozen=True)
 class EventTimeStrategy:
-    """Says which column holds the event time, and how far the watermark stays behind the latest event time seen."""
+    """Says which column holds the event time, and how far the watermark stays behind the latest event time seen.
+
+    `alignment`: how far the splits of a source may drift apart, also from those of other sources; None: any far.
+    `idle_ms`: a split of a source that gives no rows for so long does not hold the others back; None: it always does.
+    """
 
     column: str
     bound_ms: int
+    alignment: WatermarkAlignment | None = None
+    idle_ms: int | None = None
 
     def __str__(self) -> str:
-        return f"from {self.column!r} with a bound of {self.bound_ms} ms"
+        aligned = f", aligned ({self.alignment})" if self.alignment is not None else ""
+        idle = f", idle after {self.idle_ms} ms" if self.idle_ms is not None else ""
+        return f"from {self.column!r} with a bound of {self.bound_ms} ms{aligned}{idle}"
 
     def watermark(self, max_seen_ms: int) -> int:
         return max_seen_ms - self.bound_ms - 1

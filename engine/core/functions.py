@@ -43,21 +43,8 @@ class OperatorStateStore(ABC):
         """
 
 
-class RuntimeContext(ABC):
-    """Tells a function where it runs, and gives access to its state."""
-
-    is_restored: bool
-    """True if the job was restored from an epoch, so that state may hold values already."""
-
-    @property
-    @abstractmethod
-    def subtask_index(self) -> int:
-        """The number of this subtask, from 0."""
-
-    @property
-    @abstractmethod
-    def parallelism(self) -> int:
-        """The number of subtasks of the operator."""
+class KeyedStateStore(ABC):
+    """Gives access to state per key."""
 
     @abstractmethod
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
@@ -79,6 +66,23 @@ class RuntimeContext(ABC):
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
         """Returns the aggregate of the current key."""
 
+
+class RuntimeContext(KeyedStateStore):
+    """Tells a function where it runs, and gives access to its state."""
+
+    is_restored: bool
+    """True if the job was restored from an epoch, so that state may hold values already."""
+
+    @property
+    @abstractmethod
+    def subtask_index(self) -> int:
+        """The number of this subtask, from 0."""
+
+    @property
+    @abstractmethod
+    def parallelism(self) -> int:
+        """The number of subtasks of the operator."""
+
     @abstractmethod
     def get_operator_state_store(self) -> OperatorStateStore:
         """Returns the store of operator state."""
@@ -93,6 +97,8 @@ class RuntimeContext(ABC):
 
 
 class Function:
+    """The base class of functions with a lifecycle: `open` before the first record, `close` at the end."""
+
     def open(self, context: RuntimeContext) -> None:
         """Is called once per subtask, before the first record."""
 
@@ -104,22 +110,34 @@ class Function:
 
 
 class MapFunction(Function):
+    """Returns one record for each record, for `map`."""
+
     def map(self, value: Row) -> Row:
+        """Returns the record that takes the place of this one."""
         raise NotImplementedError
 
 
 class FilterFunction(Function):
+    """Decides which records a stream keeps, for `filter`."""
+
     def filter(self, value: Row) -> bool:
+        """Says whether the record is kept."""
         raise NotImplementedError
 
 
 class FlatMapFunction(Function):
+    """Returns any number of records for each record, for `flat_map`."""
+
     def flat_map(self, value: Row) -> Iterable[Row]:
+        """Returns a list of records, or yields them."""
         raise NotImplementedError
 
 
 class ReduceFunction(Function):
+    """Combines two records of a key into one, for `reduce`."""
+
     def reduce(self, left: Row, right: Row) -> Row:
+        """Returns the new running value: `left` is the one so far, `right` the next record."""
         raise NotImplementedError
 
 
@@ -135,6 +153,7 @@ class AggregateFunction(Function):
         raise NotImplementedError
 
     def get_result(self, accumulator: Any) -> Any:
+        """Returns the result of an accumulator."""
         raise NotImplementedError
 
     def merge(self, left: Any, right: Any) -> Any:
@@ -186,6 +205,7 @@ class ProcessFunction(Function):
     """Processes a stream without keys: any number of records for each, also to side outputs (`yield tag, record`)."""
 
     def process_element(self, value: Row, context: ProcessContext) -> Iterable[Emitted]:
+        """Is called with each record. Returns a list of records, or yields them."""
         raise NotImplementedError
 
 
@@ -206,4 +226,5 @@ class KeyedProcessFunction(TimerFunction):
     """Processes a keyed stream, with state and timers per key."""
 
     def process_element(self, value: Row, context: ProcessContext) -> Iterable[Emitted]:
+        """Is called with each record and the state of its key. Returns a list of records, or yields them."""
         raise NotImplementedError

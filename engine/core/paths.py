@@ -64,11 +64,19 @@ class JobPaths:
         return f"{self.savepoints()}/{name}"
 
     def desired(self) -> str:
-        return f"{self.job}/desired.json"
+        """Returns the directory of what users last asked of each start, in a bucket."""
+        return f"{self.job}/desired"
+
+    def desired_of(self, launch_id: str) -> str:
+        return f"{self.desired()}/{_safe(launch_id)}.json"
 
     def shared_launch(self) -> str:
         """Returns the path of the last start in a bucket; for a store in a directory it is in the run folder."""
         return f"{self.job}/launch.json"
+
+    def launch(self) -> str:
+        """Returns the path of the last start in a store that is a directory."""
+        return f"{self.job}/run/launch.json"
 
     def nonces(self) -> str:
         """Returns the directory of what a slot reads to prove that it sees the store; in a bucket it is all of it."""

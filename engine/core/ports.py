@@ -8,12 +8,15 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from engine.core.pieces import Pieces
 from engine.protocol.epoch_records import Created
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.messages import SlotMessage
 from engine.protocol.signals import Signal
 
 Element: TypeAlias = pa.RecordBatch | Signal
+Data: TypeAlias = bytes | memoryview | Pieces
+"""The content of a file to write. A store keeps no reference to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class Store(Protocol):
     or `create` there. Whatever else fails raises a StoreError.
     """
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         """Creates or replaces a file, and makes its directories. The file is not durable before `sync`."""
 
     def sync(self, paths: list[str]) -> None:
@@ -104,6 +107,18 @@ class Store(Protocol):
     def read(self, path: str) -> bytes:
         """Returns the content of a file; raises FileNotFoundError if there is no file of this name."""
 
+    def read_all(self, paths: list[str]) -> list[bytes | None]:
+        """Returns the content of each file, in the order of the paths; None if there is no file of this name.
+
+        A store that takes long to answer is asked for several at a time.
+        """
+
+    def sizes(self, paths: list[str]) -> list[int | None]:
+        """Returns the number of bytes of each file, in the order of the paths; None if there is no file of this name.
+
+        It asks as `read_all` does.
+        """
+
     def list(self, prefix: str) -> list[str]:
         """Returns the sorted paths of all files below a directory; the empty prefix is the whole store.
 
@@ -113,6 +128,13 @@ class Store(Protocol):
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a directory with all its content, dot files included. Does nothing if there is none."""
+
+    def copy_from(self, path: str, source: Store, source_path: str) -> bool:
+        """Copies a file of another store without moving its bytes through this process. `sync` makes it durable.
+
+        Later writes and deletes of one of the two leave the other as it is. Returns False, and does nothing, if these
+        two stores can't do that: then the caller reads and writes.
+        """
 
     def uri(self, path: str) -> str:
         """Returns the URI by which Spark reads this file."""

@@ -120,6 +120,13 @@ class Committer(ABC):
     def begin(self, next_epoch: int) -> None:  # noqa: B027 (few depend on the number)
         """Prepares the target for this epoch, if its sink took no part in the one before. Idempotent."""
 
+    def check(self, committables: Sequence[Committable]) -> None:  # noqa: B027 (what can't be lost needs no check)
+        """Raises a StoreError if output is not there any more that an epoch is about to publish.
+
+        The JobMaster calls it before it publishes. Writers have seen the output durable, but a mount that was gone for
+        a moment, or another server at the same address, may have taken it.
+        """
+
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         """Publishes the output of an epoch. Idempotent: after a crash the same epoch may be committed again."""
@@ -175,6 +182,8 @@ class NothingToCommit(Committer):
 
 
 class Sink(ABC):
+    """Where a stream ends: subtasks write with a `SinkWriter`, and the JobMaster publishes with a `Committer`."""
+
     guarantee: Guarantee
     can_rewind = False
     """True if the output of later epochs can be hidden by a rewind."""
@@ -185,7 +194,9 @@ class Sink(ABC):
         return None
 
     @abstractmethod
-    def writer(self, context: WriterContext) -> SinkWriter: ...
+    def writer(self, context: WriterContext) -> SinkWriter:
+        """Returns the writer of one subtask."""
 
     @abstractmethod
-    def committer(self, store: Store, paths: JobPaths) -> Committer: ...
+    def committer(self, store: Store, paths: JobPaths) -> Committer:
+        """Returns what publishes the epochs. It runs in the JobMaster."""

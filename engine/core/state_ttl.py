@@ -46,10 +46,7 @@ class StateTtlConfig:
     @staticmethod
     def new_builder(ttl: Duration) -> StateTtlConfigBuilder:
         """Begins a config for values that live this long, such as "1 h"."""
-        try:
-            ttl_ms = to_ms(ttl)
-        except (TypeError, ValueError) as error:
-            raise JobError(f"StateTtlConfig.new_builder: {error}") from error
+        ttl_ms = to_ms(ttl, "StateTtlConfig.new_builder")
         if ttl_ms <= 0:
             raise JobError(f"StateTtlConfig.new_builder({ttl!r}): a time to live must be longer than 0")
         return StateTtlConfigBuilder(ttl_ms)

@@ -301,18 +301,23 @@ class OperatorListState(Generic[T]):
         self._items = items
 
     def get(self) -> list[T]:
+        """Returns a copy of the items."""
         return list(self._items)
 
     def add(self, item: T) -> None:
+        """Adds an item at the end."""
         self._items.append(item)
 
     def add_all(self, items: Iterable[T]) -> None:
+        """Adds items at the end."""
         self._items.extend(items)
 
     def update(self, items: Iterable[T]) -> None:
+        """Replaces all items by these."""
         self._items[:] = items
 
     def clear(self) -> None:
+        """Removes all items."""
         self._items.clear()
 
 
@@ -323,21 +328,27 @@ class ReadOnlyBroadcastState(Generic[K, V]):
         self._values = values
 
     def get(self, key: K) -> V | None:
+        """Returns the value of a key of the map, or None if there is none."""
         return self._values.get(key)
 
     def contains(self, key: K) -> bool:
+        """Says whether the map has this key."""
         return key in self._values
 
     def items(self) -> Iterator[tuple[K, V]]:
+        """Iterates over the entries."""
         return iter(self._values.items())
 
     def keys(self) -> Iterator[K]:
+        """Iterates over the keys of the map."""
         return iter(self._values.keys())
 
     def values(self) -> Iterator[V]:
+        """Iterates over the values of the map."""
         return iter(self._values.values())
 
     def is_empty(self) -> bool:
+        """Says whether the map has no entry."""
         return not self._values
 
     def __len__(self) -> int:
@@ -349,16 +360,21 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
 
     @property
     def read_only(self) -> ReadOnlyBroadcastState[K, V]:
+        """The same map, without the methods that change it."""
         return ReadOnlyBroadcastState(self._values)
 
     def put(self, key: K, value: V) -> None:
+        """Sets the value of a key of the map."""
         self._values[key] = value
 
     def put_all(self, values: Mapping[K, V]) -> None:
+        """Sets the values of several keys of the map."""
         self._values.update(values)
 
     def remove(self, key: K) -> None:
+        """Removes a key of the map, if it is there."""
         self._values.pop(key, None)
 
     def clear(self) -> None:
+        """Removes all entries."""
         self._values.clear()

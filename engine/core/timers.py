@@ -7,6 +7,8 @@ from enum import Enum
 
 
 class TimeDomain(Enum):
+    """The time by which a timer fires."""
+
     EVENT_TIME = "event time"
     PROCESSING_TIME = "processing time"
 

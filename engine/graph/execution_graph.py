@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from engine.graph.exchange import ExchangeKind
 from engine.graph.job_graph import JobEdge, JobGraph, SourceSpec
 from engine.protocol.ids import ChannelId, SubtaskId
+from engine.protocol.watermark_alignment import WatermarkAlignment
 from engine.runtime.exchange.partitioners import (
     BroadcastPartitioner,
     CustomPartitioner,
@@ -45,6 +46,17 @@ class ExecutionGraph:
 
     def slot_of(self, subtask: SubtaskId) -> int:
         return self._first_slots[self.graph.vertex(subtask.vertex).slot_sharing_group] + subtask.index
+
+    @cached_property
+    def alignment_groups(self) -> dict[WatermarkAlignment, list[str]]:
+        """The source subtasks of each group whose watermarks are aligned."""
+        groups: dict[WatermarkAlignment, list[str]] = {}
+        for vertex in self.graph.vertices:
+            strategy = vertex.source.strategy if vertex.source else None
+            if strategy is not None and strategy.alignment is not None:
+                subtasks = (str(SubtaskId(vertex.id, index)) for index in range(vertex.parallelism))
+                groups.setdefault(strategy.alignment, []).extend(subtasks)
+        return groups
 
     @cached_property
     def _widths(self) -> dict[str, int]:

@@ -14,6 +14,7 @@ from engine.connectors.dataframe import DataFrameTable
 from engine.core.event_time import EventTimeStrategy
 from engine.core.sinks import Sink
 from engine.core.sources import Source
+from engine.core.tags import OutputTag
 from engine.graph.exchange import Exchange
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.restart import RestartStrategy
@@ -36,7 +37,8 @@ class OperatorSpec:
     `named` is True if the author chose the uid, so that state is found by it. `row_lane` is True if the operator runs
     Python per record. `state` holds by name what makes its saved state unreadable if it changes, as text.
     `input_schema` is the schema of a sink's records. `emits_aside` is True if it may emit to side outputs. `unites` is
-    True if all of its inputs are one: the operator does not know from which a record comes.
+    True if all of its inputs are one: the operator does not know from which a record comes. `side_outputs` are those it
+    is known to emit to, which have to be taken. `corrects` is True if it may emit a later result for the same window.
     """
 
     uid: str
@@ -50,6 +52,8 @@ class OperatorSpec:
     input_schema: pa.Schema | None = None
     emits_aside: bool = False
     unites: bool = False
+    side_outputs: tuple[OutputTag, ...] = ()
+    corrects: bool = False
 
 
 @dataclass(frozen=True)

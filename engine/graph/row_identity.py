@@ -18,6 +18,8 @@ from engine.protocol.manifest import Manifest
 from engine.runtime.operators.base import WATERMARKS
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
+_OF_SEVERAL = ("interval_join", "window_join", "co_group", "pattern")
+"""Their rows hold the times of several records, or none: no column says when a row was published."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,20 @@ def _finished(states: list[dict[str, dict[str, int | None]]]) -> Iterator[int | 
 
 
 def row_identity(graph: JobGraph, sink: str) -> RowIdentity | None:
-    """Returns how the rows of a sink can be compared; None: they have no event time in their columns."""
+    """Returns how the rows of a sink can be compared; None: they have no event time in their columns,
+    or windows make them that may have several results."""
     vertex, operator = _find(graph, sink)
     assert operator.input_schema is not None
     columns = {column.name for column in stored_columns(operator.input_schema)}
     keys_of = {one.uid: [key.name for key in one.keys] for one in describe(graph, JobDescription(), 1).operators}
     for before in _upstream(graph, vertex, operator):
         if isinstance(before, OperatorSpec) and before.kind == "window":
+            if before.corrects or before.row_lane:
+                return None  # a window may have several results: after its end, or as the author's function decides
             keys = (*keys_of.get(before.uid, []), WINDOW_START)
             return RowIdentity(keys, WINDOW_END, windows=before.uid) if columns >= {*keys, WINDOW_END} else None
+        if isinstance(before, OperatorSpec) and before.kind in _OF_SEVERAL:
+            return None
         if isinstance(before, JobVertex) and before.source is not None and before.source.strategy is not None:
             column = before.source.strategy.column
             return RowIdentity((), column, source=before.source.uid) if column in columns - {EVENT_TIME} else None

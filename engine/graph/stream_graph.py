@@ -62,6 +62,13 @@ class StreamNode:
     """The author's line that added the operator."""
 
     @property
+    def side_outputs(self) -> tuple[OutputTag, ...]:
+        """The side outputs that it is known to emit to. Those of a process function are known to the function only."""
+        if self.source is not None:
+            return self.source.source.side_outputs
+        return self.operator.side_outputs if self.operator is not None else ()
+
+    @property
     def named(self) -> str:
         """The operator's uid and the author's line, for errors that are found after the line was run."""
         return f"{self.uid!r} ({short_line(self.line)})" if self.line else repr(self.uid)
@@ -205,13 +212,13 @@ class StreamGraph:
                 )
 
     def _check_side_outputs(self) -> None:
-        """Refuses a source whose side output has no consumer: its records would be lost silently."""
+        """Refuses a source or window whose side output has no consumer: its records would be lost silently."""
         for node in self.nodes:
-            for tag in node.source.source.side_outputs if node.source else ():
-                if not any(i.node == node.id and i.tag == tag for other in self.nodes for i in other.inputs):
+            for tag in node.side_outputs:
+                if tag.name not in {taken.name for taken in self.side_outputs(node.id)}:
                     raise JobError(
-                        f"the {tag.name} records of source {node.named} have no consumer: end them with "
-                        f"get_side_output({tag.name.upper()}).sink_to(...) too"
+                        f"the {tag.name} records of {'source ' if node.source else ''}{node.named} have no consumer: "
+                        f"end them with get_side_output({tag.name.upper()}).sink_to(...) too"
                     )
 
     def _chains(self, node: StreamNode) -> bool:

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import time
-
-import msgspec
-
-from engine.host.locks import held
 from engine.host.run_folder import RunFolder
-from engine.host.upgrade_record import UpgradeRecord, UpgradeStatus
-from engine.host.upgrade_request import Check, UpgradeRequest
+from engine.host.settling import settled
+from engine.host.upgrade_record import UpgradeStatus
+from engine.host.upgrade_request import UpgradeRequest
 
 DIED = "its process ended before the new version was checked; nothing was changed: run/master.log says more, ask again"
 
 
 def last_upgrade(folder: RunFolder) -> UpgradeStatus | None:
-    """Returns the last upgrade, done or not; None: there was none. Reads files, and may write one.
+    """Returns the last upgrade, done or not; None: there was none. Reads files, and may write one."""
 
-    A check whose process died would seem to go on for ever: whoever finds its lock free writes that it was refused.
-    """
-    request, record = _read(folder)
-    if request is not None and request.check is Check.CHECKING:
-        with held(folder.upgrade_lock) as free:
-            if free:
-                request, record = _read(folder)  # it may have ended right before
-                if request is not None and request.check is Check.CHECKING:
-                    now_ms = time.time_ns() // 1_000_000
-                    request = msgspec.structs.replace(request, check=Check.REFUSED, reason=DIED, changed_ms=now_ms)
-                    folder.write_upgrade_request(request)
-    shown = request or record
+    def not_begun() -> UpgradeRequest | None:
+        """Returns the last request, unless its upgrade was begun. Who begins one writes its record first."""
+        request, record = folder.read_upgrade_request(), folder.read_upgrade()
+        return None if request is not None and record is not None and record.id == request.id else request
+
+    request = settled(folder.upgrade_lock, not_begun, folder.write_upgrade_request, DIED)
+    shown = request or folder.read_upgrade()
     return shown.status if shown is not None else None
-
-
-def _read(folder: RunFolder) -> tuple[UpgradeRequest | None, UpgradeRecord | None]:
-    """Returns a request that is not begun, and the last upgrade that was. Who begins one writes its record first."""
-    request, record = folder.read_upgrade_request(), folder.read_upgrade()
-    begun = request is not None and record is not None and record.id == request.id
-    return None if begun else request, record

@@ -61,6 +61,8 @@ class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):
     """The options that a JobMaster process is started with: its name, its slots and its store are decided.
 
     `id` names this start. The run folder belongs to the last start: a process of an earlier start must not write there.
+    `allow_non_restored_state` counts only while the job goes on from `allowed_epoch`, its newest when it was started:
+    whatever changes behind that epoch has to be allowed anew. None: that is not known yet, and nothing is dropped.
     `folder` is where the job was started: its import path is looked up there when it is started again. With a `leash`,
     a file, the job ends once no process holds a lock on it: the command that needs the job was killed.
     """
@@ -71,6 +73,11 @@ class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):
     folder: str = ""
     id: str = ""
     leash: str = ""
+    allowed_epoch: int | None = None
+
+    def allows(self, epoch: int) -> bool:
+        """Says whether state of this epoch may be dropped."""
+        return self.allow_non_restored_state and self.allowed_epoch == epoch
 
 
 def read_launch(path: str | Path) -> MasterLaunch:

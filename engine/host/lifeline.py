@@ -1,4 +1,4 @@
-"""The lifeline: a pipe from a JobMaster process to its supervisor, for signs of life and last words.
+"""The lifeline: a pipe from a JobMaster process to its supervisor, for signs of life, last words and the job's outcome.
 
 It needs neither the store nor the network, so a full disk or a slow store does not look like a hung JobMaster.
 Invariant: neither end ever waits for the other. A sign that finds the pipe full is dropped.
@@ -11,6 +11,7 @@ import os
 
 import msgspec
 
+from engine.host.run_folder import MasterExit
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import Death, Stage
 
@@ -20,11 +21,12 @@ _WORDS_BYTES = 2000
 
 
 class Sign(msgspec.Struct, frozen=True):
-    """A sign of life. `epoch` is the newest one, once the JobMaster knows it."""
+    """A sign of life. `epoch` is the newest one, once the JobMaster knows it. `ended`: how the job ended."""
 
     stage: Stage
     epoch: int | None = None
     words: Death | None = None
+    ended: MasterExit | None = None
 
 
 class Lifeline:
@@ -53,10 +55,11 @@ class Lifeline:
 
     def last_words(self, fault: Fault, reason: str) -> None:
         """Tells the supervisor why this process ends without an outcome."""
-        # In JSON a control character takes six bytes, and half of a surrogate pair is an error.
-        plain = "".join(c if c.isprintable() or c == "\n" else " " for c in reason)
-        short = plain.encode()[:_WORDS_BYTES].decode(errors="ignore")
-        self._write(Sign(self.stage, None, Death(fault, short)))
+        self._write(Sign(self.stage, words=Death(fault, _short(reason))))
+
+    def tell_end(self, end: MasterExit) -> None:
+        """Tells the supervisor how the job ended, before that is written: on a full disk it can't be."""
+        self._write(Sign(self.stage, ended=MasterExit(end.outcome, _short(end.reason))))
 
     def _write(self, sign: Sign) -> None:
         if self._descriptor is not None:
@@ -66,6 +69,12 @@ class Lifeline:
                 self.broken = True
             except OSError:  # the pipe is full
                 pass
+
+
+def _short(reason: str) -> str:
+    # In JSON a control character takes six bytes, and half of a surrogate pair is an error.
+    plain = "".join(c if c.isprintable() or c == "\n" else " " for c in reason)
+    return plain.encode()[:_WORDS_BYTES].decode(errors="ignore")
 
 
 class Listener:

@@ -18,6 +18,8 @@ from typing import IO
 
 import msgspec
 
+from engine.store.directory import DIRECTORY_MODE, FILE_MODE
+
 
 class Position(msgspec.Struct, frozen=True):
     """The position after a line. A file is known by its first line, which it keeps when renamed; inodes are reused."""
@@ -57,9 +59,10 @@ class RotatedFile:
 
     def _open(self) -> IO[bytes]:
         self.close()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         if self.path.exists() and self.path.stat().st_size >= self._file_bytes:
             _shift(self._names)
+        self.path.touch(FILE_MODE)
         file = self.path.open("a+b", buffering=0)
         self._size = file.seek(0, os.SEEK_END)
         if self._size:

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from engine.core.ports import Store
 from engine.host.rotated import Position
-
-READS_AT_ONCE = 8
 
 
 class RotatedObjects:
@@ -51,12 +48,11 @@ class RotatedObjects:
         known = [number for number, path in enumerate(paths) if _first(path) == position.first]
         if known:
             paths, offset = paths[known[-1] :], position.offset
-        with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-            for path, content in zip(paths, pool.map(self._read, paths), strict=True):
-                for line in content[offset:].splitlines(keepends=True):
-                    offset += len(line)
-                    yield line[:-1], Position(_first(path), offset)
-                offset = 0
+        for path, content in zip(paths, self._store.read_all(paths), strict=True):
+            for line in (content or b"")[offset:].splitlines(keepends=True):  # it may be deleted since it was listed
+                offset += len(line)
+                yield line[:-1], Position(_first(path), offset)
+            offset = 0
 
     def _next(self) -> str:
         """Returns the path of a new object, and deletes the oldest if there are too many.
@@ -72,12 +68,6 @@ class RotatedObjects:
 
     def _paths(self) -> list[str]:
         return [path for path in self._store.list(self._folder) if path.endswith(".jsonl")]
-
-    def _read(self, path: str) -> bytes:
-        try:
-            return self._store.read(path)
-        except FileNotFoundError:
-            return b""  # it was deleted since it was listed
 
 
 def _number(path: str) -> int:

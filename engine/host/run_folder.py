@@ -4,7 +4,7 @@ The file `<store>/<job>/desired.json` beside it says whether the job should be r
 or Dagster.
 
 If the store is a bucket, both lie in a folder of this machine (`engine/host/places.py`), and the bucket has the last
-start and `desired.json` too (`engine/host/starts.py`), so that other machines know of them. Invariant: what is asked
+start and what is desired too (`engine/host/starts.py`), so that other machines know of them. Invariant: what is asked
 here is written to the bucket first. So the JobMaster that copies news of the bucket never copies an older start.
 """
 
@@ -23,9 +23,11 @@ import msgspec
 
 from engine.core.errors import StoreError
 from engine.core.names import check_name
+from engine.core.paths import JobPaths
 from engine.host.folders import PRIVATE
 from engine.host.launch import MasterLaunch
 from engine.host.places import local_folder
+from engine.host.rehearsal_request import RehearsalRequest
 from engine.host.starts import Desired, Start, shared_start
 from engine.host.upgrade_record import UpgradeRecord
 from engine.host.upgrade_request import UpgradeRequest
@@ -65,11 +67,15 @@ class _ExitFile(MasterExit, frozen=True):
 
 
 class LastHeartbeat(msgspec.Struct, frozen=True):
-    """The deciding thread writes it every second. Its age shows that a JobMaster hangs, while its pid would not."""
+    """The deciding thread writes it every second. Its age shows that a JobMaster hangs, while its pid would not.
+
+    `begun_by`: the start that is known to have begun the job's log; empty as long as none has.
+    """
 
     at_ms: int
     generation: int
     phase: str
+    begun_by: str = ""
 
 
 class Deaths(msgspec.Struct, frozen=True):
@@ -154,8 +160,14 @@ class RunFolder:
         self._upgrade_request = self.folder.parent / "upgrade-request.json"
         self.upgrade_lock = self.folder / "upgrade.lock"
         """Held by whoever checks or carries out an upgrade of the job."""
+        self._rehearsal_request = self.folder.parent / "rehearsal-request.json"
+        self.rehearsal_lock = self.folder / "rehearsal.lock"
+        """Held by the process of a rehearsal that was asked for over HTTP."""
         self._elsewhere = self.folder / "elsewhere.json"
         self._shared = shared_start(store, job) if is_bucket(store) else None
+        paths = JobPaths(job)
+        self.sign = paths.shared_launch() if is_bucket(store) else paths.launch()
+        """The path in the store of the last start. A store without this file is not the one that the job began in."""
 
     def prepare(self, *, private: bool = True) -> None:
         """Makes the folder. `private`: only the job's user can enter the job's folder above it, whatever the umask."""
@@ -179,11 +191,25 @@ class RunFolder:
     def write_launch(self, launch: MasterLaunch) -> Path:
         if self._shared is not None:
             self._shared.write(Start(launch, socket.gethostname()))
-        _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)), durable=True)
+        self._write_launch_here(launch)
         return self.launch_file
+
+    def _write_launch_here(self, launch: MasterLaunch) -> None:
+        _write(self.launch_file, msgspec.json.format(msgspec.json.encode(launch)), durable=True)
 
     def read_launch(self) -> MasterLaunch | None:
         return _read(self.launch_file, MasterLaunch)
+
+    def mend_launch(self, launch: MasterLaunch) -> None:
+        """Writes the launch file again if it is lost or damaged: no JobMaster could start without it.
+
+        `desired.json` repeats the start with the parallelism of the last rescale, which `launch` may be too old for.
+        """
+        if self.read_launch() is None:
+            desired = self.read_desired_here()
+            if desired is not None and desired.launch.id == launch.id:
+                launch = desired.launch
+            self._write_launch_here(launch)
 
     def belongs_to(self, launch: MasterLaunch) -> bool:
         last = self.read_launch()
@@ -198,7 +224,7 @@ class RunFolder:
             return
         start, desired = self._shared.read(), self._shared.read_desired()
         if start is not None and start.launch.id != launch.id and self.belongs_to(launch):
-            _write(self.launch_file, msgspec.json.format(msgspec.json.encode(start.launch)), durable=True)
+            self._write_launch_here(start.launch)
             _write(self._elsewhere, msgspec.json.encode(start))
             # The job is wanted there and not here: nobody on this machine may start it again.
             self._write_desired(Desired(False, launch, f"a start on {start.host}", _now_ms()))
@@ -247,6 +273,11 @@ class RunFolder:
 
     def read_heartbeat(self) -> LastHeartbeat | None:
         return _read(self._heartbeat, LastHeartbeat)
+
+    def has_begun(self, launch: MasterLaunch) -> bool:
+        """Says whether a JobMaster of this start has claimed the job. If there is no log then, the store is away."""
+        heartbeat = self.read_heartbeat()
+        return heartbeat is not None and heartbeat.begun_by == launch.id
 
     def write_deaths(self, deaths: Deaths) -> None:
         _write(self._deaths, msgspec.json.encode(deaths))
@@ -303,7 +334,7 @@ class RunFolder:
 
     def want_stopped(self, by: str) -> None:
         """Keeps the job from being started again, whether or not it runs now."""
-        desired = self.read_desired()
+        desired = self._read_desired_there()
         if desired is not None and desired.running:
             stopped = Desired(False, desired.launch, by, _now_ms())
             self._share(stopped)
@@ -311,14 +342,24 @@ class RunFolder:
                 self._write_desired(stopped)
 
     def want_stopped_here(self, by: str) -> None:
-        """Does what `want_stopped` does, without the bucket: `share_desired` tells it, and may take long."""
+        """Does what `want_stopped` does, without the bucket: `share_desired` tells it, and may take long.
+
+        Raises a StoreError if it can't be written: whoever cancels must not go on, or the next boot would undo it.
+        """
         desired = self.read_desired_here()
-        if desired is not None and desired.running:
+        if desired is None or not desired.running:
+            return
+        try:
             self._write_desired(Desired(False, desired.launch, by, _now_ms()))
+        except OSError as error:
+            raise StoreError(
+                f"job {desired.launch.name!r} can't be cancelled: {self._desired} can't be written ({error.strerror}), "
+                "so the next boot would start the job again. Make room, or mend what is wrong there, and cancel again"
+            ) from error
 
     def share_desired(self) -> None:
         """Tells the bucket what this machine knows, unless another one has started the job since."""
-        here, there = self.read_desired_here(), self.read_desired()
+        here, there = self.read_desired_here(), self._read_desired_there()
         if here is not None and (there is None or there.launch.id == here.launch.id):
             self._share(here)
 
@@ -326,12 +367,13 @@ class RunFolder:
         """Makes every later JobMaster of this start, and who starts the job again as it was, begin at this scaling.
 
         The file that JobMasters are started with is written first: it decides, so this raises only if that one is not
-        written. If the other one can't be, or the machine stops before, the next JobMaster writes it.
+        written. If the other one can't be, or the machine stops before, the next JobMaster writes it. The last start
+        that a bucket knows stays as it is: it may be another machine's by now.
         """
         launch = msgspec.structs.replace(launch, scaling=scaling)
         self.hear_elsewhere(launch)
         if self.belongs_to(launch):
-            self.write_launch(launch)
+            self._write_launch_here(launch)
             with contextlib.suppress(OSError, StoreError):
                 self.repeat_launch(launch)
 
@@ -343,7 +385,17 @@ class RunFolder:
             self.share_desired()
 
     def read_desired(self) -> Desired | None:
-        """Returns the last wish. If the store is a bucket, this asks it: another machine may have had the last."""
+        """Returns the last wish. If the store is a bucket, this asks it: another machine may have had the last.
+
+        A start that was stopped is never wanted again. So a wish to stop it that is known here counts, also if the
+        bucket was away when it was told.
+        """
+        here, there = self.read_desired_here(), self._read_desired_there()
+        stopped = here is not None and not here.running and there is not None and here.launch.id == there.launch.id
+        return here if stopped else there
+
+    def _read_desired_there(self) -> Desired | None:
+        """Returns what all machines know."""
         return self._shared.read_desired() if self._shared is not None else self.read_desired_here()
 
     def read_desired_here(self) -> Desired | None:
@@ -367,6 +419,16 @@ class RunFolder:
     def forget_upgrade_request(self) -> None:
         self._upgrade_request.unlink(missing_ok=True)
 
+    def write_rehearsal_request(self, request: RehearsalRequest) -> None:
+        _write(self._rehearsal_request, msgspec.json.format(msgspec.json.encode(request)))
+
+    def read_rehearsal_request(self) -> RehearsalRequest | None:
+        """Returns the last rehearsal that was asked for over HTTP."""
+        return _read(self._rehearsal_request, RehearsalRequest)
+
+    def forget_rehearsal_request(self) -> None:
+        self._rehearsal_request.unlink(missing_ok=True)
+
     def _share(self, desired: Desired) -> None:
         if self._shared is not None:
             self._shared.write_desired(desired)
@@ -381,13 +443,18 @@ def _write(path: Path, data: bytes, *, durable: bool = False) -> None:
     Threads of a process may write the same file at once, each by way of a file of its own.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(descriptor)
-    temporary.replace(path)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(descriptor)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not say where
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

@@ -1,7 +1,9 @@
 """The last start of a job whose store is a bucket, as the bucket knows it, whichever machine made it.
 
-`<job>/launch.json` is the last start and its machine, `<job>/desired.json` says whether the job should be running. For
-a store in a directory the run folder is part of the store, and none of this is needed.
+`<job>/launch.json` is the last start and its machine; only a start writes it. `<job>/desired/<start>.json` says whether
+the job should be running, and with which options: each start has a file of its own, and that of the last start counts.
+So a machine that has lost the job, and does not know it yet, writes over nothing that is the other machine's. For a
+store in a directory the run folder is part of the store, and none of this is needed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import msgspec
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.host.launch import MasterLaunch
+from engine.store.opening import bucket_client
 
 if TYPE_CHECKING:
     from engine.store.s3 import S3Store
@@ -41,16 +44,27 @@ class SharedStart:
         self._paths = JobPaths(job)
 
     def write(self, start: Start) -> None:
+        """Makes this the last start. What users asked of earlier ones counts no longer, and is deleted.
+
+        It is listed before this start is the last one: what another machine asks of a later start stays.
+        """
+        earlier = self._store.list(self._paths.desired())
         self._write(self._paths.shared_launch(), start)
+        own = self._paths.desired_of(start.launch.id)
+        for path in earlier:
+            if path != own:
+                self._store.delete(path)
 
     def read(self) -> Start | None:
         return self._read(self._paths.shared_launch(), Start)
 
     def write_desired(self, desired: Desired) -> None:
-        self._write(self._paths.desired(), desired)
+        self._write(self._paths.desired_of(desired.launch.id), desired)
 
     def read_desired(self) -> Desired | None:
-        return self._read(self._paths.desired(), Desired)
+        """Returns what was last asked of the last start."""
+        start = self.read()
+        return self._read(self._paths.desired_of(start.launch.id), Desired) if start is not None else None
 
     def forget_nonces(self) -> None:
         """Deletes what JobMasters that died left for their slots. To be called only when the job is started anew."""
@@ -79,6 +93,4 @@ def shared_jobs(store: str | Path) -> list[str]:
 
 
 def _open(store: str | Path) -> S3Store:
-    from engine.store.s3 import S3Store  # a job in a directory loads no client
-
-    return S3Store(str(store), answer_s=10.0, retries=2)
+    return bucket_client()(str(store), answer_s=10.0, retries=2)

@@ -15,7 +15,7 @@ class UpgradeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     `old` and `new` are import paths; `cut` is the epoch with which the old version stopped. `phase` is one of
     `protocol.upgrading.Phase`, or of `host.upgrade_request.Check` while nothing has happened to the job yet; only then
-    may there be a `plan`.
+    may there be a `plan`. `retries` counts the steps of this phase that were repeated, `trouble` says why the last.
     """
 
     id: str
@@ -30,12 +30,15 @@ class UpgradeStatus(msgspec.Struct, frozen=True, kw_only=True):
     began_ms: int
     changed_ms: int
     plan: UpgradePlan | None = None
+    retries: int = 0
+    trouble: str = ""
 
 
 class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`old` is the start that was running, `new` that of the new version, `back` that of the old version's code again.
 
     `savepoint` is the name of the savepoint that the old version stops with. Times are those of the wall clock.
+    `retries` and `trouble` are those of the phase that it is in.
     """
 
     id: str
@@ -47,6 +50,8 @@ class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     began_ms: int
     changed_ms: int
+    retries: int = 0
+    trouble: str = ""
 
     def version_of(self, launch_id: str) -> Version:
         """Says which of the upgrade's starts this is."""
@@ -68,6 +73,8 @@ class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True):
             by=self.by,
             began_ms=self.began_ms,
             changed_ms=self.changed_ms,
+            retries=self.retries,
+            trouble=self.trouble,
         )
 
     def in_words(self, job: str) -> str:
@@ -83,4 +90,6 @@ class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True):
             case Phase.FAILED:
                 return f"no version of {job} runs: {self.progress.reason}"
             case phase:
-                return f"an upgrade of {job} to {to} is not done ({phase.value}): `weir upgrade {job}` carries it on"
+                tried = f"; tried {self.retries + 1} times, last trouble: {self.trouble}" if self.retries else ""
+                how = f"`weir upgrade {job}` carries it on, unless a command does so now"
+                return f"an upgrade of {job} to {to} is not done ({phase.value}{tried}): {how}"

@@ -5,23 +5,21 @@ It says how the check of the new version ended. Once the upgrade is begun, its `
 
 from __future__ import annotations
 
+import time
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from engine.graph.upgrade_plan import UpgradePlan
+from engine.host.asked_version import AskedVersion
 from engine.host.upgrade_record import UpgradeStatus
 from engine.protocol.failures import Raised
 
 
-class AskedUpgrade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `POST /upgrade`: the options of `weir upgrade`, which have the same meanings and defaults."""
+class AskedUpgrade(AskedVersion, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /upgrade`: the options of `weir upgrade`."""
 
-    to: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    params: dict[str, str] = {}
-    parallelism: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    allow_non_restored_state: bool = False
     timeout_s: Annotated[float, msgspec.Meta(ge=1)] | None = None
     dry_run: bool = False
 
@@ -49,6 +47,16 @@ class UpgradeRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     raised: Raised | None = None
     plan: UpgradePlan | None = None
+
+    @property
+    def under_way(self) -> bool:
+        return self.check is Check.CHECKING
+
+    def refused(self, why: str) -> UpgradeRequest:
+        return self.changed(check=Check.REFUSED, reason=why)
+
+    def changed(self, **fields: Any) -> UpgradeRequest:
+        return msgspec.structs.replace(self, changed_ms=time.time_ns() // 1_000_000, **fields)
 
     @property
     def status(self) -> UpgradeStatus:

@@ -23,6 +23,24 @@ class Outcome(StrEnum):
     FENCED = "fenced"
 
 
+DRAINED = "drained"
+"""The reason of a job that was stopped with a drain begins so: it is over for good."""
+
+
+def is_drained(reason: str) -> bool:
+    """Says whether a job that ended for this reason is over for good."""
+    return reason.startswith((DRAINED, f"it was {DRAINED}"))
+
+
+def was_drained(epoch: int) -> str:
+    """Says why a drained job does not go on, and what to do instead."""
+    return (
+        f"it was {DRAINED} in epoch {epoch}: its windows and timers have fired for good, and records that it read now "
+        "would be late for them. To process what has come since, start it under another --name, or --from a savepoint "
+        "that was taken before the drain"
+    )
+
+
 @dataclass(frozen=True)
 class Send:
     session: str

@@ -10,6 +10,7 @@ from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.messages import Deployed, TaskFailed
 from engine.protocol.remedy import Remedy, Where, remedy
 from engine.protocol.restart import RestartStrategy
+from engine.protocol.watermark_alignment import AlignmentGroups
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Attempt:
     coordinator: CheckpointCoordinator
     undeployed: set[str]
     """The sessions of the slots that have not built their subtasks yet."""
+    alignment: AlignmentGroups
     unconnected: set[str]
     """The sessions of the slots with a channel whose receiver has not answered yet."""
     started: bool = False

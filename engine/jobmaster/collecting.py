@@ -43,6 +43,8 @@ def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
     problems: list[str] = []
     try:
         for one in find_garbage(log):
+            if not dry_run and not one.give_up():
+                continue  # a JobMaster that was replaced has made, or is about to make, a savepoint of it
             collected.append(_delete(store, one.path, one.why, dry_run))
         collected += _orphans(log, dry_run)
     except (CorruptSnapshot, DamagedTable, ForeignSnapshot, StoreError) as error:
@@ -66,14 +68,7 @@ def _orphans(log: EpochLog, dry_run: bool) -> list[Collected]:
 
 def _delete(store: Store, path: str, why: str, dry_run: bool) -> Collected:
     inside = store.list(path) or [path]
-    size = sum(_size(store, file) for file in inside)
+    size = sum(one or 0 for one in store.sizes(inside))  # its owner may have deleted some meanwhile
     if not dry_run:
         store.delete(path)
     return Collected(path, why, len(inside), size)
-
-
-def _size(store: Store, path: str) -> int:
-    try:
-        return len(store.read(path))
-    except FileNotFoundError:
-        return 0  # its owner has deleted it meanwhile

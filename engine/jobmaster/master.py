@@ -19,18 +19,18 @@ from typing import Any
 
 from engine.core.errors import (
     CorruptSnapshot,
+    Fenced,
     ForeignSnapshot,
     IncompatibleJob,
-    StoreError,
     SyncFailed,
     TargetTaken,
-    fault_of,
 )
 from engine.core.sinks import Committer
 from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
-from engine.jobmaster.actions import Action, Done, Note, Outcome, RunOffLoop, Send, Stop
+from engine.jobmaster.actions import Action, Done, Note, Outcome, RunOffLoop, Send, Stop, was_drained
 from engine.jobmaster.attempts import Attempt, Restarts
+from engine.jobmaster.claiming import Claiming
 from engine.jobmaster.failure_handler import FailureHandler, can_not_be_restored
 from engine.jobmaster.figures import Rates, checkpoint_figures
 from engine.jobmaster.publisher import (
@@ -42,7 +42,7 @@ from engine.jobmaster.publisher import (
     Publisher,
     Replaced,
 )
-from engine.jobmaster.rescaling import Answer, Refused, Rescaler, Scale
+from engine.jobmaster.rescaling import Answer, Refused, Rescaler, Scale, Verdict
 from engine.jobmaster.savepoints import FilesCopied, OpenPlace, Refusal, Savepoints, Settled, StopFailed
 from engine.jobmaster.savepoints import Outcome as SavepointOutcome
 from engine.jobmaster.slot_keeper import SlotKeeper
@@ -87,15 +87,14 @@ from engine.protocol.messages import (
     SubtaskTotals,
     TaskFailed,
     Trigger,
+    WatermarkLimits,
+    WatermarkReport,
 )
-from engine.protocol.remedy import Remedy, Where, remedy
-from engine.protocol.restart import ExponentialDelay, RestartStrategy
 from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.protocol.scaling import Scaling
+from engine.protocol.watermark_alignment import AlignmentGroups
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.places import open_place
-
-CLAIM_WAIT_MS = 10_000.0
 
 
 class Phase(Enum):
@@ -116,9 +115,9 @@ class MasterConfig:
     A broken channel is reported as the cause of a failure if no other cause shows up within `cause_grace_ms`.
     The job fails after `same_error_limit` equal errors of its own code without an epoch in between. `retry_ms` is the
     wait before the JobMaster asks the store again; while the job is claimed, it waits longer after each error. Every
-    `slots_timeout_ms` it notes that slots are missing. `allow_non_restored_state`: state that no operator claims any
-    more is dropped. `probation_ms`: so long the first checkpoint by interval waits for a record, so that a version that
-    fails at its first record publishes nothing.
+    `slots_timeout_ms` it notes that slots are missing. `allows` says of an epoch whether its state that no operator
+    claims any more is dropped, or an error. `probation_ms`: so long the first checkpoint by interval waits for a
+    record, so that a version that fails at its first record publishes nothing.
     """
 
     slots_timeout_ms: float = 60_000
@@ -130,7 +129,7 @@ class MasterConfig:
     cause_grace_ms: float = 2_000
     same_error_limit: int = 3
     retry_ms: float = 50
-    allow_non_restored_state: bool = False
+    allows: Callable[[int], bool] = lambda epoch: False
     probation_ms: float = 0.0
 
 
@@ -184,7 +183,7 @@ class JobMaster:
             committers,
             wall_ms,
             self.config.retry_ms,
-            self.config.allow_non_restored_state,
+            self.config.allows,
             self._off_loop,
             self._publication_is,
         )
@@ -193,19 +192,14 @@ class JobMaster:
         self._failures = FailureHandler(
             self._restarts, self.config.cause_grace_ms, jitter, wall_ms, self._end_attempt, self._end_job
         )
-        self._owner = owner
+        self._claiming = Claiming(self._publisher, owner, self.config.retry_ms, jitter, self._claimed, self._end_job)
         self._wall_ms = wall_ms
         self._jitter = jitter
         self._next_checkpoint = 1
         self._since_ms = 0.0
         self._restart_at_ms = 0.0
-        self._claim_at_ms = 0.0
-        self._claim_retries: RestartStrategy = ExponentialDelay(
-            self.config.retry_ms, max_ms=CLAIM_WAIT_MS, multiplier=2
-        )
         self._read_to_end: Manifest | None = None
-        self._cancelling = False
-        self._claiming = False
+        self._cancelling = ""  # why, once the job is to be cancelled
         self._ending: tuple[Outcome, Manifest] | None = None  # the last epoch is committed; savepoints may be open
 
     def _watch_of(self, execution: ExecutionGraph) -> SlotWatch:
@@ -255,18 +249,21 @@ class JobMaster:
         if self.phase is Phase.STOPPED:
             return actions
         if self._cancelling and not self._publisher.busy:
-            return self._stop(Outcome.CANCELLED, "cancelled")
+            return self._stop(Outcome.CANCELLED, self._cancelling)
         if self._keeper.beat_at_ms is None or now_ms >= self._keeper.beat_at_ms:
             actions += self._keeper.beat(now_ms)
         actions += self._publisher.on_tick(now_ms)
+        if self._current is not None:
+            actions += self._announce_limits(self._current, now_ms)
         if self._ending is not None:
             return actions + self._end_if_settled()
         match self.phase:
             case Phase.FENCING:
-                if not self._claiming and now_ms >= self._claim_at_ms:
-                    actions += self._claim()
+                actions += self._claiming.on_tick(now_ms)
             case Phase.WAITING:
-                actions += self._deploy_if_ready(now_ms)
+                deployed = self._deploy_if_ready(now_ms)
+                given_up = self._rescaler.on_waiting(now_ms) if self.phase is Phase.WAITING else []
+                actions += deployed + (given_up + self._redeploy(now_ms) if given_up else [])
             case Phase.DEPLOYING:
                 assert self._current is not None
                 if self._current.undeployed and now_ms - self._since_ms > self.config.deploy_timeout_ms:
@@ -281,20 +278,25 @@ class JobMaster:
                 actions += self._go_on_stopping(now_ms)
                 actions += self._rescaler.on_tick(now_ms) + self._checkpoint_for_rescale(now_ms)
             case Phase.RESTARTING:
-                if now_ms >= self._restart_at_ms and not self._publisher.busy:
+                if now_ms >= self._restart_at_ms and not self._publisher.busy and not self._rescaler.saving:
                     actions += self._go_on(now_ms)
         return actions
 
     def wakeup_ms(self) -> float:
         """Returns the time by which `on_tick` has to be called again."""
-        times: list[float | None] = [self._keeper.beat_at_ms or 0.0, self._publisher.wakeup_ms]
+        times: list[float | None] = [self._keeper.beat_at_ms or 0.0, self._publisher.wakeup_ms, self.limits_due_ms]
         if self._current is not None and self._current.broken is not None:
             times.append(self._current.broken.decided_at_ms)
         if self.phase is Phase.RUNNING and self._current is not None:
             times += [self._current.coordinator.wakeup_ms(), self._rescaler.wakeup_ms]
-        if self.phase is Phase.RESTARTING:
+        if self.phase is Phase.RESTARTING and not self._rescaler.saving:
             times.append(self._restart_at_ms)
         return min(time for time in times if time is not None)
+
+    @property
+    def limits_due_ms(self) -> float | None:
+        """When aligned sources have to be told how far they may read; None: not before they report more."""
+        return self._current.alignment.wakeup_ms if self._current is not None else None
 
     def on_message(self, session: str, message: SlotMessage, now_ms: float) -> list[Action]:
         if self.phase is Phase.STOPPED:
@@ -349,6 +351,9 @@ class JobMaster:
                 if len(current.finished) == len(self.execution.subtasks):
                     current.coordinator.want_final()
                 return []
+            case WatermarkReport(_, number, watermarks):
+                current.alignment.on_report(number, watermarks)
+                return self._announce_limits(current, now_ms)
             case TaskFailed(corrupt=True):
                 return self._end_job(can_not_be_restored(self.newest, message.error))
             case TaskFailed():
@@ -408,8 +413,8 @@ class JobMaster:
         answer, actions = self._rescaler.request(wanted, self.attempt.generation, now_ms)
         return answer, actions + self._checkpoint_for_rescale(now_ms)
 
-    def cancel(self, now_ms: float) -> list[Action]:
-        self._cancelling = True
+    def cancel(self, now_ms: float, why: str = "cancelled") -> list[Action]:
+        self._cancelling = self._cancelling or why
         return self.on_tick(now_ms)
 
     # ------------------------------------------------------------------ slots
@@ -441,46 +446,26 @@ class JobMaster:
 
     # ------------------------------------------------------------------ start
 
-    def _claim(self) -> list[Action]:
-        self._claiming = True
-        return [self._publisher.claim(self._owner, self._claimed)]
-
-    def _claimed(self, claimed: Claimed | None, error: BaseException | None, now_ms: float) -> list[Action]:
-        self._claiming = False
-        if error is not None:
-            if remedy(Where.JOBMASTER, fault_of(error)) is Remedy.END:
-                return self._end_job(str(error))
-            if not isinstance(error, StoreError):
-                raise error  # another JobMaster may do better
-            delay_ms, self._claim_retries = self._claim_retries.on_failure(now_ms, self._jitter(), fault_of(error))
-            self._claim_at_ms = now_ms + (delay_ms or 0.0)
-            return [Note(events.ClaimFailed(str(error)))]
-        if claimed is None:
-            self._claim_at_ms = now_ms + self.config.retry_ms
-            return [Note(events.ClaimLost())]
+    def _claimed(self, claimed: Claimed, now_ms: float) -> list[Action]:
         self._next_checkpoint = claimed.record.next_checkpoint
         self.attempt = AttemptId(claimed.generation, 0)
         return [Note(events.Claimed()), *self._go_on(now_ms)]
 
     def _go_on(self, now_ms: float) -> list[Action]:
-        """Restores the job, after its durable parallelism was read or written if that is due."""
-        io = self._rescaler.io
-        if io is None:
+        """Restores the job, the first time after its durable parallelism was read."""
+        read = self._rescaler.read
+        if read is None:
             return self._restore(now_ms)
         self.phase = Phase.RESTORING
-        return [self._off_loop("parallelism", io, self._parallelism_settled)]
+        return [self._off_loop("parallelism", read, self._parallelism_read)]
 
-    def _parallelism_settled(self, result: Any, error: BaseException | None, now_ms: float) -> list[Action]:
-        actions = self._rescaler.on_io(result, error)
-        if actions is None:
-            self.phase, self._restart_at_ms = Phase.RESTARTING, now_ms + self.config.retry_ms
-            return []
-        self._publisher.rescaled(self.execution.graph)
-        return actions + self._restore(now_ms)
+    def _parallelism_read(self, read: Scaling | None, error: BaseException | None, now_ms: float) -> list[Action]:
+        return self._rescaler.on_read(read) + self._restore(now_ms)
 
     def _restore(self, now_ms: float) -> list[Action]:
         self.phase = Phase.RESTORING
         self._since_ms = now_ms
+        self._publisher.rescaled(self.execution.graph)
         self.attempt = AttemptId(self.attempt.generation, self.attempt.attempt + 1)
         attempt = self.attempt
 
@@ -494,13 +479,15 @@ class JobMaster:
     def _restored(self, manifest: Manifest | None, error: BaseException | None, now_ms: float) -> list[Action]:
         if isinstance(error, CorruptSnapshot):
             return self._end_job(can_not_be_restored(self.newest, str(error)))
+        if isinstance(error, Fenced):
+            return self._stop(Outcome.FENCED, str(error))
         if isinstance(error, IncompatibleJob | ForeignSnapshot | TargetTaken):
             return self._end_job(str(error))
         if error is not None:
             return self._failures.commit_failed(error, now_ms)
         self._restarts.on_committed()
         if manifest is not None and manifest.drained:
-            return self._stop(Outcome.STOPPED, _drained(manifest))
+            return self._stop(Outcome.STOPPED, was_drained(manifest.epoch))
         dropped = self._publisher.dropped
         self._publisher.go_on_from(manifest)
         self._read_to_end = manifest if manifest is not None and manifest.final else None
@@ -521,6 +508,7 @@ class JobMaster:
         self._current = Attempt(
             self.attempt,
             CheckpointCoordinator(checkpoints, self.attempt, subtasks, self._next_checkpoint, now_ms, probation_ms),
+            alignment=AlignmentGroups(self.execution.alignment_groups),
             undeployed={slot.session for slot in assigned},
             unconnected={slot.session for slot in assigned},
         )
@@ -543,10 +531,17 @@ class JobMaster:
     def _start_if_deployed(self, current: Attempt, now_ms: float) -> list[Action]:
         if current.started or current.undeployed:
             return []
-        if not self._rescaler.on_deployed(current.deployed):
-            return self._redeploy(now_ms)
+        match self._rescaler.on_deployed(current.deployed):
+            case Verdict.START:
+                return self._start(current)
+            case Verdict.SAVE:
+                return [self._off_loop("parallelism", self._rescaler.save, self._parallelism_saved)]
+            case Verdict.GO_BACK:
+                return self._rescaler.go_back() + self._redeploy(now_ms)
+
+    def _start(self, current: Attempt) -> list[Action]:
         current.started = True
-        return [*self._broadcast(Start(current.id)), *self._rescaler.on_running(now_ms)]
+        return [*self._broadcast(Start(current.id)), *self._rescaler.on_running()]
 
     def _running_if_connected(self, current: Attempt) -> list[Action]:
         if self.phase is not Phase.DEPLOYING or current.unconnected:
@@ -555,6 +550,11 @@ class JobMaster:
         self.stats.running_since_ms = self._wall_ms()
         flowed = [] if current.flowing_ms is None else self._rescaler.on_flowing(current.flowing_ms)
         return [Note(events.Running(str(current.id))), *flowed]
+
+    def _announce_limits(self, current: Attempt, now_ms: float) -> list[Action]:
+        """Tells aligned sources how far they may read, if that has changed."""
+        limits = current.alignment.announce(now_ms)
+        return self._broadcast(WatermarkLimits(current.id, current.alignment.announcements, limits)) if limits else []
 
     # ------------------------------------------------------------------ another parallelism
 
@@ -567,6 +567,14 @@ class JobMaster:
         coordinator = self._current.coordinator
         actions = self._rescaler.on_trigger(coordinator.next_checkpoint)
         return actions + self._carry_out(coordinator.trigger(now_ms), now_ms)
+
+    def _parallelism_saved(self, _: None, error: BaseException | None, now_ms: float) -> list[Action]:
+        """Starts the attempt that was proved, if its parallelism is durable now. It may have failed meanwhile."""
+        current = self._current
+        actions = self._rescaler.on_saved(error, now_ms, deployed=current is not None)
+        if current is None:
+            return actions
+        return actions + (self._start(current) if error is None else self._redeploy(now_ms))
 
     def _redeploy(self, now_ms: float) -> list[Action]:
         """Leaves the attempt, which has not failed, for one at another parallelism."""
@@ -649,11 +657,11 @@ class JobMaster:
                         self.stats.checkpoints_failed += 1
                         actions.append(Note(events.Aborted(checkpoint, failure.code, detail)))
                     actions += self._broadcast(NotifyAbort(self.attempt, checkpoint))
-                    actions.append(self._publisher.discard(self.attempt, checkpoint))
+                    actions += self._publisher.discard(self.attempt, checkpoint)
                     actions += self._savepoints.on_abort(checkpoint, f"{failure.text}: {detail}", now_ms)
                     actions += self._rescaler.on_aborted(checkpoint, f"{failure.text}: {detail}")
                 case DiscardLateAck(ack):
-                    actions.append(self._publisher.delete([file.path for file in ack.state.files]))
+                    actions += self._publisher.delete([file.path for file in ack.state.files])
                 case TooManyFailures(detail):
                     actions += self._end_attempt(Failed(AttemptFailure.CHECKPOINTS_FAILED, detail), now_ms)
         return actions
@@ -695,7 +703,7 @@ class JobMaster:
         if coordinator is not None:
             coordinator.on_publication_over(completed.checkpoint, now_ms)
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
-        actions.append(self._publisher.sweep(self.attempt.generation, self._savepoints.copied))
+        actions += self._publisher.sweep(self.attempt.generation, self._savepoints.copied)
         actions += self._publisher.tidy(self.attempt.generation, now_ms)
         if completed.stops:
             self._ending = (Outcome.STOPPED, manifest)
@@ -777,11 +785,3 @@ class JobMaster:
 
     def _broadcast(self, message: MasterMessage) -> list[Action]:
         return [Send(slot.session, message) for slot in self.slots.assigned]
-
-
-def _drained(manifest: Manifest) -> str:
-    return (
-        f"it was drained in epoch {manifest.epoch}: its windows and timers have fired for good, and records that it "
-        "read now would be late for them. To process what has come since, start it under another --name, or --from a "
-        "savepoint that was taken before the drain"
-    )

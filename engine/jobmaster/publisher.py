@@ -10,7 +10,7 @@ the next; a permit exists only for a published epoch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -35,7 +35,13 @@ from engine.protocol.savepoint import Stopping
 from engine.snapshot.beginning import delete_claimed
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.retention import disposable
+from engine.snapshot.inputs import place_inputs
+from engine.snapshot.retention import Needs, Snapshot, disposable
+
+SWEEPS = 2
+"""One sweep runs, and one waits for it: on a slow store there is never more to do."""
+DELETES = 50
+"""So many deletes of aborted checkpoints may wait."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class Publisher:
         committers: Mapping[str, Committer],
         wall_ms: Callable[[], int],
         retry_ms: float,
-        allow_non_restored_state: bool,
+        allows: Callable[[int], bool],
         off_loop: OffLoop,
         tell: Tell,
     ) -> None:
@@ -115,7 +121,7 @@ class Publisher:
         self._committers = dict(committers)
         self._wall_ms = wall_ms
         self._retry_ms = retry_ms
-        self._allow_non_restored_state = allow_non_restored_state
+        self._allows = allows
         self._off_loop = off_loop
         self._tell = tell
         self._housekeeping = Housekeeping(epoch_log, committers, off_loop)
@@ -127,6 +133,9 @@ class Publisher:
         self._restored: Manifest | None = None  # the manifest that this attempt goes on from
         self._carried: list[Committable] = []  # the newest epoch's, which later snapshots may still hold
         self._retained: list[ManifestRef] = []  # oldest first; a sweep forgets those that are not kept any more
+        self._needs = Needs(epoch_log)
+        self._sweeps = 0  # under way or waiting
+        self._deletes = 0
         self._unswept: set[int] | None = None  # generations that may hold files to delete; None: all so far
         self._queue: deque[CompletedCheckpoint] = deque()
         self._publication: Publication | None = None
@@ -191,15 +200,22 @@ class Publisher:
         A job that has changed is compared with the epoch first: `done` gets IncompatibleJob if it can't go on.
         """
         assert not self.busy, "nothing is restored while a publication is open"
-        newest, job_id = self.newest, self.job_id
+        assert self._record is not None, "the job is claimed before anything is restored"
+        newest, job_id, record = self.newest, self.job_id, self._record
 
         def work() -> Manifest | None:
+            with self._epoch_log.owned_by(record):
+                return restored()
+
+        def restored() -> Manifest | None:
             manifest = self._epoch_log.read_manifest(newest) if newest else None
+            if manifest is not None:
+                place_inputs(self._epoch_log, manifest)
             next_epoch = newest.epoch + 1 if newest else 1
             gone = self._gone(manifest)
             targets = self._look({**gone, **self._committers}, job_id, next_epoch - 1)
             if manifest is not None:
-                self.dropped = check(self._graph, manifest, targets, self._allow_non_restored_state)
+                self.dropped = check(self._graph, manifest, targets, self._allows(manifest.epoch))
             gone = {uid: committer for uid, committer in gone.items() if targets[uid].claimed}
             for uid, committer in (*gone.items(), *self._committers.items()):
                 with calling(uid, None, committer, "claim()"):
@@ -213,6 +229,7 @@ class Publisher:
             for uid, committer in (*gone.items(), *self._committers.items()):
                 with calling(uid, None, committer, "abort_unknown()"):
                     committer.abort_unknown(permit, attempt)
+            self._check_targets([])
             return manifest
 
         return self._off_loop("restore", work, done)
@@ -272,7 +289,26 @@ class Publisher:
         if broken:
             return self._tell(NotPublished(completed, CheckpointFailure.LEDGER_MISMATCH, broken), now_ms)
         self._publication = Publication(completed, manifest)
-        return [self._off_loop("manifest", lambda: self._epoch_log.write_manifest(manifest), self._manifest_written)]
+        return [self._off_loop("manifest", lambda: self._write_manifest(manifest), self._manifest_written)]
+
+    def _write_manifest(self, manifest: Manifest) -> ManifestRef:
+        """Looks for all files of the epoch after the last of them is written: the store may have been away."""
+        ref = self._epoch_log.write_manifest(manifest)
+        self._epoch_log.check_files(ref, manifest)
+        self._check_targets(manifest.commits)
+        return ref
+
+    def _check_targets(self, committables: Sequence[Committable]) -> None:
+        """Raises a StoreError if output is gone, or a target, or if the store of the job is away."""
+        for uid, committer in self._committers.items():
+            with calling(uid, None, committer, "check()"):
+                committer.check([c for c in committables if c.uid == uid])
+        self._epoch_log.check_here()
+
+    def _commit(self, permit: CommitPermit, manifest: Manifest) -> None:
+        """Commits an epoch. It counts only if the store is not away now: an empty folder may have taken it."""
+        commit_epoch(self._committers, permit, manifest)
+        self._epoch_log.check_here()
 
     def drop_waiting(self) -> list[CompletedCheckpoint]:
         """Forgets the checkpoints whose publication has not begun, and returns them."""
@@ -352,13 +388,14 @@ class Publisher:
         self._record = record
         self.newest = record.newest
         assert self.newest is not None and self.newest.epoch == manifest.epoch
+        self._needs.add(self.newest, manifest)
         self._retained.append(self.newest)  # also if its commit fails now: the restore commits it
         self._carried = manifest.carried
         self.ledger = dict(manifest.ledger)
         permit = CommitPermit.issue(self.newest)
         return [
             *self._tell(Published(manifest), now_ms),
-            self._off_loop("commit", lambda: commit_epoch(self._committers, permit, manifest), self._committed),
+            self._off_loop("commit", lambda: self._commit(permit, manifest), self._committed),
         ]
 
     def _committed(self, _: None, error: BaseException | None, now_ms: float) -> list[Action]:
@@ -375,14 +412,17 @@ class Publisher:
 
     # ------------------------------------------------------------------ retention
 
-    def sweep(self, generation: int, copied: Collection[tuple[int, int]] = ()) -> RunOffLoop:
-        """Deletes the snapshots that no kept epoch needs.
+    def sweep(self, generation: int, copied: Collection[Snapshot] = ()) -> list[Action]:
+        """Deletes the snapshots that no kept epoch needs. If one sweep runs and one waits, a later one does it.
 
         `copied` are the (generation, checkpoint) of snapshots that are being copied into savepoints. One that can't be
         deleted keeps no other one: a savepoint that was claimed with it may be in a place that is away for good.
         """
         assert self.newest is not None
-        store, paths = self._epoch_log.store, self._epoch_log.paths
+        if self._sweeps >= SWEEPS:
+            return []
+        self._sweeps += 1
+        store, paths, needs = self._epoch_log.store, self._epoch_log.paths, self._needs
         held = {parsed[0] for ref in self._retained if (parsed := paths.parse_checkpoint(ref.path))}
         self._retained = self._retained[-self._graph.checkpoints.retained :]
         kept = list(self._retained)
@@ -395,7 +435,7 @@ class Publisher:
         def work() -> None:
             files = [path for number in sorted(unswept) for path in store.list(paths.generation(number))]
             problems: list[Exception] = []
-            for directory in disposable(paths, files, kept, generation, copied):
+            for directory in disposable(paths, files, kept, needs.of(kept).union(copied), generation):
                 try:
                     delete_claimed(store, [file for file in files if file.startswith(f"{directory}/")])
                     store.delete(directory)
@@ -405,11 +445,12 @@ class Publisher:
                 raise problems[0]
 
         def done(_: None, error: BaseException | None, now_ms: float) -> list[Action]:
+            self._sweeps -= 1
             if error is None and self._unswept is not None:
                 self._unswept -= unswept  # after an error the next sweep looks there again
             return []
 
-        return self._off_loop("sweep", work, done)
+        return [self._off_loop("sweep", work, done)]
 
     def tidy(self, generation: int, now_ms: float) -> list[Action]:
         """Begins a round of housekeeping after a sweep."""
@@ -417,18 +458,22 @@ class Publisher:
         kept_from = min(ref.epoch for ref in self._retained)
         return self._housekeeping.after_commit(generation, self.newest.epoch, kept_from, now_ms)
 
-    def discard(self, attempt: AttemptId, checkpoint: int) -> RunOffLoop:
+    def discard(self, attempt: AttemptId, checkpoint: int) -> list[Action]:
         """Deletes the state files of an aborted checkpoint. The output that its sinks pre-committed stays."""
         return self.delete([self._epoch_log.paths.attempt(attempt, checkpoint)])
 
-    def delete(self, paths: list[str]) -> RunOffLoop:
+    def delete(self, paths: list[str]) -> list[Action]:
+        """Deletes files. If many deletes wait for a slow store, or one fails, a later sweep deletes what is left."""
+        if self._deletes >= DELETES:
+            return []
+        self._deletes += 1
+
         def work() -> None:
             for path in paths:
                 self._epoch_log.store.delete(path)
 
-        return self._off_loop("delete", work, _ignore)
+        def done(result: Any, error: BaseException | None, now_ms: float) -> list[Action]:
+            self._deletes -= 1
+            return []
 
-
-def _ignore(result: Any, error: BaseException | None, now_ms: float) -> list[Action]:
-    """Ignores an error: a later sweep deletes what is left."""
-    return []
+        return [self._off_loop("delete", work, done)]

@@ -1,12 +1,12 @@
 """`Rescaler` decides how a running job gets another parallelism, under the same JobMaster.
 
 The life of a rescale: SLOTS (further tasks start while the job goes on) → CHECKPOINT (an epoch to go on from, with
-digests of all state) → SAVING (the new parallelism becomes durable) → SWITCHING (the job is deployed from that epoch at
-the new parallelism, and the digests are compared) → STARTED (until the first record is processed).
+digests of all state) → SWITCHING (the job is deployed from that epoch at the new parallelism, and the digests are
+compared) → SAVING (the new parallelism becomes durable) → STARTED (until the first record is processed).
 
-Invariants: until the new parallelism is durable, any failure leaves the job at the old one, and from then on at the
-new one; no record is processed at the new parallelism before the digests were found equal; if they differ, the job goes
-back to the old parallelism and the same epoch.
+Invariants: a parallelism becomes durable only after the digests were found equal, and no record is processed at a
+parallelism that is not durable. Until it is, any failure leaves the job at the old one and the same epoch, and from
+then on at the new one. So a JobMaster that dies at any moment is followed by one at a parallelism that was proved.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from engine.core.errors import WeirError
 from engine.graph.execution_graph import ExecutionGraph
@@ -36,18 +37,25 @@ FIRST_RECORD_MS = 2_000.0
 class RescalePhase(Enum):
     SLOTS = "waiting for slots"
     CHECKPOINT = "taking a checkpoint"
-    SAVING = "saving the new parallelism"
     SWITCHING = "switching"
-    GOING_BACK = "going back to the old parallelism"
+    SAVING = "saving the new parallelism"
     STARTED = "started"
+
+
+class Verdict(Enum):
+    """What becomes of an attempt whose slots are all deployed."""
+
+    START = "it starts"
+    SAVE = "it starts once the new parallelism is durable"
+    GO_BACK = "it is left, because the state differs"
 
 
 @dataclass(frozen=True)
 class Scale:
     """How a job gets another parallelism. `scaling` is that at which the JobMaster was started.
 
-    `save` makes a scaling durable and `saved` reads it; both do I/O and may raise. `max_slots` is the number of tasks
-    that Spark can run at a time; None: that is not known.
+    `save` makes a scaling durable and `saved` reads it; both do I/O and may raise. If `save` raises, `saved` still
+    returns the one before. `max_slots` is the number of tasks that Spark can run at a time; None: that is not known.
     """
 
     scaling: Scaling
@@ -167,12 +175,26 @@ class Rescaler:
             return []
         waited_ms = now_ms - rescale.since_ms
         if self._lacks_slots and waited_ms > self._timeout_ms:
-            free, needed = self._pool.free_count, rescale.after.execution.slots
-            why = f"only {free} of {needed} slots have registered after {waited_ms / 1000:.0f} s: Spark has no room"
-            return self.fail(f"{why}, or it is slow to start them") + self._keeper.release_surplus()
+            return self.fail(self._too_few(rescale, waited_ms)) + self._keeper.release_surplus()
         if rescale.phase is RescalePhase.STARTED and waited_ms > FIRST_RECORD_MS:
             return self._over(None)
         return []
+
+    def on_waiting(self, now_ms: float) -> list[Action]:
+        """Called while the job waits for slots. A switch is given up if it lost slots and Spark starts no others.
+
+        If this returns actions, the job has to be restored at the old parallelism.
+        """
+        rescale = self.current
+        waited_ms = now_ms - rescale.since_ms if rescale is not None else 0.0
+        if rescale is None or rescale.phase is not RescalePhase.SWITCHING or waited_ms <= self._timeout_ms:
+            return []
+        return self.fail(self._too_few(rescale, waited_ms))
+
+    def _too_few(self, rescale: Rescale, waited_ms: float) -> str:
+        free, needed = self._pool.free_count, rescale.after.execution.slots
+        why = f"only {free} of {needed} slots have registered after {waited_ms / 1000:.0f} s: Spark has no room"
+        return f"{why}, or it is slow to start them"
 
     @property
     def wakeup_ms(self) -> float | None:
@@ -236,56 +258,29 @@ class Rescaler:
         if rescale is None or rescale.phase is not RescalePhase.CHECKPOINT or checkpoint != rescale.checkpoint:
             return []
         assert newest is not None and newest.checkpoint == checkpoint
-        rescale.phase, rescale.since_ms, rescale.stopped_ms = RescalePhase.SAVING, now_ms, now_ms
+        rescale.phase, rescale.since_ms, rescale.stopped_ms = RescalePhase.SWITCHING, now_ms, now_ms
         rescale.epoch = newest
+        self._deploy_at(rescale.after)
         return [Note(events.RescaleSwitching(rescale.id, newest.epoch))]
 
     # ------------------------------------------------------------------ the switch
 
     @property
-    def io(self) -> Callable[[], Scaling | None] | None:
-        """The I/O that has to be done before the job is restored; None: there is none.
+    def read(self) -> Callable[[], Scaling] | None:
+        """Reads the durable parallelism, after the job is claimed and before it is restored; None: that is done.
 
-        After the job is claimed the durable parallelism is read: the JobMaster before this one may have rescaled the
-        job since this one was started. In a rescale it is written.
+        The JobMaster before this one may have rescaled the job since this one was started.
         """
-        if self._scale is None:
-            return None
-        if not self._read:
-            return self._scale.saved
-        rescale, save = self.current, self._scale.save
-        if rescale is None or rescale.phase not in (RescalePhase.SAVING, RescalePhase.GOING_BACK):
-            return None
-        setup = rescale.after if rescale.phase is RescalePhase.SAVING else rescale.before
-        return lambda: save(setup.scaling)
+        return self._scale.saved if self._scale is not None and not self._read else None
 
-    def on_io(self, read: Scaling | None, error: BaseException | None) -> list[Action] | None:
-        """Takes the outcome of `io`. Returns None if it has to be tried again."""
-        if self._read:
-            return self._saved(error)
-        self._read = True  # if it could not be read, the job begins as this JobMaster was started
+    def on_read(self, read: Scaling | None) -> list[Action]:
+        """Takes the durable parallelism; None: it could not be read, so the job begins as started."""
+        self._read = True
         assert self._scale is not None
         if read is None or read == self.now.scaling:
             return []
         self._deploy_at(Setup(read, ExecutionGraph(self._scale.build(read))))
         return self._ask(self.now.execution.slots)
-
-    def _saved(self, error: BaseException | None) -> list[Action] | None:
-        """A new parallelism that can't be saved is given up. On the way back the old one has to be saved, whatever it
-        takes: the new one, whose proof failed, is durable.
-        """
-        rescale = self.current
-        assert rescale is not None
-        if rescale.phase is RescalePhase.GOING_BACK:
-            if error is not None:
-                return None
-            assert rescale.proof is not None
-            return self.fail(f"the state differs: {'; '.join(rescale.proof.differences)}")
-        if error is not None:
-            return self.fail(f"the new parallelism could not be saved: {error}")
-        rescale.phase = RescalePhase.SWITCHING
-        self._deploy_at(rescale.after)
-        return []
 
     def _deploy_at(self, setup: Setup) -> None:
         self.now = setup
@@ -296,23 +291,48 @@ class Rescaler:
         """True if the next deployment is the one to prove."""
         return self.current is not None and self.current.phase is RescalePhase.SWITCHING
 
-    def on_deployed(self, answers: list[Deployed]) -> bool:
-        """All slots are deployed. Returns False if what they restored is not what was saved: they must not start."""
+    def on_deployed(self, answers: list[Deployed]) -> Verdict:
+        """All slots are deployed. Compares what they restored with what was saved."""
         rescale = self.current
         if rescale is None or rescale.phase is not RescalePhase.SWITCHING:
-            return True
+            return Verdict.START
         restored = [one for answer in answers for one in answer.digests]
         rescale.proof = prove(rescale.digests.values(), restored, parallelism_of(rescale.after.execution))
-        if not rescale.proof.differences:
-            return True
-        rescale.phase = RescalePhase.GOING_BACK
-        self._deploy_at(rescale.before)
-        return False
+        if rescale.proof.differences:
+            return Verdict.GO_BACK
+        rescale.phase = RescalePhase.SAVING
+        return Verdict.SAVE
 
-    def on_running(self, now_ms: float) -> list[Action]:
+    def go_back(self) -> list[Action]:
         rescale = self.current
-        if rescale is not None and rescale.phase is RescalePhase.SWITCHING:
-            rescale.phase, rescale.since_ms = RescalePhase.STARTED, now_ms
+        assert rescale is not None and rescale.proof is not None
+        return self.fail(f"the state differs: {'; '.join(rescale.proof.differences)}")
+
+    @property
+    def saving(self) -> bool:
+        """True while it is open whether the new parallelism is durable: nothing may be restored."""
+        return self.current is not None and self.current.phase is RescalePhase.SAVING
+
+    @property
+    def save(self) -> Callable[[], None]:
+        """Makes the new parallelism durable. `on_saved` takes the outcome."""
+        rescale = self.current
+        assert self._scale is not None and rescale is not None and self.saving
+        return partial(self._scale.save, rescale.after.scaling)
+
+    def on_saved(self, error: BaseException | None, now_ms: float, *, deployed: bool) -> list[Action]:
+        """The outcome of `save` is known. `deployed`: the attempt whose state was compared can start now.
+
+        A new parallelism that can't be saved is given up.
+        """
+        rescale = self.current
+        assert rescale is not None and rescale.phase is RescalePhase.SAVING
+        if error is not None:
+            return self.fail(f"the new parallelism could not be saved: {error}")
+        rescale.phase, rescale.since_ms = RescalePhase.STARTED, now_ms
+        return [] if deployed else self._over(None)
+
+    def on_running(self) -> list[Action]:
         waits = self.current is not None and self.current.phase is RescalePhase.SLOTS
         return [] if waits else self._keeper.release_surplus()
 
@@ -326,18 +346,22 @@ class Rescaler:
     # ------------------------------------------------------------------ the end
 
     def on_attempt_over(self, why: str) -> list[Action]:
-        """The attempt failed, or the job ends. A rescale that was not decided yet is given up."""
+        """The attempt failed, or the job ends. A rescale whose parallelism is not durable is given up.
+
+        While it is being saved nobody knows that yet: `on_saved` decides.
+        """
         rescale = self.current
-        if rescale is None:
+        if rescale is None or rescale.phase is RescalePhase.SAVING:
             return []
-        if rescale.phase is RescalePhase.STARTED:
-            return self._over(None)
-        return self.fail(why) if rescale.phase in (RescalePhase.SLOTS, RescalePhase.CHECKPOINT) else []
+        return self._over(None) if rescale.phase is RescalePhase.STARTED else self.fail(why)
 
     def fail(self, why: str) -> list[Action]:
+        """Gives the rescale up. The job goes on, or is deployed again, at the old parallelism."""
         rescale = self.current
         assert rescale is not None
         self.current = None
+        if self.now is not rescale.before:
+            self._deploy_at(rescale.before)
         proof = rescale.proof or Proof("", "", 0)
         return [Note(events.RescaleFailed(rescale.id, why, proof.before, proof.after))]
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from engine.core.errors import StoreError, SyncFailed
 from engine.core.ports import Store
 from engine.jobmaster import events
-from engine.jobmaster.actions import Action, Note
+from engine.jobmaster.actions import DRAINED, Action, Note
 from engine.jobmaster.publisher import OffLoop, Publisher
 from engine.protocol.checkpoint import CompletedCheckpoint
 from engine.protocol.coordinator import CheckpointCoordinator, CoordinatorAction
@@ -212,8 +212,8 @@ class Savepoints:
         """Ends a savepoint that the job goes on behind: its own files are not needed any more."""
         discarded = self._publisher.discard(one.attempt, one.checkpoint)
         if head is None:
-            return [*self._fail(one, str(error)), discarded, *self._tell(Settled(), now_ms)]
-        return [*self._complete(one, head, now_ms), discarded, *self._tell(Settled(), now_ms)]
+            return [*self._fail(one, str(error)), *discarded, *self._tell(Settled(), now_ms)]
+        return [*self._complete(one, head, now_ms), *discarded, *self._tell(Settled(), now_ms)]
 
     def _prepared(
         self,
@@ -234,7 +234,7 @@ class Savepoints:
     def _not_stored(self, one: _Open, completed: CompletedCheckpoint, why: str, now_ms: float) -> list[Action]:
         if not completed.stops:
             discarded = self._publisher.discard(one.attempt, one.checkpoint)
-            return [*self._fail(one, why), discarded, *self._tell(Settled(), now_ms)]
+            return [*self._fail(one, why), *discarded, *self._tell(Settled(), now_ms)]
         return [*self._fail_stop(why), *self._tell(StopFailed(why, completed), now_ms)]
 
     # ------------------------------------------------------------------ end
@@ -291,7 +291,7 @@ class Savepoints:
     def how_it_stopped(self, epoch: int) -> str:
         """Returns the reason with which a stopped job ends."""
         assert self._stop is not None
-        how = "drained: all windows and timers have fired, up to" if self._stop.request.drain else "stopped behind"
+        how = f"{DRAINED}: all windows and timers have fired, up to" if self._stop.request.drain else "behind"
         return f"{how} epoch {epoch}{self._stop.said}"
 
     def _complete(self, one: _Open, head: Savepoint, now_ms: float) -> list[Action]:
@@ -339,6 +339,18 @@ def savepoint_folder(log: EpochLog, request: SavepointRequest, open_place: OpenP
     if request.folder:
         return SavepointFolder(open_place(request.folder))
     return SavepointFolder(Below(log.store, log.paths.savepoint(request.name)))
+
+
+def check_new_savepoint(log: EpochLog, request: SavepointRequest, open_place: OpenPlace) -> None:
+    """Raises an error that says what to do if the savepoint exists or can't be written."""
+    try:
+        savepoint_folder(log, request, open_place).check_new()
+    except StoreError as error:
+        raise StoreError(
+            f"no savepoint can be written to {request.folder or 'the store of the job'}: {error}. The job goes on. "
+            "Choose another folder, or mend this one. The job's own process writes there, with its user and with the "
+            "environment that it was started in: variables that you set in a terminal later count from its next start"
+        ) from error
 
 
 def _without_sync_failed(work: Callable[[], T]) -> T:

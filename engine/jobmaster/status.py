@@ -20,6 +20,7 @@ from engine.protocol.config import CheckpointingMode
 from engine.protocol.ids import SubtaskId
 from engine.protocol.messages import LongStep, SubtaskTotals
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
+from engine.protocol.watermark_alignment import AlignmentWait
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,11 +46,15 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubtaskStatus(Flow, frozen=True, kw_only=True):
-    """A subtask. `gauges`: what the gauges of its functions show, by operator and name."""
+    """A subtask. `gauges`: what the gauges of its functions show, by operator and name.
+
+    `waits`: set while a source waits for the others of its alignment group. It is idle meanwhile, and not stuck.
+    """
 
     subtask: int
     slot: int
     gauges: dict[str, dict[str, float]] = {}
+    waits: AlignmentWait | None = None
 
 
 class VertexStatus(Flow, frozen=True, kw_only=True):
@@ -310,4 +315,5 @@ def _subtask(master: JobMaster, subtask: SubtaskId, wall_ms: int) -> SubtaskStat
         lag_ms=wall_ms - watermark_ms if watermark_ms is not None else None,
         finished=totals.finished,
         gauges=totals.gauges,
+        waits=totals.waits,
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,10 @@ from engine.host.places import local_folder
 from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign
 from engine.host.starts import shared_jobs
 from engine.host.upgrade_record import UpgradeStatus
+from engine.jobmaster.actions import Outcome, is_drained
 from engine.jobmaster.collecting import Collection
 from engine.jobmaster.status import CheckpointStatus, JobStatus
+from engine.observe import waiting
 from engine.observe.history import History
 from engine.observe.rescales import RescaleRecord
 from engine.observe.savepoints import (
@@ -33,6 +34,7 @@ from engine.observe.savepoints import (
     with_store,
 )
 from engine.observe.timeline import CheckpointDetail, Timeline
+from engine.observe.waiting import LookedAfter
 from engine.snapshot.query import StateOfKey
 from engine.store.bucket import is_bucket
 from engine.store.opening import open_store
@@ -106,8 +108,10 @@ class JobClient:
         The job may end meanwhile: then the store tells what became of the savepoint.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while deadline is None or time.monotonic() < deadline:
-            found = next((one for one in self.savepoints() if one.savepoint == name), None)
+        for pause_s in pauses_s():
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+            found = self._savepoint(name)
             if found is None:
                 raise WeirError(f"job {self.name!r} has no savepoint {name!r}; weir savepoints {self.name} lists them")
             if found.state is SavepointState.COMPLETED:
@@ -115,8 +119,16 @@ class JobClient:
             if found.state is not SavepointState.PENDING:
                 raise WeirError(f"there is no savepoint {found.place}: {found.reason}. Job {self.name!r} goes on")
             on_progress(found)
-            time.sleep(0.1)
+            time.sleep(pause_s)
         raise WeirError(f"savepoint {name!r} is not complete after {timeout_s:.0f} s; it may still complete")
+
+    def _savepoint(self, name: str) -> SavepointRecord | None:
+        """Asks the JobMaster for this one alone. If none answers, all that the store holds are read."""
+        try:
+            answer = self._call("GET", f"/savepoints/{quote(name, safe='')}")
+            return msgspec.json.decode(answer.content, type=SavepointRecord)
+        except NotRunning:
+            return next((one for one in self.savepoints() if one.savepoint == name), None)
 
     def savepoints(self) -> list[SavepointRecord]:
         """Returns the job's savepoints, newest first; this also works after the job has ended.
@@ -155,19 +167,39 @@ class JobClient:
     def wait_until_stopped(
         self, timeout_s: float | None = None, on_progress: Callable[[str], None] = lambda what: None
     ) -> MasterExit:
-        """Waits until a job that is being stopped has ended. Raises an error that says why if it goes on instead."""
+        """Waits until a job that is being stopped has ended. Raises an error that says why if it goes on instead.
+
+        A JobMaster that knows of no stop under way has replaced the one that was asked. It goes on, unless it finds
+        that the sources were drained already.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        looked_after = LookedAfter(self.folder, self.name, waiting.UNSEEN_S)
         while deadline is None or time.monotonic() < deadline:
             ended = self.ended()
             if ended is not None:
                 return ended
-            with contextlib.suppress(NotRunning):
+            try:
                 stop = self.stop_record()
-                if stop is not None and stop.failed:
-                    raise WeirError(f"job {self.name!r} is not stopped and goes on: {stop.reason}")
-                on_progress(stop.doing if stop is not None else "")
+            except NotRunning as error:
+                looked_after.on_silence(error)
+            else:
+                looked_after.on_answer()
+                why = self._why_not_stopped(stop)
+                if why:
+                    raise WeirError(f"job {self.name!r} is not stopped and goes on: {why}")
+                on_progress(stop.doing if stop is not None and stop.under_way else LOST)
             time.sleep(0.1)
         raise WeirError(f"job {self.name!r} has not stopped after {timeout_s:.0f} s; it may still stop")
+
+    def _why_not_stopped(self, stop: StopRecord | None) -> str:
+        """Returns why the job goes on; empty while that is not known."""
+        if stop is not None and stop.under_way:
+            return ""
+        why = stop.reason if stop is not None and stop.failed else LOST
+        try:
+            return why if why != LOST or self.status().running else ""
+        except NotRunning:
+            return ""
 
     def rescale(self, parallelism: int | None = None, operators: Mapping[str, int] | None = None) -> str | None:
         """Begins to run the job at another parallelism and returns the rescale's id; None: it runs with it already.
@@ -187,17 +219,25 @@ class JobClient:
     ) -> RescaleRecord:
         """Waits until the rescale is completed, failed or interrupted, also through a change of the JobMaster.
 
-        `on_state` gets each state that it goes through.
+        `on_state` gets each state that it goes through. The JobMaster that began the rescale knows of it; one that does
+        not has replaced it.
         """
         deadline = time.monotonic() + timeout_s
+        looked_after = LookedAfter(self.folder, self.name, waiting.UNSEEN_S)
         while time.monotonic() < deadline:
             try:
                 found = next((record for record in self.rescales() if record.rescale == rescale), None)
-            except NotRunning:
+            except NotRunning as error:
                 if self.ended() is not None:
                     raise
-                found = None  # its JobMaster is being replaced
-            if found is not None:
+                looked_after.on_silence(error)
+            else:
+                looked_after.on_answer()
+                if found is None:
+                    raise WeirError(
+                        f"rescale {rescale} of job {self.name!r} was interrupted: its JobMaster died. `weir status "
+                        f"{self.name}` shows which parallelism it has"
+                    )
                 if found.state.over:
                     return found
                 on_state(found)
@@ -238,6 +278,7 @@ class JobClient:
         `on_death` gets each death of a JobMaster, `on_sign` what the supervisor shows meanwhile.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        looked_after = LookedAfter(self.folder, self.name, waiting.FIRST_SIGN_S)
         seen = 0
         while deadline is None or time.monotonic() < deadline:
             ended = self.ended()
@@ -252,8 +293,9 @@ class JobClient:
             try:
                 if self.status().running:
                     return None
-            except NotRunning:
-                pass
+                looked_after.on_answer()
+            except NotRunning as error:
+                looked_after.on_silence(error)
             time.sleep(0.2)
         raise WeirError(f"job {self.name!r} is not running after {timeout_s:.0f} s; its log is {self.folder.log_file}")
 
@@ -309,7 +351,7 @@ class JobClient:
     def _why_not(self) -> str:
         ended = self.folder.read_exit()
         if ended is not None:
-            return f"job {self.name!r} is not running: it is {ended.outcome} ({ended.reason})"
+            return f"job {self.name!r} is not running: it is {ended.outcome} ({ended.reason}){self.how_again(ended)}"
         host = self.folder.heard_elsewhere()
         if self.folder.read_launch() is None:  # this machine knows nothing of it; only now is a bucket asked
             if self.name not in known_jobs(self.store):
@@ -319,6 +361,16 @@ class JobClient:
             return f"job {self.name!r} does not run on this machine; it was started last on {host}: look there"
         return f"job {self.name!r} is not running now{self._last_known()}; its log is {self.folder.log_file}"
 
+    def how_again(self, ended: MasterExit) -> str:
+        """Says how a job that has ended is started again; nothing if it is over for good."""
+        if ended.outcome is Outcome.FAILED:
+            return "; mend the cause, then `weir submit` starts it again"
+        desired = self.folder.read_desired_here()
+        if ended.outcome is Outcome.CANCELLED and desired is not None and desired.running:
+            return f"; `weir resume {self.name}` starts it again"  # nobody has cancelled it: its supervisor died
+        again = ended.outcome in (Outcome.STOPPED, Outcome.CANCELLED) and not is_drained(ended.reason)
+        return "; `weir submit` starts it again" if again else ""
+
     def _last_known(self) -> str:
         """Says what the supervisor showed last, and when. It may be dead: only its next sign tells."""
         now_ms = time.time_ns() // 1_000_000
@@ -327,6 +379,14 @@ class JobClient:
         if sign is None:
             return died
         return f"{died}; {max(0, now_ms - sign.at_ms) // 1000} s ago its supervisor showed: {sign.in_words()}"
+
+
+def pauses_s(first_s: float = 0.1, longest_s: float = 2.0) -> Iterator[float]:
+    """Yields the pauses between two questions: short at first, and longer the longer something takes."""
+    pause_s = first_s
+    while True:
+        yield pause_s
+        pause_s = min(longest_s, 1.5 * pause_s)
 
 
 def no_such_job(store: str, job: str) -> str:

@@ -22,6 +22,7 @@ from engine.jobmaster.events import (
     SavepointTaken,
     SavepointTriggered,
     StopFailed,
+    Stopped,
     Stopping,
     decode,
 )
@@ -37,7 +38,15 @@ OBJECTS, SAVEPOINT_OBJECTS = 64, 8
 SAVEPOINTS_BYTES = 1 << 20
 """The newest 1 to 2 MiB are kept: more than a thousand savepoints."""
 
-_OF_SAVEPOINTS = (SavepointTriggered, SavepointTaken, SavepointCompleted, SavepointFailed, Stopping, StopFailed)
+_OF_SAVEPOINTS = (
+    SavepointTriggered,
+    SavepointTaken,
+    SavepointCompleted,
+    SavepointFailed,
+    Stopping,
+    StopFailed,
+    Stopped,
+)
 
 
 class History:

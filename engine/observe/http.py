@@ -23,22 +23,26 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from engine.core.errors import NoAnswer, WeirError
+from engine.host.rehearsal_request import AskedRehearsal, RehearsalStatus
 from engine.host.upgrade_record import UpgradeStatus
 from engine.host.upgrade_request import AskedUpgrade
 from engine.jobmaster.collecting import Collection
 from engine.jobmaster.rescaling import Answer
 from engine.jobmaster.savepoints import Refusal
 from engine.jobmaster.status import JobStatus, VertexStatus
+from engine.observe.asked_routes import AskedRoutes
 from engine.observe.bounded import CONNECTIONS, BoundedProtocol
 from engine.observe.metrics import CONTENT_TYPE, exposition
 from engine.observe.rescale_routes import RescaleRoutes
 from engine.observe.savepoint_requests import default_name, requested
-from engine.observe.savepoints import SavepointRecord, SavepointRecords
+from engine.observe.savepoints import SavepointRecord, SavepointRecords, SavepointState
 from engine.observe.timeline import Timeline
-from engine.observe.upgrade_routes import UpgradeRoutes
 from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.protocol.scaling import Scaling
 from engine.snapshot.query import NoSuchState, StateOfKey
+
+_UPGRADE = '{"to": "MODULE:FUNCTION", "params": {"rate": "50"}, "parallelism": 3, "dry_run": true}'
+_REHEARSAL = '{"to": "MODULE:FUNCTION", "checkpoints": 5, "params": {"rate": "50"}, "parallelism": 3}'
 
 ROUTES = {
     "GET /": "lists these routes",
@@ -50,6 +54,7 @@ ROUTES = {
     "GET /savepoints": "lists the job's savepoints, newest first",
     "POST /savepoints": "takes a savepoint and returns its name at once; GET /savepoints/{name} tells how it ended",
     "GET /savepoints/{name}": "shows one savepoint: its state, place, size, epoch and duration, or why it failed",
+    "DELETE /savepoints/{name}": "deletes a savepoint of the job, wherever it is",
     "GET /stop": "shows the newest request to stop the job: how far it has come, or why the job goes on",
     "POST /stop": "stops the job behind a last epoch, which may also become a savepoint; the job goes on if that fails",
     "GET /restarts": "lists why and when attempts ended, newest first, and how long until the job ran again",
@@ -58,6 +63,8 @@ ROUTES = {
     "GET /events": "lists what happened, oldest first; ?after_ms=0",
     "GET /upgrade": "shows the last upgrade of the job: its phase, versions, plan, why it did not succeed; null: none",
     "POST /upgrade": "begins to replace the job by another version and returns an id; GET /upgrade tells how it ended",
+    "GET /rehearsal": "shows the last rehearsal that was asked for here: its phase, progress and verdict; null: none",
+    "POST /rehearsal": "begins to run another version beside the job and returns an id; GET /rehearsal has the verdict",
     "GET /state/{uid}": "shows the state of a key in the newest epoch; ?key=ann, repeated for a key of several columns",
     "GET /metrics": "returns all figures in Prometheus' text format",
     "POST /gc": 'deletes what nobody needs of the job\'s snapshots and tables; {"dry_run": true} only lists it',
@@ -69,8 +76,8 @@ class Answering(Protocol):
     """The JobMaster process as HTTP sees it. The other methods run on the deciding thread only.
 
     `ask` runs one that changes nothing, `decide` runs `trigger`, `rescale`, `take_savepoint`, `stop_job` or `cancel`.
-    `check_savepoint` and `list_savepoints` read stores, `upgrade` and `request_upgrade` use files: they run on any
-    thread but the deciding one.
+    `check_savepoint`, `list_savepoints`, `look_at_savepoint` and `delete_savepoint` use stores, `upgrade`, `rehearsal`,
+    their requests and `want_stopped` use files: they run on any thread but the deciding one.
     """
 
     timeline: Timeline
@@ -88,12 +95,18 @@ class Answering(Protocol):
 
     def request_upgrade(self, asked: AskedUpgrade) -> str | Refusal: ...
 
+    def rehearsal(self) -> RehearsalStatus | None: ...
+
+    def request_rehearsal(self, asked: AskedRehearsal) -> str | Refusal: ...
+
     def look_up(self, uid: str, key: Sequence[str]) -> StateOfKey | None:
         """Returns the state of a key; None: there is no epoch yet. It reads the store, so any thread may call it."""
 
     def trigger(self) -> int | None: ...
 
     def rescale(self, wanted: Scaling) -> Answer: ...
+
+    def want_stopped(self) -> None: ...
 
     def cancel(self) -> bool: ...
 
@@ -107,6 +120,10 @@ class Answering(Protocol):
     def check_savepoint(self, request: SavepointRequest) -> None: ...
 
     def list_savepoints(self, known: list[SavepointRecord]) -> list[SavepointRecord]: ...
+
+    def look_at_savepoint(self, known: SavepointRecord) -> SavepointRecord: ...
+
+    def delete_savepoint(self, place: str) -> None: ...
 
 
 class RestServer:
@@ -134,7 +151,17 @@ class RestServer:
 
 
 def make_app(token: str, process: Answering) -> Starlette:
-    handlers, rescaling, upgrading = _Handlers(process), RescaleRoutes(process), UpgradeRoutes(process)
+    handlers, rescaling = _Handlers(process), RescaleRoutes(process)
+    upgrading = AskedRoutes(
+        "upgrade", AskedUpgrade, _UPGRADE, lambda asked: process.request_upgrade(asked), lambda: process.upgrade()
+    )
+    rehearsing = AskedRoutes(
+        "rehearsal",
+        AskedRehearsal,
+        _REHEARSAL,
+        lambda asked: process.request_rehearsal(asked),
+        lambda: process.rehearsal(),
+    )
     by_route: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
         "GET /": handlers.routes,
         "GET /job": handlers.job,
@@ -145,6 +172,7 @@ def make_app(token: str, process: Answering) -> Starlette:
         "GET /savepoints": handlers.savepoints,
         "POST /savepoints": handlers.take_savepoint,
         "GET /savepoints/{name}": handlers.savepoint,
+        "DELETE /savepoints/{name}": handlers.delete_savepoint,
         "GET /stop": handlers.last_stop,
         "POST /stop": handlers.stop,
         "GET /restarts": handlers.restarts,
@@ -153,6 +181,8 @@ def make_app(token: str, process: Answering) -> Starlette:
         "GET /events": handlers.events,
         "GET /upgrade": upgrading.last,
         "POST /upgrade": upgrading.request,
+        "GET /rehearsal": rehearsing.last,
+        "POST /rehearsal": rehearsing.request,
         "GET /state/{uid}": handlers.state,
         "GET /metrics": handlers.metrics,
         "POST /gc": handlers.gc,
@@ -252,19 +282,42 @@ class _Handlers:
         return _json(await self._savepoints())
 
     async def savepoint(self, request: Request) -> Response:
-        wanted = request.path_params["name"]
+        return _json(await self._savepoint(request.path_params["name"]))
+
+    async def delete_savepoint(self, request: Request) -> Response:
+        found = await self._savepoint(request.path_params["name"])
+        if found.state is not SavepointState.COMPLETED:
+            why = found.reason or "there is nothing to delete"
+            return _error(409, f"savepoint {found.savepoint!r} is {found.state.value}, so it was not deleted: {why}")
+        await run_in_threadpool(self._process.delete_savepoint, found.place)
+        return JSONResponse({"deleted": found.savepoint, "place": found.place})
+
+    async def _savepoint(self, wanted: str) -> SavepointRecord:
+        """Clients ask again and again while a savepoint is under way: this looks at no other one."""
+        named = [one for one in await self._known_savepoints() if one.savepoint == wanted]
+        if named:
+            looked: SavepointRecord = await run_in_threadpool(self._process.look_at_savepoint, named[0])
+            return looked
         found = next((one for one in await self._savepoints() if one.savepoint == wanted), None)
         if found is None:
             raise HTTPException(404, f"the job has no savepoint {_short(wanted)!r}; GET /savepoints lists them")
-        return _json(found)
-
-    async def _savepoints(self) -> list[SavepointRecord]:
-        known = await self._ask(lambda: list(map(msgspec.structs.replace, self._process.savepoints.newest_first)))
-        found: list[SavepointRecord] = await run_in_threadpool(self._process.list_savepoints, known)
         return found
 
+    async def _savepoints(self) -> list[SavepointRecord]:
+        found: list[SavepointRecord] = await run_in_threadpool(
+            self._process.list_savepoints, await self._known_savepoints()
+        )
+        return found
+
+    async def _known_savepoints(self) -> list[SavepointRecord]:
+        """Returns copies of what the JobMaster remembers, newest first."""
+        known: list[SavepointRecord] = await self._ask(
+            lambda: list(map(msgspec.structs.replace, self._process.savepoints.newest_first))
+        )
+        return known
+
     async def take_savepoint(self, request: Request) -> Response:
-        wanted = requested(await _body(request), default_name())
+        wanted = _savepoint_of(await _body(request))
         await run_in_threadpool(self._process.check_savepoint, wanted)
         taken = await run_in_threadpool(self._process.decide, lambda: self._process.take_savepoint(wanted))
         if isinstance(taken, Refusal):
@@ -276,10 +329,11 @@ class _Handlers:
 
     async def stop(self, request: Request) -> Response:
         asked = await _body(request)
+        _check_fields(asked, "drain", "savepoint")
         part = asked.get("savepoint")
         if part is not None and not isinstance(part, dict):
             raise HTTPException(400, 'write {"savepoint": {"name": …, "to": …}}, or null for none')
-        savepoint = None if part is None else requested(part, default_name())
+        savepoint = None if part is None else _savepoint_of(part)
         if savepoint is not None:
             await run_in_threadpool(self._process.check_savepoint, savepoint)
         drain = asked.get("drain", False)
@@ -323,6 +377,7 @@ class _Handlers:
         return _json(await run_in_threadpool(self._process.collect, dry_run))
 
     async def cancel(self, request: Request) -> Response:
+        await run_in_threadpool(self._process.want_stopped)
         await run_in_threadpool(self._process.decide, self._process.cancel)
         return JSONResponse({"cancelling": True}, status_code=202)
 
@@ -334,6 +389,20 @@ async def _body(request: Request) -> dict[str, Any]:
         return msgspec.json.decode(data, type=dict[str, Any]) if data.strip() else {}
     except msgspec.MsgspecError as error:
         raise HTTPException(400, f"the body is no JSON object: {error}") from error
+
+
+def _check_fields(asked: Mapping[str, Any], *known: str) -> None:
+    """Refuses a field that nobody reads: a job must not be stopped without the savepoint of a misspelt request."""
+    if unknown := sorted(set(asked) - set(known)):
+        raise HTTPException(400, f'there is no field "{unknown[0]}" here; there are: {", ".join(known)}')
+
+
+def _savepoint_of(asked: Mapping[str, Any]) -> SavepointRequest:
+    _check_fields(asked, "name", "to")
+    try:
+        return requested(asked, default_name())
+    except WeirError as error:
+        raise HTTPException(400, str(error)) from error
 
 
 def _json(value: Any) -> Response:

@@ -10,6 +10,7 @@ import contextlib
 import heapq
 import io
 import logging
+import re
 import sys
 import threading
 from collections import deque
@@ -147,10 +148,13 @@ class _Tee(io.TextIOBase):
 
 @dataclass(frozen=True)
 class LogLine:
+    """A line of a log. `level` is that of `logging`; what was printed has INFO."""
+
     at: str
     name: str
     operator: str
     text: str
+    level: int
 
     @property
     def uid(self) -> str:
@@ -158,12 +162,18 @@ class LogLine:
 
 
 class LogReader:
-    """Reads all logs of a job as one, in the order of time. Each `read` goes on where the last one ended."""
+    """Reads all logs of a job as one, in the order of time. Each `read` goes on where the last one ended.
 
-    def __init__(self, folder: Path, slot: int | None = None, operator: str | None = None) -> None:
+    It leaves out what belongs to another slot or operator, or is below `level`.
+    """
+
+    def __init__(
+        self, folder: Path, slot: int | None = None, operator: str | None = None, level: int = logging.NOTSET
+    ) -> None:
         self._folder = folder
         self._slot = slot
         self._operator = operator
+        self._level = level
         self._positions: dict[str, Position] = {}
         self.operators: set[str] = set()
 
@@ -174,7 +184,7 @@ class LogReader:
     def read(self) -> Iterator[LogLine]:
         for line in heapq.merge(*(self._lines(name) for name in self._names()), key=lambda line: line.at):
             self.operators.add(line.uid)
-            if self._operator in (None, line.uid):
+            if self._operator in (None, line.uid) and line.level >= self._level:
                 yield line
 
     def slots(self) -> list[int]:
@@ -187,11 +197,26 @@ class LogReader:
         return sorted(path.name.removesuffix(".log") for path in self._folder.glob(f"{wanted}.log"))
 
     def _lines(self, name: str) -> Iterator[LogLine]:
+        before: LogLine | None = None
         for line, position in _file(self._folder, name).after(self._positions.get(name, BEGIN)):
             self._positions[name] = position
             parts = line.decode(errors="replace").split("\t", 3)
             if len(parts) == 4:  # otherwise a crash cut the line short
-                yield LogLine(*parts)
+                at, log, operator, text = parts
+                before = LogLine(at, log, operator, text, _level(at, operator, text, before))
+                yield before
+
+
+_LEVELLED = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) [\w.]+: ")
+
+
+def _level(at: str, operator: str, text: str, before: LogLine | None) -> int:
+    """Returns the level of a line. All lines of a record, such as its traceback, have the same time and operator."""
+    if found := _LEVELLED.match(text):
+        return logging.getLevelNamesMapping()[found[1]]
+    if before is not None and (before.at, before.operator) == (at, operator):
+        return before.level
+    return logging.INFO
 
 
 def _file(folder: Path, name: str) -> RotatedFile:

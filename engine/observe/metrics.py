@@ -152,6 +152,27 @@ class _StatusCollector(Collector):
         lag = "How far event time is behind the clock."
         yield self._by_subtask(GaugeMetricFamily, "weir_watermark_lag_seconds", lag, "lag_ms", 1000)
 
+        yield from self._of_alignment()
+
+    def _of_alignment(self) -> Iterator[Metric]:
+        labels = ["job", "vertex", "subtask", "group"]
+        paused = GaugeMetricFamily(
+            "weir_alignment_paused_splits", "Splits that wait for others of their alignment group.", labels=labels
+        )
+        drift = GaugeMetricFamily(
+            "weir_alignment_drift_seconds", "How far the first of them is ahead of the slowest.", labels=labels
+        )
+        found = ((vertex.id, subtask) for vertex in self._status.vertices for subtask in vertex.subtasks)
+        for vertex_id, subtask in found:
+            if (waits := subtask.waits) is None:
+                continue
+            of = [self._status.job, vertex_id, str(subtask.subtask), waits.group]
+            paused.add_metric(of, waits.paused)
+            if waits.drift_ms is not None:
+                drift.add_metric(of, waits.drift_ms / 1000)
+        yield paused
+        yield drift
+
     def _by_subtask(
         self,
         family: type[CounterMetricFamily] | type[GaugeMetricFamily],

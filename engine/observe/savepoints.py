@@ -66,7 +66,7 @@ class SavepointRecord(msgspec.Struct, kw_only=True):
 class StopRecord(msgspec.Struct, kw_only=True):
     """The newest request to stop the job. `doing` says in words how far it has come.
 
-    If it `failed`, the job goes on, and `reason` says why; one that succeeds ends the job.
+    If it `failed`, the job goes on, and `reason` says why; otherwise it has `ended` the job, or is under way.
     """
 
     drain: bool
@@ -74,7 +74,12 @@ class StopRecord(msgspec.Struct, kw_only=True):
     requested_at_ms: int
     doing: str = "taking the last snapshot"
     failed: bool = False
+    ended: bool = False
     reason: str = ""
+
+    @property
+    def under_way(self) -> bool:
+        return not self.failed and not self.ended
 
 
 class SavepointRecords:
@@ -82,6 +87,7 @@ class SavepointRecords:
 
     def __init__(self, events: Iterable[AnyEvent] = ()) -> None:
         self.stop: StopRecord | None = None
+        self._generation = 0
         self._records: deque[SavepointRecord] = deque(maxlen=SAVEPOINTS)
         for event in events:
             self.add(event)
@@ -91,6 +97,9 @@ class SavepointRecords:
         return list(reversed(self._records))
 
     def add(self, event: AnyEvent) -> None:
+        if event.generation > self._generation:  # what an earlier JobMaster left is not what this event is about
+            self._generation = event.generation
+            self.settle(LOST)
         match event:
             case SavepointTriggered():
                 record = self._begun(event.name, event.place, event.at_ms)
@@ -116,7 +125,8 @@ class SavepointRecords:
                 self._fail_stop(event.reason)
             case Stopped():
                 if event.outcome == Outcome.STOPPED and self.stop is not None:
-                    self.stop.doing = f"the job has ended: {event.reason}"
+                    self.stop.doing, self.stop.ended = f"the job has ended: {event.reason}", True
+                    self.stop.failed, self.stop.reason = False, ""  # its JobMaster may have died behind a drained epoch
                     self._fail_pending(event.reason, event.at_ms)
                 else:
                     self.settle(f"the job ended first: {event.reason}", event.at_ms)
@@ -132,7 +142,7 @@ class SavepointRecords:
                 _fail(record, why, at_ms)
 
     def _fail_stop(self, why: str) -> None:
-        if self.stop is not None and not self.stop.failed:
+        if self.stop is not None and self.stop.under_way:  # one that ended the job is not failed by a later JobMaster
             self.stop.failed, self.stop.reason = True, why
 
     def _begun(self, name: str, place: str, at_ms: int) -> SavepointRecord:
@@ -164,7 +174,7 @@ def with_store(
     records: list[SavepointRecord] = []
     there: set[str] = set()
     for record in known:
-        checked = _checked(record, own, heads, open_place)
+        checked = _checked(record, paths.job, own, heads, open_place)
         if checked.state is SavepointState.COMPLETED and checked.place in there:
             checked = msgspec.structs.replace(checked, state=SavepointState.GONE)  # a later one took its place
         if checked.state is SavepointState.COMPLETED:
@@ -173,6 +183,14 @@ def with_store(
     there |= {record.place for record in records if record.state is SavepointState.PENDING}  # about to be told
     records += [_of_head(head, place) for place, head in heads.items() if place not in there]
     return sorted(records, key=lambda record: record.requested_at_ms or 0, reverse=True)
+
+
+def with_place(
+    record: SavepointRecord, store: Store, paths: JobPaths, open_place: Callable[[str], Store]
+) -> SavepointRecord:
+    """Returns the record as its place tells. Reads one file at most, and none while the savepoint is under way."""
+    own = SavepointFolder(Below(store, paths.savepoint(record.savepoint)))
+    return _checked(record, paths.job, {}, {}, lambda place: own.store if place == own.place else open_place(place))
 
 
 def _own_folders(store: Store, paths: JobPaths) -> list[SavepointFolder]:
@@ -189,33 +207,32 @@ def _head(folder: SavepointFolder) -> Savepoint | None:
 
 def _checked(
     record: SavepointRecord,
+    job: str,
     own: dict[str, SavepointFolder],
     heads: dict[str, Savepoint],
     open_place: Callable[[str], Store],
 ) -> SavepointRecord:
     """Looks whether a completed savepoint is still there. One whose place can't be reached counts as there.
 
-    One that failed elsewhere may have been made after all, before its JobMaster died or heard of it.
+    Its place may hold another one since, which must not be shown, or deleted, in its stead. One that failed may have
+    been made after all, before its JobMaster died or heard of it.
     """
-    if record.state is SavepointState.FAILED and record.checkpoint is not None and record.place not in own:
-        return _made_after_all(record, open_place)
-    if record.state is not SavepointState.COMPLETED or record.place in heads:
+    failed = record.state is SavepointState.FAILED and record.checkpoint is not None
+    if not failed and record.state is not SavepointState.COMPLETED:
         return record
     try:
-        folder = own.get(record.place) or SavepointFolder(open_place(record.place))
-        there = folder.exists()  # one that is damaged is; files that a delete left are no savepoint
+        head = heads.get(record.place) or (own.get(record.place) or SavepointFolder(open_place(record.place))).head()
+    except NoSavepoint:  # files that a delete left are no savepoint
+        return record if failed else msgspec.structs.replace(record, state=SavepointState.GONE)
     except (WeirError, OSError):
-        there = True
-    return record if there else msgspec.structs.replace(record, state=SavepointState.GONE)
+        return record  # one that is damaged is there
+    is_it = (head.job, head.name, head.checkpoint) == (job, record.savepoint, record.checkpoint or head.checkpoint)
+    if not failed:
+        return record if is_it else msgspec.structs.replace(record, state=SavepointState.GONE)
+    return _made_after_all(record, head) if is_it else record
 
 
-def _made_after_all(record: SavepointRecord, open_place: Callable[[str], Store]) -> SavepointRecord:
-    try:
-        head = SavepointFolder(open_place(record.place)).head()
-    except (WeirError, OSError):
-        return record
-    if (head.name, head.checkpoint) != (record.savepoint, record.checkpoint):
-        return record  # of another time: it was there before
+def _made_after_all(record: SavepointRecord, head: Savepoint) -> SavepointRecord:
     return msgspec.structs.replace(
         record, state=SavepointState.COMPLETED, bytes=head.state_bytes, epoch=head.epoch, reason=""
     )

@@ -32,7 +32,7 @@ from engine.jobmaster.events import AnyEvent, AttemptFailed
 from engine.observe.client import JobClient
 from engine.process.master_process import MasterProcess
 from engine.process.sending import check_sendable
-from engine.process.upgrade import check_inputs, check_places, check_upgrade, has_begun
+from engine.process.upgrade import check_inputs, check_places, check_upgrade, for_this_start, has_begun
 from engine.protocol.scaling import Scaling
 from engine.snapshot.epoch_log import EpochLog
 from engine.spark.session import is_local, spark_master_of
@@ -93,7 +93,7 @@ class AttachedJob:
             allow_non_restored_state=allow_non_restored_state,
             allow_shared_store=allow_shared_store,
         )
-        self._launch = launch
+        self._launch = launch = for_this_start(launch)
         self._graph = graph
         self._folder = RunFolder(launch.store, launch.name)
         self._folder.prepare(private=not allow_shared_store)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.host.lifeline import Listener, Sign
+from engine.host.run_folder import MasterExit
 from engine.host.takeover import give_order
 from engine.protocol.remedy import Death
 
@@ -24,6 +25,8 @@ class MasterChild:
     def __init__(self, arguments: Sequence[str], log: Path, *, standby: bool = False) -> None:
         self.words: Death | None = None
         """The last words, if it said any."""
+        self.outcome: MasterExit | None = None
+        """How the job ended, if it said so."""
         self._listener = Listener()
         try:
             with log.open("ab") as output:
@@ -59,6 +62,7 @@ class MasterChild:
         signs = self._listener.heard()
         for sign in signs:
             self.words = sign.words or self.words
+            self.outcome = sign.ended or self.outcome
         return signs
 
     def take_over(self) -> None:

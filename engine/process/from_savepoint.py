@@ -6,7 +6,6 @@ version, is of another job, or the job has epochs of its own.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
 from pathlib import Path
@@ -14,6 +13,8 @@ from pathlib import Path
 from engine.core.errors import CorruptSnapshot, ForeignSnapshot, IncompatibleJob, NoSavepoint, WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
+from engine.observe.client import JobClient
+from engine.observe.savepoints import SavepointState
 from engine.process.loading import load
 from engine.process.upgrade import compare
 from engine.snapshot.beginning import begin, begun_from, is_newest_epoch, own
@@ -21,7 +22,7 @@ from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import as_forked
 from engine.snapshot.savepoints import Savepoint, SavepointFolder
 from engine.store.opening import address_of, open_store
-from engine.store.places import open_place
+from engine.store.places import open_place, remove_if_empty
 
 
 def find_savepoint(store: str | Path, text: str, job: str | None = None) -> SavepointFolder:
@@ -36,9 +37,24 @@ def find_savepoint(store: str | Path, text: str, job: str | None = None) -> Save
         if folder.exists():
             return folder
     looked = " or ".join(SavepointFolder(open_place(place)).place for place in (text, *places))
+    of = parts[0] if len(parts) == 2 else job if len(parts) == 1 else None
+    known = _known(store, of, parts[-1]) if of else ""
     raise NoSavepoint(
-        f"there is no savepoint in {looked}: give the folder that holds savepoint.json, as weir savepoints JOB lists it"
+        f"there is no savepoint in {looked}. {known}Give JOB/NAME, or the folder that holds savepoint.json; weir "
+        "savepoints JOB lists both"
     )
+
+
+def _known(store: str | Path, job: str, name: str) -> str:
+    """Says which savepoints the job is known to have: one that was taken with --to is not found by JOB/NAME."""
+    try:
+        there = [one for one in JobClient(str(store), job).savepoints() if one.state is SavepointState.COMPLETED]
+    except WeirError:
+        return ""
+    elsewhere = next((one.place for one in there if one.savepoint == name), None)
+    if elsewhere is not None:
+        return f"{name} of {job} is in {elsewhere}, so give that folder. "
+    return f"{job} has {', '.join(one.savepoint for one in there[:5])}. " if there else f"{job} has none. "
 
 
 def begin_from(launch: MasterLaunch, text: str, *, claim: bool) -> str:
@@ -91,14 +107,20 @@ def _check_no_epochs(log: EpochLog, folder: SavepointFolder, head: Savepoint) ->
 def _check_fits(launch: MasterLaunch, log: EpochLog, folder: SavepointFolder, head: Savepoint) -> None:
     """Raises IncompatibleJob if the job can't go on from the state, and TargetTaken if a table is another job's."""
     last = log.last()
-    state = as_forked(folder.manifest(), launch.name)
+    state = as_forked(folder.manifest(), launch.name, {})
     job_id = last.job_id if last is not None else ""
     try:
         compare(load(launch), log, job_id, state, 0, launch.allow_non_restored_state)
     except IncompatibleJob as error:
         taken = "the job of this name that took epoch 0"
+        another = "choose another --name if this is another job"
         rows = [
-            (uid, what.replace(taken, f"{head.job}, of which the savepoint is"), fix) for uid, what, fix in error.rows
+            (
+                uid,
+                what.replace(taken, f"{head.job}, of which the savepoint is"),
+                fix.replace(another, "begin from a savepoint of this job"),
+            )
+            for uid, what, fix in error.rows
         ]
         raise IncompatibleJob(f"job {launch.name!r} can't begin from the savepoint {folder.place}", rows) from error
 
@@ -111,7 +133,5 @@ def delete_savepoint(store: str | Path, text: str) -> tuple[str, Savepoint]:
     except CorruptSnapshot as error:
         raise WeirError(f"{error}. Delete the folder {folder.place} by hand if nobody needs it") from error
     folder.delete()
-    if "://" not in folder.place:
-        with contextlib.suppress(OSError):  # somebody keeps other files there
-            Path(folder.place).rmdir()
+    remove_if_empty(folder.place)
     return folder.place, head

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from engine.core.errors import CorruptSnapshot, ForeignSnapshot, StoreError
 from engine.core.paths import JobPaths
+from engine.host.run_folder import RunFolder
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.opening import open_store
 
 AFRESH = "begins afresh: no epoch yet"
+GONE = "finds no record of its log, though it has run before: the store is empty, or another one is in its place"
 
 
 def goes_on(store: str, job: str) -> str:
@@ -20,8 +22,8 @@ def goes_on(store: str, job: str) -> str:
         last = log.last()
         newest = last.newest if last is not None else None
         if newest is None:
-            return AFRESH
-        final = log.read_manifest(newest).final
+            return GONE if last is None and _has_begun(store, job) else AFRESH
+        manifest = log.read_manifest(newest)
     except CorruptSnapshot:
         return f"can't go on from epoch {newest.epoch}, whose files are not intact" if newest is not None else ""
     except ForeignSnapshot:
@@ -29,5 +31,14 @@ def goes_on(store: str, job: str) -> str:
         return f"can't go on from epoch {newest.epoch}, which another version of Weir or another job made"
     except (StoreError, OSError):
         return ""
-    ended = ", in which its sources were read to their ends" if final else ""
+    if manifest.drained:
+        return f"is refused: it was drained in epoch {newest.epoch}, so it is over for good"
+    ended = ", in which its sources were read to their ends" if manifest.final else ""
     return f"goes on from epoch {newest.epoch}{ended}"
+
+
+def _has_begun(store: str, job: str) -> bool:
+    """Says whether a JobMaster of the last start on this machine has claimed the job."""
+    folder = RunFolder(store, job)
+    launch = folder.read_launch()
+    return launch is not None and folder.has_begun(launch)

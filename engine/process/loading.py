@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import msgspec
 
+import engine
+from engine.api.calls import explained
 from engine.api.environment import StreamEnvironment
 from engine.api.params import Param
 from engine.connectors.table import TableSink
-from engine.core.authors import defined_at, line_of, raised, short_line
+from engine.core.authors import defined_at, line_of, raised, raised_by_weir, short_line
 from engine.core.errors import JobError, LoadFailed, WeirError, fault_of
 from engine.graph.job_graph import JobGraph
 from engine.graph.scalable import ScalableJob
 from engine.graph.stream_graph import StreamGraph
 from engine.host.launch import LaunchOptions
+from engine.process.code_hash import code_hash
 from engine.protocol.failures import Fault
 
 
@@ -58,6 +60,7 @@ def load_scalable(options: LaunchOptions) -> ScalableJob:
 
 
 def load_job(options: LaunchOptions) -> LoadedJob:
+    look_in_current_folder()
     if options.code and sys.path[0] != options.code:
         sys.path.insert(0, options.code)  # before the files that the archive was made of
     function = find_job(options.path)
@@ -70,7 +73,7 @@ def load_job(options: LaunchOptions) -> LoadedJob:
     env.params.check_all_known(_arguments(function)[1:])
     if options.own_tables:
         _put_tables_into_own_folder(env.graph)
-    job = env.scalable(options.name or default_name(options.path), _code_hash(function))
+    job = env.scalable(options.name or default_name(options.path), code_hash(function))
     return LoadedJob(job, job.at(options.scaling), list(env.params.declared.values()))
 
 
@@ -109,7 +112,9 @@ def _not_built(what: str, error: BaseException) -> JobError:
     found = raised(error)
     kind = LoadFailed if fault_of(error) is Fault.OUTSIDE else JobError
     at = f" ({short_line(found.line)})" if found.line else ""
-    if isinstance(error, WeirError):
+    if said := explained(error):
+        return kind(f"{said}{at}", msgspec.structs.replace(found, traceback=""))
+    if isinstance(error, WeirError) or (isinstance(error, ValueError) and raised_by_weir(error)):
         return kind(f"{error}{at}", msgspec.structs.replace(found, traceback=""))
     return kind(f"{what}: {type(error).__name__}: {error}{at}", found)
 
@@ -122,8 +127,8 @@ def find_job(path: str) -> Callable[[StreamEnvironment], None]:
         raise JobError(f"{path!r} is a file: write its module, {dotted}:{name or 'job'}")
     if not colon or not module_name or not name:
         raise JobError(f"{path!r} is not a job: write MODULE:FUNCTION, as in assets.pageviews.job:job")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    _check_engine(Path.cwd())
+    look_in_current_folder()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -148,19 +153,18 @@ def find_job(path: str) -> Callable[[StreamEnvironment], None]:
     return function  # type: ignore[no-any-return]
 
 
-_NOT_IN_SLOTS = ("asset.py", "drill.py")
-"""Files beside a job for Dagster and for drills. A change in them must not fail a running job."""
+def look_in_current_folder() -> None:
+    """Lets modules be found in the current folder, as `python -m` does and an installed command does not."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
 
 
-def _code_hash(function: Callable[[StreamEnvironment], None]) -> str:
-    """Returns a hash of the job's own package, as a slot would import it, from a folder or from an archive."""
-    module = sys.modules[function.__module__]
-    if not module.__package__:
-        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
-    digest = hashlib.sha256()
-    files = [file for file in resources.files(module.__package__).iterdir() if file.name.endswith(".py")]
-    for file in sorted(files, key=lambda file: file.name):
-        if file.name not in _NOT_IN_SLOTS:
-            digest.update(file.name.encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+def _check_engine(folder: Path) -> None:
+    """Raises a JobError if the folder has a package `engine` of its own: every process of the job would import it."""
+    found = PathFinder.find_spec("engine", [str(folder)])
+    origin = found.origin if found is not None else None
+    if origin is not None and Path(origin).resolve() != Path(engine.__file__).resolve():
+        raise JobError(
+            f"{origin} hides Weir's own package `engine` ({Path(engine.__file__).parent}): rename it, or run weir in "
+            "another folder"
+        )

@@ -27,14 +27,15 @@ from engine.host.run_folder import MasterExit, RunFolder
 from engine.host.takeover import Order
 from engine.jobmaster.actions import Outcome
 from engine.process.child import STANDBY
-from engine.process.loading import load_scalable
+from engine.process.kept import load_kept
 from engine.process.master_process import MasterProcess
-from engine.process.upgrade import check_upgrade, has_begun
+from engine.process.rehearsal_request import request_rehearsal
+from engine.process.upgrade import check_start, has_begun
 from engine.process.upgrade_request import request_upgrade
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import FENCED_EXIT_CODE, Remedy, Stage, Where, remedy
 from engine.snapshot.epoch_log import EpochLog
-from engine.spark.code import check_code, keep_code
+from engine.spark.code import check_code, keep_code, kept_code
 from engine.spark.inputs import runs_queries
 from engine.spark.packaging import package
 from engine.spark.scratch import private_scratch
@@ -106,13 +107,14 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path, order: Order | 
     if not folder.belongs_to(launch):
         return _LATER_START
     check_code(launch)
-    job = load_scalable(launch)
+    kept = kept_code(launch) if is_local(launch.spark_master) else ""
+    job = load_kept(launch, kept)
     keep_code(launch)
     graph = job.at(launch.scaling)
     # Before Spark starts: a job that has changed since its supervisor was started is refused at once.
     epoch_log = EpochLog(open_store(launch.store), JobPaths(launch.name))
-    begun = has_begun(epoch_log)
-    if dropped := check_upgrade(graph, epoch_log, launch.allow_non_restored_state):
+    begun = has_begun(epoch_log) or folder.has_begun(launch)
+    if dropped := check_start(graph, epoch_log, launch):
         logger.info("%s", dropped)
     lifeline.show(Stage.STARTING)
     session = start_session(
@@ -129,7 +131,7 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path, order: Order | 
     process = MasterProcess(
         launch,
         job,
-        partial(load_scalable, _of_graph(launch)),
+        partial(load_kept, _of_graph(launch), kept_code(launch) if is_local(launch.spark_master) else ""),
         session,
         module_path=tuple(sys.path) if is_local(launch.spark_master) else (),
         orphaned=lambda: lifeline.broken or os.getppid() != parent,
@@ -138,6 +140,7 @@ def run(launch: MasterLaunch, lifeline: Lifeline, scratch: Path, order: Order | 
         spark_lost=lambda error: crash(lifeline, error),
         told_to_take_over=None if order is None else lambda: order.given,
         start_upgrade=partial(request_upgrade, launch, environ),
+        start_rehearsal=partial(request_rehearsal, launch, environ),
     )
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
     return process.run()

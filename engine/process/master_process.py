@@ -20,16 +20,27 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.core.errors import Fenced, NoAnswer, SparkLost, StoreError, UserFunctionError, WeirError
+from engine.core.errors import (
+    CorruptSnapshot,
+    Fenced,
+    ForeignSnapshot,
+    NoAnswer,
+    SparkLost,
+    StoreError,
+    UserFunctionError,
+    WeirError,
+)
 from engine.core.paths import JobPaths
 from engine.core.sinks import Committer, Sink
 from engine.core.syncing import EndsOnFailedSync, end_by_raising
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.scalable import ScalableJob
+from engine.host.last_rehearsal import last_rehearsal
 from engine.host.last_upgrade import last_upgrade
 from engine.host.launch import MasterLaunch
 from engine.host.lifeline import Lifeline
 from engine.host.mailbox import Mailbox
+from engine.host.rehearsal_request import AskedRehearsal, RehearsalStatus
 from engine.host.run_folder import (
     Deaths,
     LastHeartbeat,
@@ -58,16 +69,17 @@ from engine.jobmaster.collecting import Collection, collect
 from engine.jobmaster.events import AnyEvent, stamped
 from engine.jobmaster.master import JobMaster, MasterConfig, Phase
 from engine.jobmaster.rescaling import Answer, Scale
-from engine.jobmaster.savepoints import Refusal, savepoint_folder
+from engine.jobmaster.savepoints import Refusal, check_new_savepoint
 from engine.jobmaster.status import JobStatus, StandbyStatus, VertexStatus, describe, describe_vertex
 from engine.network.control import ControlServer
 from engine.network.places import holds_sockets
 from engine.observe.history import History
 from engine.observe.http import RestServer
 from engine.observe.logs import MASTER, LogHandler, LogWriter
-from engine.observe.savepoints import LOST, SavepointRecord, SavepointRecords, with_store
+from engine.observe.savepoints import LOST, SavepointRecord, SavepointRecords, with_place, with_store
 from engine.observe.timeline import Timeline
 from engine.process.bucket_chores import BucketChores
+from engine.process.from_savepoint import delete_savepoint
 from engine.process.master_io import Queue, master_offload, queue_of
 from engine.protocol.failures import Fault
 from engine.protocol.messages import EndProcess, SlotMessage
@@ -75,6 +87,7 @@ from engine.protocol.remedy import Stage
 from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.protocol.scaling import Scaling
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.inputs import place_newest_inputs
 from engine.snapshot.query import StateOfKey, look_up
 from engine.spark.inputs import SparkInputs
 from engine.spark.scratch import private_scratch
@@ -99,6 +112,7 @@ logger = logging.getLogger("weir.master")
 
 
 _NO_DEATHS = Deaths(0, 0, Fault.OUTSIDE, "", 0, 0)
+_ATTACHED = Refusal("the job runs inside a script or a notebook: end it there, change it, and start it again")
 _FENCED = Stop(Outcome.FENCED, "another JobMaster runs this job")
 
 
@@ -109,7 +123,7 @@ class MasterProcess:
     thread gives signs of life on `lifeline`. `begun`: the job has a log already. `spark_lost` may end the process, on
     any thread; without it, `run` raises. `on_event` gets each event on the deciding thread. With `told_to_take_over`
     this is a standby: it shows and claims nothing until that returns True. `start_upgrade` starts the process of an
-    upgrade and returns its id; without it the job can't be upgraded.
+    upgrade, `start_rehearsal` that of a rehearsal, and returns its id; without them the job can't be upgraded.
     """
 
     def __init__(
@@ -127,6 +141,7 @@ class MasterProcess:
         on_event: Callable[[AnyEvent], None] = lambda event: None,
         told_to_take_over: Callable[[], bool] | None = None,
         start_upgrade: Callable[[AskedUpgrade], str | Refusal] | None = None,
+        start_rehearsal: Callable[[AskedRehearsal], str | Refusal] | None = None,
     ) -> None:
         self._launch = launch
         self._job = job
@@ -142,6 +157,7 @@ class MasterProcess:
         self._on_event = on_event
         self._told_to_take_over = told_to_take_over
         self._start_upgrade = start_upgrade
+        self._start_rehearsal = start_rehearsal
         self._folder = RunFolder(launch.store, launch.name)
         self._clock = SystemClock()
         self._mailbox: Mailbox[Callable[[], None]] = Mailbox()
@@ -178,12 +194,12 @@ class MasterProcess:
         # Each JobMaster has a file of its own: the slots of one that is being replaced still read theirs.
         nonce_path = self._paths.nonce(secrets.token_hex(8))
         self._store.write(nonce_path, nonce.encode())
-        epoch_log = EpochLog(self._store, self._paths, self._begun)
+        epoch_log = EpochLog(self._store, self._paths, self._begun, self._folder.sign)
         committers = {uid: self._committer(uid, sink) for uid, sink in self._graph.sinks}
         config = MasterConfig(
             slots_timeout_ms=self._launch.slots_timeout_s * 1000,
             heartbeat_timeout_ms=self._launch.heartbeat_timeout_s * 1000,
-            allow_non_restored_state=self._launch.allow_non_restored_state,
+            allows=self._launch.allows,
             probation_ms=self._launch.probation_s * 1000,
             slow_step_ms=self._launch.slow_step_s * 1000,
             step_timeout_ms=self._launch.step_timeout_s * 1000,
@@ -225,7 +241,7 @@ class MasterProcess:
         try:
             if self._told_to_take_over is None:
                 self._lifeline.show(Stage.PREPARING)
-                self._inputs.prepare()
+                self._prepare_inputs()
                 self._begin()
             self._slot_job.start()
             self._loop()
@@ -240,6 +256,15 @@ class MasterProcess:
             if self._rest is not None:  # last: until `MasterExit` can be read, clients hear that the job is ending
                 self._rest.stop()
             logger.removeHandler(self._to_logs)
+
+    def _prepare_inputs(self) -> None:
+        """Writes what slots read. A job that begins from a copied snapshot has those of the snapshot.
+
+        What can't be read now is left to the claim and the restore, which wait for it or say what to do.
+        """
+        with contextlib.suppress(StoreError, CorruptSnapshot, ForeignSnapshot):
+            place_newest_inputs(EpochLog(self._store, self._paths, self._begun))
+        self._inputs.prepare()
 
     @property
     def _stands_by(self) -> bool:
@@ -265,7 +290,7 @@ class MasterProcess:
     def _take_over(self) -> None:
         """Does what a JobMaster does before it claims the job. The one before has written the job's inputs already."""
         logger.info("taking over: the JobMaster is gone")
-        self._inputs.prepare()
+        self._prepare_inputs()
         self._folder.forget_nonces(but=self._nonce)
         self._begin()
         if self._end is None:
@@ -285,8 +310,11 @@ class MasterProcess:
         ended = MasterExit(end.outcome, end.reason, end.raised)
         if not self._began:  # the end of a standby is not the end of the job
             return ended
+        if end.outcome is not Outcome.FENCED:
+            self._lifeline.tell_end(ended)
         if end.outcome is Outcome.STOPPED:
             self._folder.want_stopped_here("stop")
+        if end.outcome in (Outcome.STOPPED, Outcome.CANCELLED):
             with contextlib.suppress(StoreError):  # the job has ended, whatever its bucket does now
                 self._folder.share_desired()
         self._folder.write_exit(ended, self._launch)
@@ -345,7 +373,7 @@ class MasterProcess:
                 self._chores.poll(self._clock.now_ms())
                 self._inputs.poll()
             if self._orphaned():
-                self._carry_out(self.master.cancel(self._clock.now_ms()))
+                self._carry_out(self.master.cancel(self._clock.now_ms(), "its supervisor has died"))
 
     def _beat(self) -> None:
         """Writes the heartbeat, and looks whether a JobMaster with a higher generation has taken over."""
@@ -360,7 +388,8 @@ class MasterProcess:
         if self._beating:
             return  # the store hangs: its heartbeats would only queue up
         self._beating = True
-        heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, phase.value)
+        begun_by = self._launch.id if self._begun or generation > 0 else ""
+        heartbeat = LastHeartbeat(self._clock.wall_ms(), generation, phase.value, begun_by)
 
         def work() -> SupervisorSign | None:
             if self._replaced():
@@ -476,9 +505,15 @@ class MasterProcess:
 
     def request_upgrade(self, asked: AskedUpgrade) -> str | Refusal:
         """Runs on a thread of HTTP, as it starts a process."""
-        if self._start_upgrade is None:
-            return Refusal("the job runs inside a script or a notebook: end it there, change it, and start it again")
-        return self._start_upgrade(asked)
+        return self._start_upgrade(asked) if self._start_upgrade is not None else _ATTACHED
+
+    def rehearsal(self) -> RehearsalStatus | None:
+        """Runs on a thread of HTTP, as it may write a file."""
+        return last_rehearsal(self._folder)
+
+    def request_rehearsal(self, asked: AskedRehearsal) -> str | Refusal:
+        """Runs on a thread of HTTP, as it starts a process."""
+        return self._start_rehearsal(asked) if self._start_rehearsal is not None else _ATTACHED
 
     def look_up(self, uid: str, key: Sequence[str]) -> StateOfKey | None:
         """Runs on a thread of HTTP, as it reads the store."""
@@ -505,20 +540,31 @@ class MasterProcess:
 
     def check_savepoint(self, request: SavepointRequest) -> None:
         """Raises an error if the savepoint exists or can't be written. Reads stores: not on the deciding thread."""
-        savepoint_folder(EpochLog(self._store, self._paths), request, open_place).check_new()
+        check_new_savepoint(EpochLog(self._store, self._paths), request, open_place)
 
     def list_savepoints(self, known: list[SavepointRecord]) -> list[SavepointRecord]:
         """Compares what is known with what is there. Reads stores: not on the deciding thread."""
         return with_store(known, self._store, self._paths, open_place)
+
+    def look_at_savepoint(self, known: SavepointRecord) -> SavepointRecord:
+        """Compares one record with its place. Reads a store: not on the deciding thread."""
+        return with_place(known, self._store, self._paths, open_place)
+
+    def delete_savepoint(self, place: str) -> None:
+        """Uses a store: not on the deciding thread."""
+        delete_savepoint(self._launch.store, place)
 
     def rescale(self, wanted: Scaling) -> Answer:
         answer, actions = self.master.rescale(wanted, self._clock.now_ms())
         self._carry_out(actions)
         return answer
 
-    def cancel(self) -> bool:
+    def want_stopped(self) -> None:
+        """Runs on a thread of HTTP, as it writes a file. If that fails, the job is not cancelled."""
         self._folder.want_stopped_here("http")
-        self._offload.submit(Queue.HISTORY, self._folder.share_desired, _written)
+
+    def cancel(self) -> bool:
+        """Cancels the job. Its bucket hears of it when the job has ended."""
         self.stop()
         return True
 

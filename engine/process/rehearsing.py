@@ -95,8 +95,7 @@ class Rehearsed:
 
 def rehearse(client: JobClient, launch: MasterLaunch, checkpoints: int, say: Say) -> Rehearsed:
     """Runs the new version for this many checkpoints. Raises RehearsalFailed if it does not get there."""
-    if is_bucket(client.store):
-        raise WeirError(f"the store {client.store} is a bucket: an upgrade can be rehearsed in a directory only")
+    check_store(client.store)
     name = f"{client.name}-rehearsal"
     folder = _new_folder(client, name)
     graph = load(launch)
@@ -113,6 +112,13 @@ def rehearse(client: JobClient, launch: MasterLaunch, checkpoints: int, say: Say
     after_old, after_new = _newest(old), _newest(new)
     tables, others = _tables(client, copy, graph, cut, after_old, after_new)
     return Rehearsed(folder, client.name, launch.path, cut.epoch, after_old.epoch, after_new.epoch, tables, others)
+
+
+def check_store(store: str) -> None:
+    if is_bucket(store):
+        raise WeirError(
+            f"the store {store} is a bucket: an upgrade can be rehearsed in a directory only. A dry run works in both"
+        )
 
 
 def _new_folder(client: JobClient, name: str) -> Path:

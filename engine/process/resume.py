@@ -1,5 +1,5 @@
 """Starts again what should be running and does not, with the options of its last start: after a reboot, or after its
-supervisor was killed. `desired.json` says what should be running.
+supervisor was killed. `desired.json` says what should be running. An upgrade that was interrupted is carried on.
 
 Invariant: what somebody stopped, what has finished and what has failed is never started by this.
 """
@@ -17,14 +17,17 @@ from engine.host.folders import check_store
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit
 from engine.host.starts import Desired
+from engine.host.upgrade_record import UpgradeRecord
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
-from engine.process.loading import load
+from engine.process import upgrading
+from engine.process.loading import load, look_in_current_folder
 from engine.process.submit import FromSnapshot, check_files, choose_snapshot, start_detached
 from engine.process.upgrade import check_places
+from engine.spark.code import as_kept, kept_code
 from engine.spark.conf import resolved
 from engine.spark.java import find_java
-from engine.spark.session import checked_conf
+from engine.spark.session import checked_conf, is_local
 from engine.store.opening import address_of
 
 
@@ -39,6 +42,7 @@ class Wanted(Enum):
     FAILED = "has failed"
     RUNNING = "is running already"
     ELSEWHERE = "was started last on another machine, and may be running there: `weir submit` takes it over"
+    UPGRADED = "was being upgraded"
     RESUMED = "should be running, and is not"
 
 
@@ -79,27 +83,54 @@ def look(client: JobClient) -> Found:
     desired, ended = folder.read_desired(), folder.read_exit()
     if not looked_after and (host := folder.started_elsewhere()) is not None:
         return Found(client.name, Wanted.ELSEWHERE, host)
+    if not looked_after and upgrading.unfinished(client) is not None:
+        return Found(client.name, Wanted.UPGRADED)
     verdict = wanted(desired, ended, looked_after)
     by = f"by {desired.by}" if desired is not None else ""
     reasons = {Wanted.STOPPED: by, Wanted.FAILED: ended.reason if ended else "", Wanted.NEVER_STARTED: ""}
     return Found(client.name, verdict, reasons.get(verdict, ""), desired.launch if desired is not None else None)
 
 
+def carry_on_upgrade(client: JobClient, say: upgrading.Say) -> UpgradeRecord | None:
+    """Carries on an upgrade that was interrupted, and returns its record when it is over; None: there is none any more.
+
+    A plain start of the last version would leave the upgrade without a way back, and nobody knows yet whether that
+    version can read its state.
+    """
+    begun = upgrading.unfinished(client)
+    if begun is None:
+        return None
+    _check_place(client, begun.new)
+    _enter(begun.new)
+    return upgrading.carry_on_begun(client, begun, None, say)
+
+
 def resume(client: JobClient, launch: MasterLaunch, by: str) -> str:
     """Starts the job again as it was started last. Returns what a user should know about it: the epoch, for one.
 
-    Raises an error for anything that can be found wrong before a process is started.
+    It runs the code of that start, also if its files have changed since: only an upgrade or a submit takes them. What
+    the user allowed that start to drop is not allowed again. Raises an error for anything that can be found wrong
+    before a process is started.
     """
+    launch = msgspec.structs.replace(launch, allow_non_restored_state=False, allowed_epoch=None)
     _check_place(client, launch)
     check_store(launch.store, launch.name, allow_shared=launch.allow_shared_store)
     _enter(launch)
+    look_in_current_folder()
+    launch = as_kept(launch, kept_code(launch) if is_local(launch.spark_master) else "")
     check_places(load(launch))
     find_java()
     checked_conf(resolved(launch.conf, os.environ))
     check_files(launch.path, launch.py_files)
     said = choose_snapshot(launch, FromSnapshot.LAST)
     start_detached(launch, by)
-    return said
+    return f"{said}\n{_OLD_CODE.format(job=launch.name)}" if launch.code else said
+
+
+_OLD_CODE = (
+    "it runs the code that it was started with, and not its files, which may have changed since: `weir upgrade {job}` "
+    "takes them"
+)
 
 
 def _check_place(client: JobClient, launch: MasterLaunch) -> None:

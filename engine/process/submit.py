@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.core.errors import IncompatibleJob, WeirError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, IncompatibleJob, StoreError, WeirError
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.graph.description import table_committer
@@ -23,11 +24,12 @@ from engine.graph.job_graph import JobGraph
 from engine.host.folders import check_store
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
+from engine.jobmaster.actions import was_drained
 from engine.observe.client import JobClient
-from engine.process.going_on import AFRESH, goes_on
+from engine.process.going_on import AFRESH, GONE, goes_on
 from engine.process.loading import load
 from engine.process.settings import read_settings
-from engine.process.upgrade import check_inputs, check_places, check_upgrade, compare
+from engine.process.upgrade import check_inputs, check_places, check_upgrade, compare, for_this_start
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import as_forked, as_gone_back, fork, go_back, newest_intact
 from engine.spark.conf import resolved
@@ -114,7 +116,9 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     """
     graph = load(launch)
     if choice is FromSnapshot.LAST:
-        said = check_upgrade(graph, _epoch_log(launch), launch.allow_non_restored_state)
+        log = _epoch_log(launch)
+        said = check_upgrade(graph, log, launch.allow_non_restored_state)
+        _check_not_drained(launch.name, log)
         return "\n".join(line for line in (_goes_on(launch), said, graph.no_checkpoints) if line)
     hide = choice is FromSnapshot.REWIND
     fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
@@ -141,11 +145,19 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     return f"going back to epoch {old}, as epoch {new}: {what}"
 
 
+def _check_not_drained(job: str, log: EpochLog) -> None:
+    """Raises an error before Spark is started; a JobMaster that finds a drained epoch ends with the same words."""
+    with contextlib.suppress(CorruptSnapshot, ForeignSnapshot, StoreError, OSError):  # left to the JobMaster
+        last = log.last()
+        if last is not None and last.newest is not None and log.read_manifest(last.newest).drained:
+            raise WeirError(f"job {job!r} is not started: {was_drained(last.newest.epoch)}")
+
+
 def _goes_on(launch: MasterLaunch) -> str:
     """Says which epoch the job goes on from, and whose it is if other code made it."""
     words = goes_on(launch.store, launch.name)
     before = RunFolder(launch.store, launch.name).read_launch()
-    if not words or words == AFRESH or before is None or before.path in ("", launch.path):
+    if not words or words in (AFRESH, GONE) or before is None or before.path in ("", launch.path):
         return f"{launch.name} {words}" if words else ""
     return f"{launch.name} {words}, which {before.path} made; another --name begins afresh"
 
@@ -170,7 +182,7 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
     check_name("job", name)
     try:
         log = _epoch_log(launch)
-        begin = as_forked(newest_intact(log), name)
+        begin = as_forked(newest_intact(log), name, {})
         compare(load(launch), EpochLog(log.store, JobPaths(name)), "", begin, 0, launch.allow_non_restored_state)
         epoch = fork(log, name, _owner(), _pause)
     except IncompatibleJob:
@@ -183,7 +195,7 @@ def fork_launch(launch: MasterLaunch, name: str) -> tuple[MasterLaunch, str]:
 def start_detached(launch: MasterLaunch, by: str, id: str | None = None) -> JobClient:
     """Starts a supervisor that outlives this process, and returns at once. `id`: of the start, if it is decided."""
     folder = RunFolder(launch.store, launch.name)
-    launch = msgspec.structs.replace(launch, id=id or secrets.token_hex(8))
+    launch = for_this_start(msgspec.structs.replace(launch, id=id or secrets.token_hex(8)))
     folder.prepare(private=not launch.allow_shared_store)
     path = folder.begin(launch)
     folder.want_running(launch, by)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from engine.core.errors import StoreError
 from engine.host.launch import MasterLaunch, read_launch
 from engine.host.locks import is_held
 from engine.host.rotated import rotate_open
@@ -24,9 +25,11 @@ from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster.actions import Outcome
 from engine.process.child import MasterChild
 from engine.process.standby import StandbyKeeper
+from engine.process.upgrade import for_this_start
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import Death, Stage, death_of
 from engine.protocol.supervision import Supervision
+from engine.spark.archive import ArchiveMaker
 
 STOP_PATIENCE_S = 20.0
 LOOK_EVERY_S = 1.0
@@ -50,6 +53,7 @@ class Supervisor:
         self._supervision = Supervision(launch.jobmaster_timeout_s * 1000)
         self._master: MasterChild | None = None
         self._standby = StandbyKeeper(self._start_child, launch.jobmaster_timeout_s, jitter) if launch.standby else None
+        self._archive = ArchiveMaker()
         self._died: Deaths | None = None
         self._not_before_s = 0.0
         self._look_s = 0.0
@@ -60,6 +64,7 @@ class Supervisor:
     def start(self) -> None:
         """Takes the run folder over and starts the first JobMaster. If the folder is this start's, `poll` does that."""
         self._folder.prepare(private=not self._launch.allow_shared_store)
+        self._launch = for_this_start(self._launch)
         self._folder.begin(self._launch)
         self._start_process()
 
@@ -68,6 +73,10 @@ class Supervisor:
         with contextlib.suppress(OSError):  # a log that can't be rotated must not end the job
             rotate_open(self._folder.log_file, LOG_BYTES, LOG_FILES)
         ended = self._poll_master()
+        if ended is not None:
+            self._archive.end()
+        else:
+            self._archive.poll(running=self._master is not None and self._supervision.stage is Stage.DECIDING)
         if self._standby is not None:
             if ended is not None:
                 self._standby.end()
@@ -77,6 +86,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """Cancels the job, and kills a JobMaster that does not end by itself."""
+        self._archive.end()
         if self._standby is not None:
             self._standby.end()
         master = self._master
@@ -105,10 +115,11 @@ class Supervisor:
         hung_s = self._supervision.hung_for_s(_now_ms())
         if hung_s is None and not self._master.ended:
             return None
-        code, words = self._end_process(self._master)
-        if (ended := self._left_outcome()) is not None:
+        master = self._master
+        code = self._end_process(master)
+        if (ended := self._left_outcome(master)) is not None:
             return ended
-        return self._on_death(death_of(code, self._supervision.stage, words, hung_s)) or self._start_when_due()
+        return self._on_death(death_of(code, self._supervision.stage, master.words, hung_s)) or self._start_when_due()
 
     def _start_when_due(self) -> MasterExit | None:
         try:
@@ -167,7 +178,11 @@ class Supervisor:
         standby.take_over()
 
     def _start_child(self, *, standby: bool) -> MasterChild:
-        """The arguments name the launch file and whose it is: a later start may replace it before it is read."""
+        """The arguments name the launch file and whose it is: a later start may replace it before it is read.
+
+        Raises an OSError if that file is lost and can't be written again.
+        """
+        self._folder.mend_launch(self._launch)
         arguments = [str(self._folder.launch_file), self._launch.id]
         return MasterChild(arguments, self._folder.log_file, standby=standby)
 
@@ -178,19 +193,19 @@ class Supervisor:
         if row and not self._supervision.in_a_row and self._died is not None:
             self._remember(Death(self._died.fault, self._died.reason), self._died.at_ms, self._died.again_at_ms)
 
-    def _end_process(self, master: MasterChild) -> tuple[int, Death | None]:
-        """Returns the exit code and the last words of a JobMaster that has ended, or has to."""
+    def _end_process(self, master: MasterChild) -> int:
+        """Returns the exit code of a JobMaster that has ended, or has to. Its last words are heard by then."""
         code = master.end()
         self._listen(master)
         master.close()
         self._master = None
-        return code, master.words
+        return code
 
-    def _left_outcome(self) -> MasterExit | None:
-        try:
-            return self._folder.read_exit()
-        except OSError:
-            return None  # its last words say the same
+    def _left_outcome(self, master: MasterChild) -> MasterExit | None:
+        """Returns how the job ended, as the JobMaster wrote it down or, if it could not, told it."""
+        with contextlib.suppress(OSError):
+            return self._folder.read_exit() or master.outcome
+        return master.outcome
 
     def _on_death(self, death: Death) -> MasterExit | None:
         if self._slept_through_a_start():
@@ -259,9 +274,14 @@ def main() -> None:
 
 
 def _written(folder: RunFolder, ended: MasterExit, launch: MasterLaunch) -> bool:
+    """Writes down how the job ended. A JobMaster that stopped and could not has not written that it should stay so."""
     try:
+        if ended.outcome is Outcome.STOPPED and folder.belongs_to(launch) and folder.read_exit() is None:
+            folder.want_stopped_here("stop")
+            with contextlib.suppress(StoreError):  # the job has ended, whatever its bucket does now
+                folder.share_desired()
         folder.write_exit(ended, launch)
-    except OSError:
+    except (OSError, StoreError):
         return False  # a full or failing store; without the file nobody would know that the job has ended
     return True
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from engine.connectors.dataframe import DataFrameSource
 from engine.connectors.table import TableSink
 from engine.core.errors import CorruptSnapshot, StoreError, WeirError
+from engine.core.paths import JobPaths
 from engine.core.sinks import Committer, Found
 from engine.graph.compatibility import Difference, check, gone_sinks
 from engine.graph.description import table_committer
 from engine.graph.job_graph import JobGraph
+from engine.host.launch import MasterLaunch
 from engine.protocol.manifest import Manifest
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.bucket import is_bucket
-from engine.store.opening import check_bucket
+from engine.store.opening import check_bucket, open_store
 
 
 def check_upgrade(graph: JobGraph, epoch_log: EpochLog, allow_non_restored_state: bool) -> str:
@@ -34,6 +38,25 @@ def check_upgrade(graph: JobGraph, epoch_log: EpochLog, allow_non_restored_state
     except (StoreError, CorruptSnapshot, OSError):
         return ""
     return "\n".join(f"dropped, as allowed: {one.uid}: {one.what}" for one in dropped)
+
+
+def for_this_start(launch: MasterLaunch) -> MasterLaunch:
+    """Returns the launch with the epoch that its `allow_non_restored_state` is about: the one that it goes on from."""
+    if not launch.allow_non_restored_state or launch.allowed_epoch is not None:
+        return launch
+    last = EpochLog(open_store(launch.store), JobPaths(launch.name)).last()
+    epoch = last.newest.epoch if last is not None and last.newest is not None else 0
+    return msgspec.structs.replace(launch, allowed_epoch=epoch)
+
+
+def check_start(graph: JobGraph, epoch_log: EpochLog, launch: MasterLaunch) -> str:
+    """Does what `check_upgrade` does, for a JobMaster of this start. It may be one of many, and come much later."""
+    try:
+        last = epoch_log.last()
+    except (StoreError, CorruptSnapshot, OSError):
+        return ""
+    newest = last.newest if last is not None else None
+    return check_upgrade(graph, epoch_log, newest is not None and launch.allows(newest.epoch))
 
 
 def has_begun(epoch_log: EpochLog) -> bool:

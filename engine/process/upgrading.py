@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.core.errors import NotRunning, WeirError
+from engine.core.errors import NotRunning, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.graph.upgrade_plan import UpgradePlan, plan_upgrade
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.locks import held
+from engine.host.run_folder import MasterExit
 from engine.host.upgrade_record import UpgradeRecord
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
@@ -29,7 +30,9 @@ from engine.protocol.failures import Raised
 from engine.protocol.scaling import AS_STARTED
 from engine.protocol.upgrading import Ended, Phase, Progress, Seen, Step, Version, decide
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.savepoints import SavepointFolder
 from engine.spark.code import kept_code
+from engine.store.below import Below
 from engine.store.opening import open_store
 
 PATIENCE_S = 300.0
@@ -41,6 +44,8 @@ UNSEEN_S = 15.0
 """A job that nobody is seen to look after for so long has lost its processes: supervisors give a sign every second."""
 START_S = 60.0
 """A supervisor that this command has started gives its first sign within this time."""
+WRITE_EVERY = 20
+"""The record of an upgrade is written again after so many equal troubles."""
 ASK_EVERY_S = 5.0
 """A version that runs and has published no epoch is asked for a checkpoint, again after this time."""
 
@@ -114,7 +119,8 @@ def plan(client: JobClient, launch: MasterLaunch) -> UpgradePlan:
     log = EpochLog(open_store(client.store), JobPaths(client.name))
     last = log.last()
     if last is None or last.newest is None:
-        raise WeirError(f"job {client.name!r} has no epoch yet, so there is nothing to upgrade from: start it again")
+        what = "wait for its first checkpoint" if client.alive() else f"start {launch.path} with `weir submit`"
+        raise WeirError(f"job {client.name!r} has no epoch yet, so there is nothing to upgrade from: {what}")
     manifest, graph = log.read_manifest(last.newest), load(launch)
     targets = look_at_targets(graph, log, last.job_id, manifest, last.newest.epoch)
     return plan_upgrade(graph, manifest, targets, launch.allow_non_restored_state)
@@ -201,43 +207,71 @@ class _Upgrade:
         self._record = record
         self._say = say
         self._patience_s = patience_s
-        self._log = EpochLog(open_store(client.store), JobPaths(client.name))
+        self._log = EpochLog(open_store(client.store), JobPaths(client.name), begun=True)  # `plan` has read its epoch
         self._since_s = time.monotonic()
         self._presumed_until_s = self._since_s + UNSEEN_S  # until then a job without a sign may still give one
         self._ask_at_s = 0.0
         self._asked = False
+        self._cancelled = False
         self._declined = ""
 
     def run(self) -> UpgradeRecord:
+        """A store that fails or is full is waited for: between the two versions nobody else would start one."""
         while True:
-            seen = self._look()
-            decision = decide(self._record.progress, seen, self._patience_s * 1000)
-            self._write_down(decision.progress)
-            if decision.step is None:
-                return self._record
-            self._take(decision.step, seen)
+            try:
+                seen = self._look()
+                decision = decide(self._record.progress, seen, self._patience_s * 1000)
+                self._write_down(decision.progress)
+                if decision.step is None:
+                    return self._record
+                self._take(decision.step, seen)
+            except (StoreError, OSError) as error:
+                self._again(f"the store does not answer, or is full: {error}")
 
     def _write_down(self, progress: Progress) -> None:
+        """Writes the phase down, or raises an error: then nothing of it may happen."""
         if progress == self._record.progress:
             return
-        if progress.phase is not self._record.progress.phase:
+        record = msgspec.structs.replace(self._record, progress=progress, changed_ms=_now_ms())
+        begins = progress.phase is not self._record.progress.phase
+        if begins:
+            record = msgspec.structs.replace(record, retries=0, trouble="")
+        self._client.folder.write_upgrade(record)
+        self._record = record
+        if begins:
             self._since_s = time.monotonic()
-        self._record = msgspec.structs.replace(self._record, progress=progress, changed_ms=_now_ms())
-        self._client.folder.write_upgrade(self._record)
         if progress.phase is Phase.STARTING:
             self._say(f"the old version has stopped with epoch {progress.cut}; starting {self._record.new.path}")
         elif progress.phase is Phase.GOING_BACK:
             self._say(f"{progress.reason}; going back to the old version")
+
+    def _again(self, trouble: str) -> None:
+        """Shows that a step has to be repeated, and why: to who has asked for the upgrade, and in its record."""
+        changed, retries = trouble != self._record.trouble, self._record.retries + 1
+        self._record = msgspec.structs.replace(self._record, retries=retries, trouble=trouble, changed_ms=_now_ms())
+        if changed:
+            self._say(f"{self._record.progress.phase.value}: {trouble}; trying again")
+        if changed or retries % WRITE_EVERY == 0:
+            with contextlib.suppress(OSError):  # what fails may be this folder
+                self._client.folder.write_upgrade(self._record)
+        time.sleep(LOOK_EVERY_S)
 
     def _take(self, step: Step, seen: Seen) -> None:
         match step:
             case Step.STOP_OLD:
                 self._stop_old()
             case Step.START_NEW:
+                if seen.version is Version.NEW:
+                    self._again(_died("new", seen))
                 self._start(self._record.new)
             case Step.START_OLD:
+                if seen.version is Version.BACK:
+                    self._again(_died("old", seen))
                 self._start_old()
             case Step.CANCEL_NEW:
+                if self._cancelled:
+                    self._again("the new version was cancelled, and is seen to run")
+                self._cancelled = True
                 with contextlib.suppress(NotRunning):
                     self._client.cancel(self._record.by)
                     self._client.wait_until_ended()
@@ -271,12 +305,18 @@ class _Upgrade:
 
         If that was faster than the fence, or the store does not answer, the next look decides again.
         """
-        claimed = self._log.claim(f"upgrade-{secrets.token_hex(8)}")
+        try:
+            claimed = self._log.claim(f"upgrade-{secrets.token_hex(8)}")
+        except StoreError as error:
+            self._again(f"the new version could not be fenced: {error}")
+            return
         newest = claimed.record.newest if claimed is not None else None
         if newest is not None and newest.epoch == self._record.progress.cut:
             self._start(self._record.back)
+        elif claimed is None:
+            self._again("the new version could not be fenced: the store gave no answer, or another process was faster")
         else:
-            time.sleep(LOOK_EVERY_S)
+            self._again("the new version has published an epoch in the last moment")
 
     def _ask_for_a_checkpoint(self) -> None:
         """A job may take no checkpoints by itself, or a long time until the first."""
@@ -300,13 +340,15 @@ class _Upgrade:
             except WeirError:
                 up = False  # it is ending, or its JobMaster is being replaced: nobody knows whether it was asked
             ended = self._client.ended()  # it may have ended meanwhile
+        if ended is not None and self._lost_its_supervisor(ended):
+            runs, ended = False, None
         last = self._log.last()
         reason, raised = (ended.reason, ended.raised) if ended is not None else self._trouble()
         return Seen(
             version=self._record.version_of(launch.id if launch is not None else ""),
             runs=runs and ended is None,
             up=up and ended is None,
-            ended=_ENDED[ended.outcome] if ended is not None else None,
+            ended=self._how(ended) if ended is not None else None,
             epoch=last.newest.epoch if last is not None and last.newest is not None else 0,
             waited_ms=(time.monotonic() - self._since_s) * 1000,
             reason=reason,
@@ -327,6 +369,18 @@ class _Upgrade:
             self._presumed_until_s = max(self._presumed_until_s, now_s + UNSEEN_S)
         return up, now_s < self._presumed_until_s
 
+    def _lost_its_supervisor(self, ended: MasterExit) -> bool:
+        """Says whether a JobMaster has cancelled the job because its supervisor was killed: nobody asked for that."""
+        desired = self._client.folder.read_desired_here()
+        return ended.outcome is Outcome.CANCELLED and desired is not None and desired.running
+
+    def _how(self, ended: MasterExit) -> Ended:
+        """Tells a stop of this upgrade, which has made its savepoint, from one that somebody else asked for."""
+        if ended.outcome is not Outcome.STOPPED or self._record.progress.phase is not Phase.STOPPING:
+            return _ENDED[ended.outcome]
+        own = Below(self._log.store, self._log.paths.savepoint(self._record.savepoint))
+        return Ended.STOPPED if SavepointFolder(own).exists() else Ended.STOPPED_BY_OTHERS
+
     def _is_tried(self) -> bool:
         """Says whether the attempt that runs has read a record, or has run for long without one.
 
@@ -339,11 +393,14 @@ class _Upgrade:
         return False
 
     def _stop(self) -> StopRecord | None:
-        """Returns the last stop that the JobMaster was asked for, by this command or by one that died."""
-        if self._record.progress.phase is Phase.STOPPING:
-            stop = self._client.stop_record()
-            return stop if stop is not None and stop.requested_at_ms >= self._record.began_ms else None
-        return None
+        """Returns the last stop that the JobMaster was asked for, if it is under way or was asked for by this upgrade.
+
+        One that has ended an earlier start, as that of an earlier upgrade, is under way no more. No clock is looked at:
+        it may have been set back since.
+        """
+        stop = self._client.stop_record() if self._record.progress.phase is Phase.STOPPING else None
+        own = stop is not None and stop.savepoint == self._record.savepoint
+        return stop if stop is not None and (own or stop.under_way) else None
 
     def _trouble(self) -> tuple[str, Raised | None]:
         """Returns what keeps a version from running: the death of its JobMaster, or the end of its last attempt."""
@@ -351,6 +408,10 @@ class _Upgrade:
         if deaths is not None and deaths.in_a_row:
             return deaths.in_words(_now_ms()), None
         return "", None
+
+
+def _died(which: str, seen: Seen) -> str:
+    return f"the processes of the {which} version died{f': {seen.reason}' if seen.reason else ''}"
 
 
 def _now_ms() -> int:

@@ -8,6 +8,8 @@ import msgspec
 
 
 class CheckpointingMode(Enum):
+    """Whether channels whose barrier has come are held back until all have come."""
+
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
 
@@ -17,6 +19,8 @@ IN_FLIGHT_TARGET_MS = 200
 
 
 class CheckpointConfig(msgspec.Struct, frozen=True):
+    """The options of checkpoints, as `enable_checkpointing` sets them."""
+
     interval_ms: int | None = None
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     timeout_ms: int = 10 * 60 * 1000

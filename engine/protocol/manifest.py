@@ -98,6 +98,9 @@ class Manifest(msgspec.Struct, frozen=True):
     """All windows and timers have fired before the sources were read to their ends: the job can't go on from here."""
     rewound_to: int | None = None
     """Set by a rewind: the older epoch whose state this is. Tables hide the output of the epochs in between."""
+    inputs: dict[str, str] = {}
+    """Copies of the inputs that the job has to begin with, and their checksums. Only a snapshot that was copied from a
+    savepoint or from another job has them."""
     format: int = FORMAT
 
     @property

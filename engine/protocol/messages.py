@@ -9,6 +9,7 @@ from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Timings
 from engine.protocol.scaling import Scaling
 from engine.protocol.state_proof import StateDigest, SubtaskDigests
+from engine.protocol.watermark_alignment import AlignmentWait
 
 # --- slot to JobMaster ---
 
@@ -33,7 +34,8 @@ class Register(msgspec.Struct, frozen=True, tag=True):
 class SubtaskTotals(msgspec.Struct, frozen=True):
     """Running totals of one subtask since its attempt began: rows, and how its task thread spent its time (E2).
 
-    `gauges`: what the gauges of its functions show now, by operator and name.
+    `gauges`: what the gauges of its functions show now, by operator and name. `waits`: set while it waits for the other
+    sources of its alignment group.
     """
 
     rows_in: int = 0
@@ -44,6 +46,7 @@ class SubtaskTotals(msgspec.Struct, frozen=True):
     watermark_ms: int | None = None
     finished: bool = False
     gauges: dict[str, dict[str, float]] = {}
+    waits: AlignmentWait | None = None
 
 
 class LongStep(msgspec.Struct, frozen=True):
@@ -122,6 +125,17 @@ class SubtaskFinished(msgspec.Struct, frozen=True, tag=True):
     subtask: SubtaskId
 
 
+class WatermarkReport(msgspec.Struct, frozen=True, tag=True):
+    """The lowest watermarks of aligned source subtasks, by subtask id as text; None: it has nothing to read.
+
+    `number` grows with each report of the slot: a repeated, older one must not count again.
+    """
+
+    attempt: AttemptId
+    number: int
+    watermarks: dict[str, int | None]
+
+
 class TaskFailed(msgspec.Struct, frozen=True, tag=True):
     """A subtask failed. `corrupt` is True if a file of the snapshot was changed or is missing.
 
@@ -169,6 +183,7 @@ SlotMessage = (
     | Acknowledge
     | Decline
     | SubtaskFinished
+    | WatermarkReport
     | TaskFailed
     | OverBudget
 )
@@ -222,6 +237,17 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
     attempt: AttemptId
 
 
+class WatermarkLimits(msgspec.Struct, frozen=True, tag=True):
+    """Sources of these alignment groups do not read splits whose watermarks are above the limit of their group.
+
+    `number` grows with each announcement: a repeated, older one must not bring an old limit back.
+    """
+
+    attempt: AttemptId
+    number: int
+    limits: dict[str, int]
+
+
 class NotifyComplete(msgspec.Struct, frozen=True, tag=True):
     attempt: AttemptId
     checkpoint: int
@@ -258,6 +284,7 @@ MasterMessage = (
     | Start
     | Trigger
     | Drain
+    | WatermarkLimits
     | NotifyComplete
     | NotifyAbort
     | Rollback

@@ -13,6 +13,8 @@ from engine.protocol.failures import Fault
 
 
 class RestartStrategy(Protocol):
+    """Decides whether and when a job that failed is started again."""
+
     def on_failure(self, now_ms: float, jitter: float, fault: Fault) -> tuple[float | None, RestartStrategy]:
         """Returns the delay before the next attempt (None: give up) and the strategy's next state.
 
@@ -28,7 +30,12 @@ class FixedDelay:
     delay_ms: float = 1000
     failed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.attempts < 0 or self.delay_ms < 0:
+            raise ValueError(f"FixedDelay({self.attempts}, {self.delay_ms}): attempts and delay_ms must be 0 or more")
+
     def on_failure(self, now_ms: float, jitter: float, fault: Fault) -> tuple[float | None, RestartStrategy]:
+        """Returns the delay before the next attempt, or None to give up, and the next state."""
         if fault is not Fault.JOB:
             return self.delay_ms, self
         if self.failed >= self.attempts:
@@ -46,6 +53,7 @@ class FailureRate:
     failures: tuple[float, ...] = field(default=())
 
     def on_failure(self, now_ms: float, jitter: float, fault: Fault) -> tuple[float | None, RestartStrategy]:
+        """Returns the delay before the next attempt, or None to give up, and the next state."""
         if fault is not Fault.JOB:
             return self.delay_ms, self
         recent = (*(t for t in self.failures if t > now_ms - self.interval_ms), now_ms)
@@ -67,6 +75,7 @@ class ExponentialDelay:
     last_failure_ms: float | None = None
 
     def on_failure(self, now_ms: float, jitter: float, fault: Fault) -> tuple[float | None, RestartStrategy]:
+        """Returns the delay before the next attempt, or None to give up, and the next state."""
         quiet = self.last_failure_ms is None or now_ms - self.last_failure_ms >= self.reset_after_ms
         if quiet or self.current_ms is None:
             base = self.initial_ms
@@ -83,6 +92,7 @@ class NoRestart:
     outside: RestartStrategy = ExponentialDelay()
 
     def on_failure(self, now_ms: float, jitter: float, fault: Fault) -> tuple[float | None, RestartStrategy]:
+        """Returns the delay before the next attempt, or None to give up, and the next state."""
         if fault is Fault.JOB:
             return None, self
         delay_ms, outside = self.outside.on_failure(now_ms, jitter, fault)

@@ -63,7 +63,8 @@ class Version(Enum):
 class Ended(Enum):
     FINISHED = "finished"
     STOPPED = "stopped"
-    """It ended with a savepoint, as it was asked to."""
+    """It ended with the savepoint of the upgrade, as it was asked to."""
+    STOPPED_BY_OTHERS = "stopped by somebody else"
     CANCELLED = "cancelled"
     FAILED = "failed"
 
@@ -137,7 +138,10 @@ def _stopping(progress: Progress, seen: Seen, patience_ms: float) -> Decision:
     if seen.ended is Ended.CANCELLED:
         return _over(progress, Phase.KEPT, "the job was cancelled meanwhile")
     if seen.ended is None:
-        return _over(progress, Phase.KEPT, "the processes of the old version died while it was stopped")
+        died = "the processes of the old version died while it was stopped; `weir resume` starts it again"
+        return _over(progress, Phase.KEPT, died)
+    if seen.ended is Ended.STOPPED_BY_OTHERS:
+        return _over(progress, Phase.KEPT, "somebody else stopped the job meanwhile; `weir submit` starts it again")
     return Decision(Progress(Phase.STARTING, seen.epoch), Step.START_NEW)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from engine.core.errors import WeirError
-from engine.core.functions import Function, OperatorStateStore, RuntimeContext
+from engine.core.evictors import Evictor
+from engine.core.functions import Function, KeyedStateStore, OperatorStateStore, RuntimeContext
 from engine.core.state_types import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -22,13 +23,15 @@ from engine.core.state_types import (
     ValueState,
     ValueStateDescriptor,
 )
+from engine.core.triggers import Trigger
 from engine.core.user_metrics import Counter, MetricGroup
 from engine.protocol import ledger
 from engine.protocol.redistribution import Distribution
 from engine.runtime.operators.base import OperatorContext
-from engine.runtime.timers import TIMERS
+from engine.runtime.timers import OF_WINDOWS, TIMERS
 from engine.state.keyed.backend import KeyedBackend
 from engine.state.operator import OperatorBackend
+from engine.state.partial_matches import PATTERN_PARTS
 
 F = TypeVar("F")
 
@@ -43,7 +46,7 @@ _CALLS: dict[str, type[StateDescriptor]] = {
 
 def own(function: F) -> F:
     """Returns a copy of a rich function, so that no other subtask or attempt sees the attributes that it sets."""
-    if not isinstance(function, Function):
+    if not isinstance(function, Function | Trigger | Evictor):
         return function
     try:
         return copy.deepcopy(function)
@@ -100,7 +103,39 @@ class SubtaskMetrics(MetricGroup):
         self._context.gauges[self._context.uid, name] = value
 
 
-class SubtaskContext(RuntimeContext):
+class KeyedStates(KeyedStateStore):
+    """Checks which call asks for which descriptor; `_keyed_state` returns the state."""
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
+        return self._checked("get_state", descriptor)  # type: ignore[no-any-return]
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+        return self._checked("get_list_state", descriptor)  # type: ignore[no-any-return]
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+        return self._checked("get_map_state", descriptor)  # type: ignore[no-any-return]
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
+        return self._checked("get_reducing_state", descriptor)  # type: ignore[no-any-return]
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
+        return self._checked("get_aggregating_state", descriptor)  # type: ignore[no-any-return]
+
+    def _checked(self, call: str, descriptor: StateDescriptor) -> Any:
+        if not isinstance(descriptor, StateDescriptor):
+            raise TypeError(f'{call} takes a {_CALLS[call].__name__}("name", ...), not {descriptor!r}')
+        if not isinstance(descriptor, _CALLS[call]):
+            right = next(name for name, kind in _CALLS.items() if isinstance(descriptor, kind))
+            raise TypeError(f"{call} takes a {_CALLS[call].__name__}; for a {type(descriptor).__name__} call {right}")
+        if descriptor.name in (*TIMERS, *PATTERN_PARTS) or descriptor.name.startswith(OF_WINDOWS):
+            raise TypeError(f"a state can't have the name {descriptor.name!r}: choose another")
+        return self._keyed_state(descriptor)
+
+    def _keyed_state(self, descriptor: StateDescriptor) -> Any:
+        raise NotImplementedError
+
+
+class SubtaskContext(KeyedStates, RuntimeContext):
     def __init__(
         self, context: OperatorContext, keyed: KeyedBackend | None, operator: OperatorBackend, is_restored: bool
     ) -> None:
@@ -117,32 +152,14 @@ class SubtaskContext(RuntimeContext):
     def parallelism(self) -> int:
         return self._context.parallelism
 
-    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        return self._state("get_state", descriptor)  # type: ignore[no-any-return]
+    def _keyed_state(self, descriptor: StateDescriptor) -> Any:
+        assert self._keyed is not None
+        return self._keyed.state(descriptor)
 
-    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
-        return self._state("get_list_state", descriptor)  # type: ignore[no-any-return]
-
-    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        return self._state("get_map_state", descriptor)  # type: ignore[no-any-return]
-
-    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
-        return self._state("get_reducing_state", descriptor)  # type: ignore[no-any-return]
-
-    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
-        return self._state("get_aggregating_state", descriptor)  # type: ignore[no-any-return]
-
-    def _state(self, call: str, descriptor: StateDescriptor) -> Any:
+    def _checked(self, call: str, descriptor: StateDescriptor) -> Any:
         if self._keyed is None:
             raise TypeError(f"operator {self._context.uid!r} has no keyed state: use it after key_by(...)")
-        if not isinstance(descriptor, StateDescriptor):
-            raise TypeError(f'{call} takes a {_CALLS[call].__name__}("name", ...), not {descriptor!r}')
-        if not isinstance(descriptor, _CALLS[call]):
-            right = next(name for name, kind in _CALLS.items() if isinstance(descriptor, kind))
-            raise TypeError(f"{call} takes a {_CALLS[call].__name__}; for a {type(descriptor).__name__} call {right}")
-        if descriptor.name in TIMERS:
-            raise TypeError(f"a state can't have the name {descriptor.name!r}: choose another")
-        return self._keyed.state(descriptor)
+        return super()._checked(call, descriptor)
 
     def get_operator_state_store(self) -> OperatorStateStore:
         return SubtaskStateStore(self._context, self._operator)

@@ -48,9 +48,12 @@ from engine.protocol.messages import (
     SubtaskTotals,
     TaskFailed,
     Trigger,
+    WatermarkLimits,
+    WatermarkReport,
     Welcome,
 )
 from engine.protocol.state_proof import SubtaskDigests
+from engine.runtime.aligned_sources import AlignedSources
 from engine.runtime.deployment import Deployer, Deployment
 from engine.runtime.plan import SlotPlan, SubtaskPlan
 from engine.runtime.running import RUNNING
@@ -115,6 +118,7 @@ class SlotRuntime:
         self._deploy: Deploy | None = None
         self._deployment: Deployment | None = None
         self._deployed: Deployed | None = None
+        self._aligned = AlignedSources([])
         self._started = False
         self._unanswered: set[ChannelId] = set()  # channels whose receivers have not answered in this attempt
         self._waits_for_record = False  # the JobMaster wants to know when the first record is taken
@@ -148,6 +152,9 @@ class SlotRuntime:
                 if self._current(attempt) and self._started:
                     for subtask in self._subtasks:
                         subtask.drain()
+            case WatermarkLimits(attempt, number, limits):
+                if self._current(attempt):
+                    self._aligned.on_limits(number, limits)
             case NotifyComplete(attempt, checkpoint):
                 if self._current(attempt):
                     for subtask in self._subtasks:
@@ -188,11 +195,15 @@ class SlotRuntime:
             self._waits_for_record = False
             assert self._attempt is not None
             self._control.send(Flowing(self._attempt))
+        if (watermarks := self._aligned.report(self._clock.now_ms())) and self._attempt is not None:
+            self._control.send(WatermarkReport(self._attempt, self._aligned.reports, watermarks))
         return busy
 
     def wakeup_ms(self) -> float | None:
         """Returns when an idle slot has to call `step` again; None: only when something arrives."""
-        times = [subtask.wakeup_ms for subtask in self._subtasks if self._started]
+        if not self._started:
+            return None
+        times = [*(subtask.wakeup_ms for subtask in self._subtasks), self._aligned.wakeup_ms()]
         return min((time for time in times if time is not None), default=None)
 
     def _visit(self, subtask: Subtask) -> Activity:
@@ -205,7 +216,7 @@ class SlotRuntime:
         spent = subtask.meter.spent_ms
         spent[visit.activity] += began - visit.left_ms
         was_busy = False
-        for _ in range(1 if subtask.is_source else self._visit_elements):
+        for _ in range(1 if subtask.source else self._visit_elements):
             activity = subtask.step()
             after = self._clock.now_ms()
             spent[activity] += after - before
@@ -225,6 +236,7 @@ class SlotRuntime:
                 rows_out=subtask.rows_out,
                 watermark_ms=subtask.meter.watermark_ms,
                 finished=subtask.finished,
+                waits=subtask.meter.waits,
                 gauges=subtask.gauges(),
                 **{f"{activity.value}_ms": spent for activity, spent in subtask.meter.spent_ms.items()},
             )
@@ -282,6 +294,7 @@ class SlotRuntime:
 
     def _build(self, deploy: Deploy, plan: SlotPlan, restored: Restored | None, digests: list[SubtaskDigests]) -> None:
         self._deployment = self._deployer.deploy(deploy.attempt, deploy.job_id, plan, restored)
+        self._aligned = AlignedSources(self._deployment.subtasks)
         self._deployed = Deployed(deploy.attempt, digests)
         self._control.send(self._deployed)
 
@@ -307,6 +320,7 @@ class SlotRuntime:
         deployment, attempt = self._deployment, self._attempt
         self._attempt = self._deploy = self._deployment = self._deployed = None
         self._started = self._waits_for_record = False
+        self._aligned = AlignedSources([])
         self._unanswered.clear()
         self._visits.clear()
         if attempt is not None:

@@ -3,7 +3,11 @@
 Invariants: a position never passes a row that was not handed out. The splits that were discovered together all hold the
 watermark back until they are read, so no row is late because of the order in which splits are read. Splits discovered
 later hold it back only while they are read, so the watermark of an unbounded source still advances. A restored source
-does not go back behind the watermark of its snapshot, also not for splits that it has finished.
+does not go back behind the watermark of its snapshot, also not for splits that it has finished. A split of an aligned
+source is not read while its watermark is above the limit of its group; that is no state, so a snapshot has none of it.
+Nor has it anything of idle splits: a split that has given no rows for the time that the strategy allows holds nothing
+back, neither the watermark nor its group, until it gives some. When all are idle the watermark is the furthest one's,
+as it is where splits of several subtasks meet (engine/runtime/exchange/gate.py).
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from engine.core.connectors import calling
 from engine.core.errors import SchemaMismatch
@@ -18,20 +23,30 @@ from engine.core.event_time import EventTimeStrategy, described, event_times, la
 from engine.core.sources import MALFORMED, Source, SourceContext, SplitReader
 from engine.core.tags import OutputTag
 from engine.protocol import ledger
-from engine.protocol.signals import MIN_WATERMARK
+from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
+from engine.protocol.watermark_alignment import AlignmentWait, WatermarkAlignment, drift_of
 from engine.runtime.operators.base import OperatorContext, OperatorSnapshot, RestoredState
 from engine.runtime.running import RUNNING
 from engine.state.digests import digest, digested
 
+LEAST_ROWS = 64
+"""An aligned source reads at least so many rows at a time, however near the limit is."""
+
 
 class _Split:
-    """A split that is read or waits. `look`: the number of the poll of the discovery that found it."""
+    """A split that is read or waits. `look`: the number of the poll of the discovery that found it.
+
+    `row_ms`: how far its last rows moved event time, per row; 0 if it is not known. `quiet_since_ms`: when it was first
+    found without rows, after its last ones; None: it gave some when it was asked last, or it was not asked.
+    """
 
     def __init__(self, name: str, reader: SplitReader, seen_ms: int | None, look: int) -> None:
         self.name = name
         self.reader = reader
         self.seen_ms = seen_ms
         self.look = look
+        self.row_ms = 0.0
+        self.quiet_since_ms: float | None = None
 
 
 class SourceHead:
@@ -51,6 +66,11 @@ class SourceHead:
         self._look = 0
         self._seen_ms: int | None = None
         self._watermark = MIN_WATERMARK
+        self.alignment: WatermarkAlignment | None = strategy.alignment if strategy is not None else None
+        self.limit_ms = MAX_WATERMARK if self.alignment is None else MIN_WATERMARK
+        """Splits whose watermarks are above it are not read. At first each is read only until it has a watermark."""
+        self._row_ms = 0.0
+        self._idle_ms = strategy.idle_ms if strategy is not None else None
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
@@ -116,11 +136,17 @@ class SourceHead:
             split = splits[(self._next + step) % len(splits)]
             if split.reader.finished:
                 continue
+            if self._paused(split):
+                split.quiet_since_ms = None  # it is not asked, so nobody knows whether it has rows
+                continue
             with calling(self._context.uid, self._context.subtask.index, self._source, f"split {split.name!r}, poll()"):
-                batch = split.reader.poll(max_rows)
+                batch = split.reader.poll(self._room(split, max_rows))
                 self._put_aside(split.reader.malformed())
             if batch is None or not batch.num_rows:
+                if split.quiet_since_ms is None:
+                    split.quiet_since_ms = self._context.clock.now_ms()
                 continue
+            split.quiet_since_ms = None
             self._next = (self._next + step + 1) % len(splits)
             return self._stamp(split, batch)
         return None
@@ -158,8 +184,11 @@ class SourceHead:
         if self._strategy is None:
             return batch
         times = event_times(batch, self._strategy.column, f"source {self._context.uid!r}, split {split.name!r}")
-        highest = latest(times)
-        split.seen_ms = _later(split.seen_ms, highest)
+        highest, before_ms = latest(times), split.seen_ms
+        split.seen_ms = _later(before_ms, highest)
+        if self.alignment is not None and split.seen_ms is not None:
+            began_ms = pc.min(times).as_py() if before_ms is None else before_ms
+            split.row_ms = self._row_ms = (split.seen_ms - began_ms) / batch.num_rows
         self._seen_ms = _later(self._seen_ms, highest)
         return with_event_times(batch, times)
 
@@ -184,19 +213,72 @@ class SourceHead:
             return None
         seen = [split.seen_ms for split in self._holding()]
         if not seen and not self.finished:
-            return self._seen_ms  # every known split was read to its end
+            return self._seen_ms  # every known split was read to its end, or is idle
         known = [time for time in seen if time is not None]
         return min(known) if known and len(known) == len(seen) else None
 
     def _holding(self) -> list[_Split]:
-        """Returns the splits that hold the watermark back: those being read, and all that were found with the first."""
-        unfinished = [split for split in self._splits if not split.reader.finished]
+        """Returns the splits that hold the watermark back: those being read, and all that were found with the first.
+
+        Idle splits hold nothing back.
+        """
+        unfinished = enumerate(split for split in self._splits if not split.reader.finished)
+        going = [(place, split) for place, split in unfinished if not self._is_idle(split)]
         reading = self._source.open_splits
         return [
             split
-            for place, split in enumerate(unfinished)
-            if split.look == unfinished[0].look or (reading is not None and place < reading)
+            for place, split in going
+            if split.look == going[0][1].look or (reading is not None and place < reading)
         ]
+
+    def _is_idle(self, split: _Split) -> bool:
+        due_ms = self._idle_due_ms(split)
+        return due_ms is not None and self._context.clock.now_ms() >= due_ms
+
+    def _idle_due_ms(self, split: _Split) -> float | None:
+        """Returns when a split falls idle, or has fallen; None: it has given rows, or the job has no idleness."""
+        return None if self._idle_ms is None or split.quiet_since_ms is None else split.quiet_since_ms + self._idle_ms
+
+    # --- alignment with the other members of the group ---
+
+    def _reading(self) -> list[_Split]:
+        """Returns the splits that are read now, as far as they are allowed to. Those behind them wait for their turn:
+        they do not count, since they could not catch up."""
+        unfinished = [split for split in self._splits if not split.reader.finished]
+        return unfinished if self._source.open_splits is None else unfinished[: self._source.open_splits]
+
+    def _reached(self, split: _Split) -> int:
+        """Returns the watermark of a split."""
+        assert self._strategy is not None
+        return MIN_WATERMARK if split.seen_ms is None else self._strategy.watermark(split.seen_ms)
+
+    def _paused(self, split: _Split) -> bool:
+        return self.alignment is not None and self._reached(split) > self.limit_ms
+
+    def _room(self, split: _Split, max_rows: int) -> int:
+        """Returns how many rows to read: about as many as reach the limit, judged by the rows before them."""
+        row_ms = split.row_ms or self._row_ms
+        if self.alignment is None or self.limit_ms == MAX_WATERMARK or not row_ms:
+            return max_rows
+        room_ms = self.alignment.max_drift_ms if split.seen_ms is None else self.limit_ms - self._reached(split)
+        return min(max_rows, max(LEAST_ROWS, int(room_ms / row_ms)))
+
+    def lowest_ms(self) -> int | None:
+        """Returns the lowest watermark of the splits that are read; None if there is nothing to read."""
+        if not self._discovery.ready:
+            return MIN_WATERMARK
+        return min((self._reached(split) for split in self._reading() if not self._is_idle(split)), default=None)
+
+    def waits(self) -> AlignmentWait | None:
+        """Returns what waits for the rest of the group; None if every split is read."""
+        if self.alignment is None:
+            return None
+        reading = self._reading()
+        ahead = [self._reached(split) for split in reading if self._paused(split)]
+        if not ahead:
+            return None
+        group, drift_ms = self.alignment.group, self.alignment.max_drift_ms
+        return AlignmentWait(group, len(ahead), len(reading), drift_of(max(ahead), self.limit_ms, drift_ms), drift_ms)
 
     @property
     def ready(self) -> bool:
@@ -205,9 +287,11 @@ class SourceHead:
 
     @property
     def idle(self) -> bool:
-        """True while there is nothing to read until the discovery finds another split."""
-        waiting = self._discovery.ready and not self._discovery.finished
-        return waiting and all(split.reader.finished for split in self._splits)
+        """True while there is nothing to read: until the discovery finds another split, or an idle one gives rows."""
+        unfinished = [split for split in self._splits if not split.reader.finished]
+        if not self._discovery.ready or (not unfinished and self._discovery.finished):
+            return False
+        return all(self._is_idle(split) for split in unfinished)
 
     @property
     def finished(self) -> bool:
@@ -216,7 +300,10 @@ class SourceHead:
     @property
     def wakeup_ms(self) -> float | None:
         """When to poll again after a poll without rows; None: soon, or after offloaded work."""
-        times = [split.reader.wakeup_ms for split in self._splits if not split.reader.finished]
+        asked = [split for split in self._splits if not split.reader.finished and not self._paused(split)]
+        times = [split.reader.wakeup_ms for split in asked]
+        dues = [self._idle_due_ms(split) for split in asked if not self._is_idle(split)]
+        times += [due for due in dues if due is not None]
         if not self._discovery.finished:
             times.append(self._discovery.wakeup_ms)
         return None if any(time is None for time in times) else min((t for t in times if t is not None), default=None)

@@ -22,6 +22,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.ledger import Counters
 from engine.protocol.messages import Decline, SlotMessage, SubtaskFinished
 from engine.protocol.signals import MAX_WATERMARK, Barrier, EndOfData, StreamStatus, Watermark
+from engine.protocol.watermark_alignment import AlignmentWait
 from engine.runtime.chain import OperatorChain
 from engine.runtime.exchange.channels import OutputGate
 from engine.runtime.exchange.gate import Ended, InputGate, Second
@@ -64,6 +65,8 @@ class Meter:
     spent_ms: dict[Activity, float] = field(default_factory=lambda: dict.fromkeys(Activity, 0.0))
     rows_in: int = 0
     watermark_ms: int | None = None
+    waits: AlignmentWait | None = None
+    """Set while a source waits for the others of its alignment group."""
 
 
 class Subtask:
@@ -185,12 +188,14 @@ class Subtask:
             self._set_idle(True)
         if head.finished:
             self._finish()
+        self.meter.waits = head.waits()
         return batch is not None or bool(aside) or self.finished
 
     def _finish(self) -> None:
         """Ends a source: everything downstream fires."""
         self._advance(MAX_WATERMARK)
         self._end()
+        self.meter.waits = None
 
     def _step_gate(self, gate: InputGate) -> bool:
         taken = gate.poll(self._max_rows, self._clock.now_ms())
@@ -295,8 +300,9 @@ class Subtask:
         return self._head.wakeup_ms
 
     @property
-    def is_source(self) -> bool:
-        return isinstance(self._head, SourceHead)
+    def source(self) -> SourceHead | None:
+        """What reads the splits, if this is a subtask of a source."""
+        return self._head if isinstance(self._head, SourceHead) else None
 
     @property
     def rows_out(self) -> int:

@@ -18,11 +18,18 @@ EVENT_TIMERS, PROCESSING_TIMERS = "event-time timers", "processing-time timers"
 TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)
 """The names of their parts in a snapshot. A state of a function can't have them."""
 
+OF_WINDOWS = "(window) "
+"""The beginning of the names of the parts that a window operator with functions keeps itself."""
+
 _LIMIT = 2**63
 
 
 class KeyTimers(TimerService):
-    """`allowed`: the function has `on_timer`."""
+    """`allowed`: the function has `on_timer`. `hashed`: the number of key columns, if others are behind them.
+
+    `after_ms`: processing-time timers fire so long after their time. With 1 ms, no record of a time comes after its
+    timer, as with watermarks.
+    """
 
     def __init__(
         self,
@@ -31,12 +38,16 @@ class KeyTimers(TimerService):
         clock: Clock,
         group_clock: GroupClock,
         allowed: bool,
+        hashed: int | None = None,
+        after_ms: int = 0,
     ) -> None:
         self._keyed = keyed
         self._fields = list(fields)
         self._clock = clock
         self._group_clock = group_clock
         self._allowed = allowed
+        self._after_ms = after_ms
+        self._hashed = len(self._fields) if hashed is None else hashed
         self._queues = {EVENT_TIMERS: TimerQueue(fields), PROCESSING_TIMERS: TimerQueue(fields)}
         self._event = self._queues[EVENT_TIMERS]
         self._processing = self._queues[PROCESSING_TIMERS]
@@ -50,7 +61,7 @@ class KeyTimers(TimerService):
         """Returns the watermark of the current key's group."""
         if not self._group_clock.uneven:
             return self._group_clock.now_ms
-        values = zip(self._keyed.key, self._fields, strict=True)
+        values = list(zip(self._keyed.key, self._fields, strict=True))[: self._hashed]
         hashes = hash_columns([pa.array([value], field.type) for value, field in values])
         return int(self._group_clock.of_rows(hashes)[0])
 
@@ -89,13 +100,13 @@ class KeyTimers(TimerService):
         first_ms = self._processing.next_ms()
         if first_ms is None:
             return None
-        return self._clock.now_ms() + max(0, first_ms - self._clock.wall_ms())
+        return self._clock.now_ms() + max(0, first_ms + self._after_ms - self._clock.wall_ms())
 
     def pop(self, domain: TimeDomain) -> tuple[int, Key] | None:
         """Removes and returns a timer that is due now."""
         if domain is TimeDomain.EVENT_TIME:
             return self._event.pop(self._group_clock.now_ms)
-        return self._processing.pop(self._clock.wall_ms()) if len(self._processing) else None
+        return self._processing.pop(self._clock.wall_ms() - self._after_ms) if len(self._processing) else None
 
     def snapshot(self) -> list[tuple[str, Callable[[], pa.Table]]]:
         return [(name, queue.freeze()) for name, queue in self._queues.items() if len(queue)]

@@ -22,7 +22,7 @@ from engine.protocol.epoch_records import Created, LogRecord, RecordKind, job_id
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import Pause, as_forked, definite, insist
 from engine.snapshot.savepoints import Savepoint, SavepointFolder
-from engine.store.places import open_place
+from engine.store.places import open_place, remove_if_empty
 
 _CLAIMED = "claimed.json"
 
@@ -62,21 +62,28 @@ def begin(folder: SavepointFolder, log: EpochLog, owner: str, pause: Pause, *, c
     generation = last.generation + 1 if last is not None else 1
     to = log.paths.copy(generation, head.checkpoint, owner)
     try:
-        copied = folder.copy_to(log.store, log.paths, to)
+        copied = folder.copy_to(log.store, to)
     except WeirError:
-        with suppress(StoreError):
-            log.store.delete(to)
+        _forget(log, to)
         raise
-    ref = log.write_manifest(as_forked(copied, log.paths.job), to)
+    ref = log.write_manifest(as_forked(copied, log.paths.job, copied.inputs), to)
     number, job_id = (1, job_id_from(owner)) if last is None else (last.number + 1, last.job_id)
     used = last.next_checkpoint if last is not None else 1
     next_checkpoint = max(used, ref.checkpoint + 1)
     record = LogRecord(number, RecordKind.FENCE, generation, owner, ref, next_checkpoint, job_id).sealed()
     if insist(lambda: definite(log.append_fence(record)), pause) is Created.EXISTS:
+        if not log.holds(record):  # otherwise a JobMaster goes on behind it, from this copy
+            _forget(log, to)
         raise StoreError(f"another process has just started job {log.paths.job!r}: look at it with weir status")
     if claim:
         own(folder, head, log)
     return head
+
+
+def _forget(log: EpochLog, copy: str) -> None:
+    """Deletes a copy that no record names. If the store does not do it now, it is in nobody's way."""
+    with suppress(StoreError):
+        log.store.delete(copy)
 
 
 def own(folder: SavepointFolder, head: Savepoint, log: EpochLog) -> None:
@@ -103,5 +110,6 @@ def delete_claimed(store: Store, files: Iterable[str]) -> None:
         try:
             if folder.head().checksum == claimed.checksum:
                 folder.delete()
+                remove_if_empty(folder.place)
         except (NoSavepoint, CorruptSnapshot):
             pass  # somebody has deleted it, or put something else in its place

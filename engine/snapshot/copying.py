@@ -14,8 +14,14 @@ ReadChecked = Callable[[str, str], bytes]
 """Returns the content of a file (path, checksum); raises CorruptSnapshot if it is not what was written."""
 
 
-def copy_state(manifest: Manifest, read: ReadChecked, target: Store, folder: str) -> Manifest:
-    """Copies the state files into this folder and makes them durable. Returns the manifest with their new paths."""
+def copy_state(
+    manifest: Manifest, read: ReadChecked, target: Store, folder: str, source: Store | None = None
+) -> Manifest:
+    """Copies the state files into this folder and makes them durable. Returns the manifest with their new paths.
+
+    `source` is the store that holds them, if the two stores may copy them by themselves. Then nobody reads them here:
+    who restores the copy compares it with its checksum.
+    """
     subtasks = []
     copied: list[str] = []
     for state in manifest.subtasks:
@@ -23,7 +29,8 @@ def copy_state(manifest: Manifest, read: ReadChecked, target: Store, folder: str
         for file in state.files:
             # Numbered, because files of two folders may share a name.
             path = f"{folder}/{len(copied)}.{file.path.rsplit('/', 1)[-1]}"
-            target.write(path, read(file.path, file.checksum))
+            if source is None or not target.copy_from(path, source, file.path):
+                target.write(path, read(file.path, file.checksum))
             copied.append(path)
             files.append(msgspec.structs.replace(file, path=path))
         subtasks.append(msgspec.structs.replace(state, files=files))

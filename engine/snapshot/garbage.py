@@ -1,30 +1,38 @@
 """Finds what nobody needs of a job's snapshots and savepoints: what JobMasters left that died or were replaced.
 
-Any process may do so at any moment, beside a running JobMaster too. Invariants: only files of generations that a later
-fence has ended are garbage, since nobody but the newest generation takes checkpoints or publishes. A folder that a
-record of the epoch log names, or a file of such an epoch, is needed. If a record or a manifest can't be read, nothing
-is garbage.
+Any process may do so at any moment, beside a running JobMaster too, and beside one that sleeps and wakes up later.
+Invariants: only files of generations that a later fence has ended are garbage, since nobody but the newest generation
+takes checkpoints or publishes epochs. A savepoint needs no epoch, so its writer has to be given up before its files go.
+What an epoch of the log needs (`engine/snapshot/retention.py`) is no garbage. If a record or a manifest can't be read,
+nothing is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
+from engine.protocol.epoch_records import LogRecord
 from engine.snapshot.beginning import is_claim
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.retention import Needs
 from engine.snapshot.savepoints import SavepointFolder
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """A file or a folder that nobody needs, with the reason and the number of its files."""
+    """A file or a folder that nobody needs, with the reason and the number of its files.
+
+    `give_up` has to return True before it is deleted: until then its writer may still make a savepoint of it.
+    """
 
     path: str
     why: str
     files: int = 1
+    give_up: Callable[[], bool] = lambda: True
 
 
 def find_garbage(log: EpochLog) -> list[Garbage]:
@@ -32,36 +40,25 @@ def find_garbage(log: EpochLog) -> list[Garbage]:
     last = log.last()
     if last is None:
         return []  # a fork, or a job that begins with a savepoint, is being made
-    return [*_snapshots(log, last.generation), *_savepoints(log.store, log.paths, last.generation)]
+    return [*_snapshots(log, last), *_savepoints(log.store, log.paths, last.generation)]
 
 
-def _snapshots(log: EpochLog, generation: int) -> Iterator[Garbage]:
+def _snapshots(log: EpochLog, last: LogRecord) -> Iterator[Garbage]:
     found: dict[tuple[int, int], list[str]] = {}
-    for fenced in range(1, generation):
+    for fenced in range(1, last.generation):
         for path in log.store.list(log.paths.generation(fenced)):
             if parsed := log.paths.parse_checkpoint(path):
                 found.setdefault(parsed, []).append(path)
     if not found:
         return
-    needed = _needed(log)
+    refs, needs = log.refs(last), Needs(log)
+    for ref, manifest in zip(refs, log.read_manifests(refs), strict=True):
+        needs.add(ref, manifest)
+    needed = needs.of(refs)
     for (of, checkpoint), files in sorted(found.items()):
         # A snapshot that was claimed with a savepoint is left to the JobMaster, which deletes both.
         if (of, checkpoint) not in needed and not any(map(is_claim, files)):
             yield Garbage(log.paths.checkpoint(of, checkpoint), "a checkpoint that no epoch needs", len(files))
-
-
-def _needed(log: EpochLog) -> set[tuple[int, int]]:
-    """Returns the checkpoints that records of the log name, or whose files the manifests of such records name."""
-    paths: list[str] = []
-    for ref in log.refs():
-        paths.append(ref.path)
-        try:
-            log.store.read(ref.path)
-        except FileNotFoundError:
-            continue  # retention has deleted this snapshot
-        manifest = log.read_manifest(ref)
-        paths += [file.path for state in manifest.subtasks for file in state.files]
-    return {parsed for path in paths if (parsed := log.paths.parse_checkpoint(path))}
 
 
 def _savepoints(store: Store, paths: JobPaths, generation: int) -> Iterator[Garbage]:
@@ -77,4 +74,5 @@ def _savepoints(store: Store, paths: JobPaths, generation: int) -> Iterator[Garb
             continue
         folder = SavepointFolder(store.below(paths.savepoint(name)))
         if not folder.exists() or not folder.head().manifest.startswith(f"{writer}/"):
-            yield Garbage(f"{paths.savepoint(name)}/{writer}", "a savepoint that was not completed", files)
+            given_up = partial(folder.give_up, writer)
+            yield Garbage(f"{paths.savepoint(name)}/{writer}", "a savepoint that was not completed", files, given_up)

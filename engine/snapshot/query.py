@@ -17,7 +17,7 @@ from engine.core.nearest import nearest
 from engine.protocol.manifest import Manifest, ManifestRef, StateFile
 from engine.protocol.redistribution import Distribution
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.statefile import decode, decode_plain
+from engine.snapshot.statefile import decode, decode_plain, key_columns
 from engine.state.key_groups import KeyGroupRange, key_groups
 from engine.state.key_hash import hash_columns
 from engine.state.values import objects_of
@@ -48,14 +48,16 @@ def look_up(log: EpochLog, ref: ManifestRef, uid: str, key: Sequence[str]) -> St
     ]
     if not files:
         return StateOfKey(manifest.epoch, uid, dict(zip(columns, key, strict=False)), {})
-    schema = decode_plain(log.read_checked(files[0].path, files[0].checksum)).schema
-    columns = [name for name in columns if name in schema.names]  # of two connected streams: those of the first
-    values = _values(uid, columns, [schema.field(name).type for name in columns], key)
+    data = log.read_checked(files[0].path, files[0].checksum)
+    schema = decode_plain(data).schema
+    held = key_columns(data) or [name for name in columns if name in schema.names]
+    columns = columns[: len(held)]  # of two streams: those of the first
+    values = _values(uid, columns, [schema.field(name).type for name in held], key)
     (group,) = key_groups(hash_columns(values), manifest.max_parallelism).tolist()
     states: dict[str, list[dict[str, Any]]] = {}
     for file in files:
         if file.group_start <= group < file.group_end:
-            states.setdefault(file.name, []).extend(_rows(log, file, group, columns, values))
+            states.setdefault(file.name, []).extend(_rows(log, file, group, held, values))
     shown = {name: objects_of(value)[0] for name, value in zip(columns, values, strict=True)}
     return StateOfKey(manifest.epoch, uid, shown, {name: rows for name, rows in states.items() if rows})
 
@@ -72,7 +74,8 @@ def _key_columns(manifest: Manifest, uid: str) -> list[str]:
 
 def _values(uid: str, columns: Sequence[str], types: Sequence[pa.DataType], key: Sequence[str]) -> list[pa.Array]:
     if len(key) != len(columns):
-        raise NoSuchState(f"the key of {uid!r} is ({', '.join(columns)}): give {len(columns)} values, not {len(key)}")
+        wanted = "1 value" if len(columns) == 1 else f"{len(columns)} values"
+        raise NoSuchState(f"the key of {uid!r} is ({', '.join(columns)}): give {wanted}, not {len(key)}")
     values = []
     for name, kind, text in zip(columns, types, key, strict=True):
         try:
@@ -85,7 +88,10 @@ def _values(uid: str, columns: Sequence[str], types: Sequence[pa.DataType], key:
 def _rows(
     log: EpochLog, file: StateFile, group: int, columns: Sequence[str], values: Sequence[pa.Array]
 ) -> list[dict[str, Any]]:
-    table = decode(log.read_checked(file.path, file.checksum), KeyGroupRange(group, group + 1))
+    """`columns`: the key columns if the file does not name them. The two sides of a join name theirs differently."""
+    data = log.read_checked(file.path, file.checksum)
+    columns = key_columns(data) or columns
+    table = decode(data, KeyGroupRange(group, group + 1))
     for name, value in zip(columns, values, strict=True):
         table = table.filter(pc.equal(table.column(name), value[0]))
     rest = [name for name in table.column_names if name not in columns]

@@ -19,7 +19,6 @@ import msgspec
 
 from engine.core.errors import CorruptSnapshot, Fenced, NothingIntact, StoreError
 from engine.core.paths import JobPaths
-from engine.core.ports import Store
 from engine.core.sinks import Committer
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created, LogRecord, RecordKind, job_id_from, rewind_after
@@ -29,6 +28,7 @@ from engine.protocol.manifest import Manifest, ManifestRef
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.copying import copy_files, copy_state
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.inputs import inputs_of, place_inputs
 
 T = TypeVar("T")
 Pause = Callable[[], None]
@@ -98,7 +98,9 @@ def go_back(
     last = insist(lambda: epoch_log.claim(owner), pause).record
     assert last.newest is not None
     target = newest_intact(epoch_log)  # again: the JobMaster may have published until it was fenced
-    committers = _claimed(epoch_log, own, committer_of, last, target)
+    place_inputs(epoch_log, target)  # the copy that they lie in is no longer the newest state afterwards
+    with epoch_log.owned_by(last):
+        committers = _claimed(epoch_log, own, committer_of, last, target)
     _commit_newest(epoch_log, committers, last.newest)
     for committer in committers.values() if hide else ():
         committer.prepare_rewind(target.epoch, last.generation)
@@ -112,6 +114,7 @@ def go_back(
         carried=[],
         final=False,
         rewound_to=target.epoch if hide else None,
+        inputs={},
     )
     ref = _write_copy(epoch_log, manifest, owner)
     record = rewind_after(last, ref)
@@ -179,16 +182,19 @@ def fork(epoch_log: EpochLog, name: str, owner: str, pause: Pause) -> int:
     other = EpochLog(epoch_log.store, JobPaths(name))
     if other.last() is not None:
         raise StoreError(f"the store already has a job {name!r}: start it with --name {name}, or choose another name")
-    _copy_inputs(epoch_log.store, epoch_log.paths, other.paths)
-    ref = _write_copy(other, as_forked(target, name), owner)
+    _check_no_inputs(other)
+    folder = _copy_folder(other, as_forked(target, name, {}), owner)
+    ref = _write_copy(other, as_forked(target, name, _copied_inputs(epoch_log, folder)), owner)
     record = LogRecord(1, RecordKind.FENCE, 1, owner, ref, ref.checkpoint + 1, job_id_from(owner)).sealed()
     if insist(lambda: definite(other.append(record)), pause) is Created.EXISTS:
+        with suppress(StoreError):
+            other.store.delete(folder)
         raise StoreError(f"another process has just created a job {name!r}: choose another name")
     return target.epoch
 
 
-def as_forked(target: Manifest, name: str) -> Manifest:
-    """Returns the manifest from which a fork goes on: it has the state, and no output of its own yet."""
+def as_forked(target: Manifest, name: str, inputs: dict[str, str]) -> Manifest:
+    """Returns the manifest from which a fork goes on: it has the state and the inputs, and no output of its own yet."""
     return msgspec.structs.replace(
         target,
         job=name,
@@ -199,17 +205,23 @@ def as_forked(target: Manifest, name: str) -> Manifest:
         description=msgspec.structs.replace(target.description, sinks=[]),
         final=False,
         rewound_to=None,
+        inputs=inputs,
     )
 
 
-def _copy_inputs(store: Store, source: JobPaths, target: JobPaths) -> None:
+def _check_no_inputs(other: EpochLog) -> None:
+    for directory in other.paths.inputs():
+        if others := other.store.list(directory):
+            raise StoreError(f"{others[0]} is an input of another job {other.paths.job!r}: choose another name")
+
+
+def _copied_inputs(epoch_log: EpochLog, folder: str) -> dict[str, str]:
     """Copies the inputs: the positions of DataFrame sources are positions in these files."""
-    for old, new in zip(source.inputs(), target.inputs(), strict=True):
-        copies = {path: new + path.removeprefix(old) for path in store.list(old)}
-        others = sorted(set(store.list(new)) - set(copies.values()))
-        if others:
-            raise StoreError(f"{others[0]} is an input of another job {target.job!r}: choose another name")
-        copy_files(store.read, store, copies)
+    store = epoch_log.store
+    try:
+        return copy_files(store.read, store, inputs_of(store, epoch_log.paths, folder))
+    except FileNotFoundError as error:  # an older version of a static table
+        raise StoreError(f"an input was deleted while it was copied: {error}; try again") from error
 
 
 def _write_copy(epoch_log: EpochLog, manifest: Manifest, owner: str) -> ManifestRef:
@@ -217,9 +229,13 @@ def _write_copy(epoch_log: EpochLog, manifest: Manifest, owner: str) -> Manifest
 
     The folder carries the owner, so nobody who goes back at the same time writes to it.
     """
-    folder = epoch_log.paths.copy(manifest.attempt.generation, manifest.checkpoint, owner)
+    folder = _copy_folder(epoch_log, manifest, owner)
     copied = copy_state(manifest, epoch_log.read_checked, epoch_log.store, folder)
     return epoch_log.write_manifest(copied, folder)
+
+
+def _copy_folder(epoch_log: EpochLog, manifest: Manifest, owner: str) -> str:
+    return epoch_log.paths.copy(manifest.attempt.generation, manifest.checkpoint, owner)
 
 
 def definite(outcome: Created) -> Created | None:

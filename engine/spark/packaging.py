@@ -30,7 +30,23 @@ def package(job: str, folder: Path) -> Path:
 
 def write_own(zipped: zipfile.ZipFile, job: str) -> None:
     """Writes the files of the job's own package, and not those of the engine."""
-    _write(zipped, _own(job.partition(":")[0].partition(".")[0]))
+    _write(zipped, own_files(job))
+
+
+def own_files(job: str) -> Iterator[tuple[str, Path]]:
+    """Yields the files of the job's own package, each with its name in an archive. Raises a JobError if it has none."""
+    return _own(job.partition(":")[0].partition(".")[0])
+
+
+def has_data(job: str) -> bool:
+    """Says whether the job's own package holds files that are no code: an archive lacks them."""
+    found = importlib.util.find_spec(job.partition(":")[0].partition(".")[0])
+    folders = found.submodule_search_locations if found is not None else None
+    files = (file for folder in folders or () for file in Path(folder).rglob("*") if file.is_file())
+    return any(file.suffix not in _CODE and not file.name.startswith(".") for file in files)
+
+
+_CODE = (".py", ".pyc", ".pyi")
 
 
 def _write(zipped: zipfile.ZipFile, files: Iterator[tuple[str, Path]]) -> None:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from engine.core.errors import SparkLost, WeirError
 from engine.network.places import holds_sockets
+from engine.spark import archive
 from engine.spark.conf import redaction, resolved, write_properties
 from engine.spark.java import find_java, prepare_environment
 
@@ -113,8 +114,9 @@ def settings_of(
     environ: Mapping[str, str] = os.environ,
     java_bundled: bool = False,
     queries: bool = True,
+    java_options: str = "",
 ) -> Settings:
-    java = _JAVA if queries else f"{_JAVA} {_STARTS_FAST}"
+    java = " ".join(filter(None, (_JAVA, "" if queries else _STARTS_FAST, java_options)))
     yielding = {**_DEFAULTS, "spark.driver.extraJavaOptions": java, **_cluster(spark_master, slots, java_bundled)}
     in_arguments = dict(_PINNED)
     if is_local(spark_master) or spark_master.startswith("local-cluster"):
@@ -138,11 +140,12 @@ def start_session(
     conf: Mapping[str, str] | None = None,
     py_files: Sequence[str] = (),
     queries: bool = True,
+    java_options: str | None = None,
 ) -> SparkSession:
     """Starts Spark and returns its session. An empty `spark_master` means a local Spark.
 
     `scratch` is an empty folder that only this user can look into. Without `queries` this Spark only runs slots, and
-    its JVM is started for a short start.
+    its JVM is started for a short start. `java_options` take the place of those that use the archive of classes.
     """
     conf = conf or {}
     java = find_java()
@@ -160,6 +163,7 @@ def start_session(
         scratch=scratch,
         java_bundled=java.bundled,
         queries=queries,
+        java_options=archive.options(java) if java_options is None else java_options,
     )
     if is_local(spark_master):
         _share_modules()

@@ -8,6 +8,7 @@ the user's own, which may allow no retries, the whole Spark job fails with its f
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -33,6 +34,11 @@ EXECUTOR_PATIENCE_S = 4.0
 """An executor that can be reached ends a task in this time: it waits 2 s (`spark.python.task.killTimeout`) at most."""
 _JOB_ERROR = f"{JobError.__module__}.{JobError.__qualname__}: "
 """How a Python worker names Weir's own error; an author's class may have a similar name."""
+_OTHER_PYTHON = re.compile(
+    r"ModuleNotFoundError: No module named '(engine|pyarrow|numpy|polars|msgspec|xxhash)\b|PYTHON_VERSION_MISMATCH|"
+    r"Cannot run program .*: .*(No such file|Permission denied|Exec format)"
+)
+"""What Spark says if its workers run a Python in which no slot can run, or none at all."""
 _PYTHON_SAID = re.compile(r"(?!java\.|org\.|scala\.)[\w.]+(Error|Exception)\b.*")
 
 
@@ -201,6 +207,11 @@ def _executor_of(scheduler: Any, task_attempt: int) -> str | None:
 def _cause(error: Exception) -> str:
     """Returns the Python error inside of a task if there is one; otherwise Spark's first line."""
     lines = str(error).splitlines()
+    if other := next((line.strip() for line in lines if _OTHER_PYTHON.search(line)), ""):
+        return (
+            f"{other}: the workers of this Spark run another Python than {sys.executable}, or one without Weir: set "
+            f"PYSPARK_PYTHON={sys.executable}, or a Python on their machines that has Weir, before Spark is started"
+        )
     said = [line for line in lines if _PYTHON_SAID.match(line)]
     return said[-1] if said else (lines or [type(error).__name__])[0]
 

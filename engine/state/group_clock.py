@@ -43,6 +43,11 @@ class GroupClock:
         return True
 
     @property
+    def latest_ms(self) -> int:
+        """The highest watermark of all key groups."""
+        return max(self.now_ms, self._highest_ms)
+
+    @property
     def uneven(self) -> bool:
         """True while the restored watermark of some key group is ahead of the clock."""
         return self.now_ms < self._highest_ms
@@ -50,6 +55,10 @@ class GroupClock:
     def ahead(self, timestamp_ms: int) -> bool:
         """Returns True if a key group may have passed this time before the clock does. Else no row needs a look."""
         return self.now_ms < timestamp_ms <= self._highest_ms
+
+    def passed(self, timestamp_ms: int) -> bool:
+        """Returns True if some key group has reached this time."""
+        return timestamp_ms <= self.latest_ms
 
     def of_rows(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Returns the watermark that holds for each row, by the hash of its key."""

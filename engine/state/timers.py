@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any
+from itertools import chain, repeat
 
 import numpy as np
 import pyarrow as pa
@@ -25,50 +25,48 @@ LEFT_OVER = 64
 class TimerQueue:
     def __init__(self, key_fields: Sequence[pa.Field]) -> None:
         self._fields = list(key_fields)
-        self._keys: dict[int, Key | dict[Key, None]] = {}  # most timestamps have one key, which needs no dict
-        self._heap: list[int] = []  # every timestamp of `_keys`, and some that have no timer any more
-        self._count = 0
+        self._single: dict[int, Key] = {}  # most timestamps have one key, which needs no dict
+        self._shared: dict[int, dict[Key, None]] = {}
+        self._heap: list[int] = []  # every timestamp of the two, and some that have no timer any more
+        self._in_shared = 0
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._single) + self._in_shared
 
     def register(self, timestamp_ms: int, key: Key) -> None:
-        held = self._keys.get(timestamp_ms)
-        if held is None:
-            heappush(self._heap, timestamp_ms)
-            self._keys[timestamp_ms] = key
-        elif type(held) is dict:
-            before = len(held)
-            held[key] = None
-            self._count += len(held) - before
-            return
-        elif held == key:
-            return
+        if timestamp_ms in self._single:
+            held = self._single[timestamp_ms]
+            if held != key:
+                del self._single[timestamp_ms]
+                self._shared[timestamp_ms] = {held: None, key: None}
+                self._in_shared += 2
+        elif (several := self._shared.get(timestamp_ms)) is not None:
+            before = len(several)
+            several[key] = None
+            self._in_shared += len(several) - before
         else:
-            self._keys[timestamp_ms] = {held: None, key: None}  # type: ignore[dict-item]
-        self._count += 1
+            heappush(self._heap, timestamp_ms)
+            self._single[timestamp_ms] = key
 
     def delete(self, timestamp_ms: int, key: Key) -> None:
-        held = self._keys.get(timestamp_ms)
-        if type(held) is dict:
-            if key in held:
-                del held[key]
-                self._count -= 1
-            if held:
+        if self._single.get(timestamp_ms) == key:
+            del self._single[timestamp_ms]
+        elif key in (several := self._shared.get(timestamp_ms, {})):
+            del several[key]
+            self._in_shared -= 1
+            if several:
                 return
-        elif held is None or held != key:
-            return
+            del self._shared[timestamp_ms]
         else:
-            self._count -= 1
-        del self._keys[timestamp_ms]
-        if len(self._heap) > 2 * len(self._keys) + LEFT_OVER:
-            self._heap = list(self._keys)
+            return
+        if len(self._heap) > 2 * (len(self._single) + len(self._shared)) + LEFT_OVER:
+            self._heap = [*self._single, *self._shared]
             heapify(self._heap)
 
     def next_ms(self) -> int | None:
         """Returns the time of the first timer; None if there is none."""
-        heap, keys = self._heap, self._keys
-        while heap and heap[0] not in keys:
+        heap = self._heap
+        while heap and heap[0] not in self._single and heap[0] not in self._shared:
             heappop(heap)
         return heap[0] if heap else None
 
@@ -77,31 +75,35 @@ class TimerQueue:
         timestamp_ms = self.next_ms()
         if timestamp_ms is None or timestamp_ms > until_ms:
             return None
-        held = self._keys[timestamp_ms]
-        self._count -= 1
-        if type(held) is dict:
-            key, _ = held.popitem()
-            if held:
-                return timestamp_ms, key
-        else:
-            key = held  # type: ignore[assignment]
-        del self._keys[timestamp_ms]
-        heappop(self._heap)
+        if timestamp_ms in self._single:
+            heappop(self._heap)
+            return timestamp_ms, self._single.pop(timestamp_ms)
+        several = self._shared[timestamp_ms]
+        key, _ = several.popitem()
+        self._in_shared -= 1
+        if not several:
+            del self._shared[timestamp_ms]
+            heappop(self._heap)
         return timestamp_ms, key
 
     # --- snapshots ---
 
     def freeze(self) -> Callable[[], pa.Table]:
-        """Copies the references and returns a function that makes the table. Later changes do not show in it."""
-        stamps = list(self._keys)
-        held: list[Any] = [list(keys) if type(keys) is dict else (keys,) for keys in self._keys.values()]
-        return lambda: self._table(stamps, held)
+        """Copies the references and returns a function that makes the table. Later changes do not show in it.
 
-    def _table(self, stamps: list[int], held: Sequence[Sequence[Key]]) -> pa.Table:
-        keys = [key for of_stamp in held for key in of_stamp]
+        It copies whole lists and never looks at a single timer: a subtask stands still meanwhile.
+        """
+        stamps, keys = list(self._single), list(self._single.values())
+        shared, held = list(self._shared), list(map(list, self._shared.values()))
+        return lambda: self._table([*stamps, *shared], keys, held)
+
+    def _table(self, stamps: list[int], keys: list[Key], held: list[list[Key]]) -> pa.Table:
+        """Makes the table: `keys` belong to the first timestamps, one each, `held` to the others."""
+        counts = [*repeat(1, len(keys)), *map(len, held)]
+        keys = [*keys, *chain.from_iterable(held)]
         columns = list(zip(*keys, strict=True)) if keys else [()] * len(self._fields)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._fields, strict=True)]
-        times = pa.array(np.repeat(np.array(stamps, np.int64), list(map(len, held))))
+        times = pa.array(np.repeat(np.array(stamps, np.int64), counts))
         return pa.table([*arrays, times], names=[*(field.name for field in self._fields), self._timestamp])
 
     def load(self, table: pa.Table, canonical: Callable[[Iterator[Key]], Iterator[Key]]) -> None:

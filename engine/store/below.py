@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.core.paths import check_store_path
-from engine.core.ports import Store
+from engine.core.ports import Data, Store
 from engine.protocol.epoch_records import Created
 
 
@@ -15,7 +15,7 @@ class Below:
         self._store = store
         self._path = path
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         self._store.write(self._full(path), data)
 
     def sync(self, paths: list[str]) -> None:
@@ -27,12 +27,25 @@ class Below:
     def read(self, path: str) -> bytes:
         return self._store.read(self._full(path))
 
+    def read_all(self, paths: list[str]) -> list[bytes | None]:
+        return self._store.read_all([self._full(path) for path in paths])
+
+    def sizes(self, paths: list[str]) -> list[int | None]:
+        return self._store.sizes([self._full(path) for path in paths])
+
     def list(self, prefix: str) -> list[str]:
         found = self._store.list(self._full(prefix) if prefix else self._path)
         return [path.removeprefix(f"{self._path}/") for path in found]
 
     def delete(self, path: str) -> None:
         self._store.delete(self._full(path))
+
+    def copy_from(self, path: str, source: Store, source_path: str) -> bool:
+        return self._store.copy_from(self._full(path), source, source_path)
+
+    def whole(self, path: str) -> tuple[Store, str]:
+        """Returns the store that this is a part of, and the path of the file there."""
+        return self._store, self._full(path)
 
     def uri(self, path: str) -> str:
         return self._store.uri(self._full(path) if path else self._path)

@@ -9,18 +9,25 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 import tempfile
 from pathlib import Path
 
 from engine.core.errors import StoreError, SyncFailed, WeirError
 from engine.core.paths import check_store_path
+from engine.core.pieces import pieces_of
+from engine.core.ports import Data, Store
 from engine.protocol.epoch_records import Created
+from engine.store.reading import content
 
 DIRECTORY_MODE, FILE_MODE = 0o750, 0o640
 """Members of the group can read a table. All else in a store lies below the folder of a job, which is private."""
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 """How file systems say that they have no hard links. Nothing was made then."""
+
+_NO_LINK_BETWEEN = (*_NO_LINKS, errno.EXDEV, errno.EMLINK, errno.EACCES)
+"""How they say that these two places, or this user, can't have one: the file can still be copied."""
 
 
 def no_links(root: Path, error: OSError) -> str:
@@ -73,7 +80,7 @@ class DirectoryStore:
             raise StoreError(f"{path!r} leaves the store {self.root}: Weir uses nothing outside of it")
         return target
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         target = self._inside(path)
         try:
             try:
@@ -136,6 +143,22 @@ class DirectoryStore:
         except OSError as error:
             raise StoreError(f"can't read {self.root / path}: {error.strerror or error}") from error
 
+    def read_all(self, paths: list[str]) -> list[bytes | None]:
+        return [content(self, path) for path in paths]
+
+    def sizes(self, paths: list[str]) -> list[int | None]:
+        return [self._size(self._inside(path)) for path in paths]
+
+    @staticmethod
+    def _size(target: Path) -> int | None:
+        try:
+            found = target.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StoreError(f"can't look at {target}: {error.strerror or error}") from error
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
     def list(self, prefix: str) -> list[str]:
         def unreadable(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -176,6 +199,23 @@ class DirectoryStore:
         with contextlib.suppress(OSError):
             target.rmdir()
 
+    def copy_from(self, path: str, source: Store, source_path: str) -> bool:
+        """Makes a hard link. Only `create` and `write` change files, and both leave other links of a file alone."""
+        if not isinstance(source, DirectoryStore):
+            return False
+        origin, target = source._inside(source_path), self._inside(path)
+        try:
+            make_folder(target.parent, within=self.root)
+            target.unlink(missing_ok=True)
+            os.link(origin, target)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{origin} does not exist") from error
+        except OSError as error:
+            if error.errno in _NO_LINK_BETWEEN:
+                return False
+            raise StoreError(f"can't link {target} to {origin}: {error.strerror or error}") from error
+        return True
+
     def uri(self, path: str) -> str:
         return (self.root / path).as_uri()
 
@@ -196,9 +236,18 @@ class DirectoryStore:
             os.close(descriptor)
 
 
-def _write(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
+def _write(path: Path, data: Data) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
+    if os.fstat(descriptor).st_nlink > 1:  # a copy: the original stays as it is
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
+    try:
+        os.ftruncate(descriptor, 0)
         with contextlib.suppress(PermissionError):  # in a shared store the file may be another user's
             os.fchmod(descriptor, FILE_MODE)
-        file.write(data)
+        for piece in pieces_of(data):
+            while piece:  # Linux writes at most 2 GB at once
+                piece = piece[os.write(descriptor, piece) :]
+    finally:
+        os.close(descriptor)

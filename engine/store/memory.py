@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from engine.core.errors import StoreError
 from engine.core.paths import check_store_path
+from engine.core.ports import Data, Store
 from engine.protocol.epoch_records import Created
 from engine.store.below import Below
+from engine.store.reading import content
 
 
 class MemoryStore:
@@ -16,9 +18,9 @@ class MemoryStore:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         check_store_path(path)
-        self.files[path] = data
+        self.files[path] = bytes(data)
 
     def sync(self, paths: list[str]) -> None:
         for path in paths:
@@ -39,12 +41,23 @@ class MemoryStore:
         except KeyError:
             raise FileNotFoundError(f"{path} does not exist") from None
 
+    def read_all(self, paths: list[str]) -> list[bytes | None]:
+        return [content(self, path) for path in paths]
+
+    def sizes(self, paths: list[str]) -> list[int | None]:
+        for path in paths:
+            check_store_path(path)
+        return [len(self.files[path]) if path in self.files else None for path in paths]
+
     def list(self, prefix: str) -> list[str]:
         return listed(self.files, prefix)
 
     def delete(self, path: str) -> None:
         check_store_path(path)
         self.files = {p: d for p, d in self.files.items() if p != path and not p.startswith(path + "/")}
+
+    def copy_from(self, path: str, source: Store, source_path: str) -> bool:
+        return False
 
     def uri(self, path: str) -> str:
         return f"memory:/{path}"

@@ -9,21 +9,22 @@ contains an address with a signature, or a credential.
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import BinaryIO, TypeVar, cast
 from urllib.parse import quote
 
 import urllib3
 from minio import Minio
+from minio.commonconfig import ComposeSource
 from minio.credentials.providers import EnvAWSProvider
 from minio.deleteobjects import DeleteObject
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
@@ -38,14 +39,21 @@ from urllib3.exceptions import (
 
 from engine.core.errors import StoreError, WeirError
 from engine.core.paths import check_store_path
+from engine.core.pieces import PiecesReader
+from engine.core.ports import Data, Store
 from engine.protocol.epoch_records import Created
 from engine.store.below import Below
 from engine.store.bucket import ACCESS_KEY, ENDPOINT, SECRET_KEY, Bucket, Endpoint
 from engine.store.memory import listed
+from engine.store.reading import content
 
 PART_BYTES = 16 << 20
 """Larger files are sent in parts of this size, `PARTS_AT_ONCE` at a time."""
 PARTS_AT_ONCE = 4
+ASKED_AT_ONCE = 16
+"""So many requests for the contents or the sizes of several files are under way at a time."""
+CONNECTIONS = 32
+"""So many connections are kept open: those requests must not take the connections of others."""
 CONNECT_S, ANSWER_S = 5.0, 30.0
 RETRIES = 4
 _CONDITION = {"If-None-Match": "*"}
@@ -69,6 +77,9 @@ def client_from_environment(http: urllib3.PoolManager) -> Minio:
     )
 
 
+_NO_SUCH_FILE = ("NoSuchKey", "XMinioInvalidObjectName")
+
+
 class S3Store:
     """`answer_s`: how long a request may wait for an answer before it is repeated or its outcome is unknown."""
 
@@ -84,7 +95,7 @@ class S3Store:
             raise_on_status=False,
         )
         self._http = urllib3.PoolManager(
-            maxsize=16, timeout=urllib3.Timeout(connect=CONNECT_S, read=answer_s), retries=repeated
+            maxsize=CONNECTIONS, timeout=urllib3.Timeout(connect=CONNECT_S, read=answer_s), retries=repeated
         )
 
         self._written: set[str] = set()
@@ -102,13 +113,13 @@ class S3Store:
         check_store_path(path)
         return self._bucket.key(path)
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         key = self._key(path)
         with self._errors(f"can't write {path}"):
             self._client.put_object(
                 self._bucket.name,
                 key,
-                io.BytesIO(data),
+                cast(BinaryIO, PiecesReader(data)),  # the client only reads
                 len(data),
                 part_size=PART_BYTES,
                 num_parallel_uploads=PARTS_AT_ONCE,
@@ -153,7 +164,7 @@ class S3Store:
         try:
             answer = self._client.get_object(self._bucket.name, key)
         except S3Error as error:
-            if error.code in ("NoSuchKey", "XMinioInvalidObjectName"):
+            if error.code in _NO_SUCH_FILE:
                 raise FileNotFoundError(f"{self}: {self._bucket.path(key)} does not exist") from None
             raise
         try:
@@ -161,6 +172,22 @@ class S3Store:
         finally:
             answer.close()
             answer.release_conn()
+
+    def read_all(self, paths: list[str]) -> list[bytes | None]:
+        return _beside_each_other(partial(content, self), paths)
+
+    def sizes(self, paths: list[str]) -> list[int | None]:
+        return _beside_each_other(self._size, paths)
+
+    def _size(self, path: str) -> int | None:
+        key = self._key(path)
+        with self._errors(f"can't look at {path}"):
+            try:
+                return int(self._client.stat_object(self._bucket.name, key).size or 0)
+            except S3Error as error:
+                if error.code in _NO_SUCH_FILE:
+                    return None
+                raise
 
     def list(self, prefix: str) -> list[str]:
         if prefix:
@@ -193,6 +220,23 @@ class S3Store:
             failed = _repeated(self._retries, lambda: list(remove(doomed)), InvalidResponseError, ServerError)
         if failed:
             raise StoreError(f"can't delete {self._bucket.path(failed[0].name or '')} in {self}: {failed[0].code}")
+
+    def copy_from(self, path: str, source: Store, source_path: str) -> bool:
+        """Lets the server copy. All stores of a process are on one server: its address is in the environment."""
+        if isinstance(source, Below):
+            source, source_path = source.whole(source_path)
+        if not isinstance(source, S3Store):
+            return False
+        key, origin = self._key(path), ComposeSource(source._bucket.name, source._key(source_path))
+        with self._errors(f"can't copy {source_path} to {path}"):
+            try:
+                self._client.compose_object(self._bucket.name, key, [origin])
+            except S3Error as error:
+                if error.code == "NoSuchKey":
+                    raise FileNotFoundError(f"{source}: {source_path} does not exist") from None
+                raise
+        self._written.add(path)
+        return True
 
     def uri(self, path: str) -> str:
         return f"s3a://{self._bucket.name}/{quote(self._bucket.key(path))}"
@@ -245,6 +289,11 @@ def _repeated(retries: int, request: Callable[[], T], *refusals: type[Exception]
     return request()
 
 
+def _beside_each_other(request: Callable[[str], T], paths: list[str]) -> list[T]:
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        return list(pool.map(request, paths))
+
+
 def _last(key: str) -> str:
     return key.rstrip("/").rpartition("/")[2]
 
@@ -254,7 +303,7 @@ _ADVICE = {
     "list and delete there",
     "InvalidAccessKeyId": f"the server does not know the access key in {ACCESS_KEY}",
     "SignatureDoesNotMatch": f"the server refuses the signature; is {SECRET_KEY} right?",
-    "NoSuchBucket": "the bucket does not exist: create it, or choose another --store",
+    "NoSuchBucket": "the bucket does not exist: create it, or choose another one",
     "RequestTimeTooSkewed": "the clock of this machine differs too much from the server's",
     "XMinioStorageFull": "the server has no space left",
 }

@@ -132,7 +132,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: timed().key_by("app_id").window("10 s"), "window takes windows such as TumblingEventTimeWindows.of"),  # type: ignore[arg-type]
     (
         lambda: StreamEnvironment().from_source("events/", "n long", uid="s"),  # type: ignore[arg-type]
-        "from_source takes a source such as JsonSource(\"events/\"), not 'events/'",
+        "from_source takes a source such as JsonSource(\"/data/events\"), not 'events/'",
     ),
     (lambda: keyed().sum("app_id", uid="s"), "sum needs a number; 'app_id' is string"),
     (lambda: keyed().sum("ts", uid="s"), "sum needs a number; 'ts' is timestamp[us, tz=UTC]"),
@@ -186,7 +186,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: views().get_side_output("late"), 'takes a tag such as OutputTag("late", "n long"), not \'late\''),  # type: ignore[arg-type]
     (lambda: OutputTag("late", int), "OutputTag('late'): its schema is a pyarrow.Schema or a Spark DDL string"),  # type: ignore[arg-type]
     (lambda: windowed().sink_to(TableSink("t"), uid="out"), "end the window with aggregate(...), as in window(...)"),
-    (lambda: windowed().sum("bytes", uid="s"), "windows have aggregates only"),
+    (lambda: windowed().sum("bytes", uid="s"), "write aggregates, as in window"),
     (lambda: ValueStateDescriptor("s", "lnog"), "state 's', type 'lnog', character 1: unknown type 'lnog'"),
     (lambda: ValueStateDescriptor("s", "long x"), "expected the end, found 'x'"),
     (

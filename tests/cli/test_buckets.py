@@ -7,7 +7,6 @@ does not exist, a server that is away, answers 500, is silent, or ignores condit
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,23 +18,13 @@ from engine.jobmaster.actions import Outcome
 from engine.observe.history import History
 from tests.cli.command import weir
 from tests.servers.faulty import Fault, FaultyProxy, times
-from tests.servers.minio import MinioServer
 
 JOB = "tests.cluster.jobs:endless"
 
 
 @pytest.fixture
-def proxy(minio_server: MinioServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FaultyProxy]:
-    minio_server.use(monkeypatch)
+def store(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     monkeypatch.setenv("WEIR_STATE", str(tmp_path / "state"))
-    faulty = FaultyProxy(minio_server.endpoint)
-    with faulty.running() as address:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        yield faulty
-
-
-@pytest.fixture
-def store(proxy: FaultyProxy, tmp_path: Path) -> str:
     return f"s3://weir/{tmp_path.name}"
 
 
@@ -66,7 +55,7 @@ def test_a_wrong_environment_is_said_by_its_name(
 
 
 def test_a_bucket_that_does_not_exist_is_said(proxy: FaultyProxy) -> None:
-    assert "the bucket does not exist: create it, or choose another --store" in refusal("s3://no-such-bucket/x")
+    assert "the bucket does not exist: create it, or choose another one" in refusal("s3://no-such-bucket/x")
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL_AFTER, Fault.SILENT])

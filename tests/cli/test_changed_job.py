@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -16,8 +17,9 @@ from engine.connectors.table import TableSink
 from engine.core.errors import IncompatibleJob, TargetTaken, WeirError
 from engine.core.paths import JobPaths
 from engine.graph.description import describe
-from engine.host.launch import LaunchOptions
+from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.process.loading import load
+from engine.process.upgrade import check_start, for_this_start
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.job_description import JobDescription
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
@@ -84,6 +86,25 @@ def test_a_long_uid_does_not_break_the_option_in_the_table(monkeypatch: pytest.M
     shared.print_differences(IncompatibleJob("refused", [row]))
     assert "--allow-non-restored-state" in shown.getvalue()
     assert max(map(len, shown.getvalue().splitlines())) <= 80
+
+
+@pytest.mark.promise("D8")
+def test_state_may_be_dropped_only_by_the_start_and_of_the_epoch_that_it_was_allowed_for(store: Path) -> None:
+    """A JobMaster of the same start that comes later finds state that nobody has allowed to drop."""
+    log = EpochLog(DirectoryStore(store), JobPaths("shop"))
+    options = MasterLaunch(path=f"{__name__}:renamed", name="shop", store=str(store), max_slots=2)
+    graph = load(options)
+    with pytest.raises(IncompatibleJob):
+        check_start(graph, log, for_this_start(options))
+    allowed = for_this_start(msgspec.structs.replace(options, allow_non_restored_state=True))
+    assert "traffic-per-app" in check_start(graph, log, allowed)
+    last = log.last()
+    assert last is not None and last.newest is not None
+    later = msgspec.structs.replace(log.read_manifest(last.newest), epoch=2, checkpoint=2)
+    log.publish(last, log.write_manifest(later))
+    assert for_this_start(allowed) == allowed, "a second process of this start changes nothing"
+    with pytest.raises(IncompatibleJob):
+        check_start(graph, log, allowed)
 
 
 @pytest.mark.promise("D8")

@@ -93,6 +93,28 @@ def test_logs_leave_out_the_steps_of_checkpoints_unless_all_are_asked_for(ended:
     assert weir("logs", NAME, "--all").stdout.count("weir.master") == 3
 
 
+def test_logs_begin_with_the_last_lines_and_go_on_from_there(ended: AnsweringRun, store: Path) -> None:
+    log = LogWriter(RunFolder(store, NAME).logs, "slot-0")
+    for number in range(5):
+        log.write(f"line {number}")
+    assert [line.split()[-1] for line in weir("logs", NAME, "--tail", "2", "-f").stdout.splitlines()] == ["3", "4"]
+    assert weir("logs", NAME, "--tail", "0").output == ""
+
+
+def test_logs_of_a_level_hold_whole_records_and_leave_out_what_was_printed(ended: AnsweringRun, store: Path) -> None:
+    folder = RunFolder(store, NAME).logs
+    slot = LogWriter(folder, "slot-0")
+    slot.write("printed", "views[0]")
+    slot.write("ERROR mine: it broke\nTraceback (most recent call last):\n  in the middle\nValueError: 7")
+    LogWriter(folder, "master").write("WARNING weir.master: the store is slow")
+    shown = [line.split(maxsplit=3)[-1] for line in weir("logs", NAME, "--level", "error").stdout.splitlines()]
+    assert shown == ["ERROR mine: it broke", "Traceback (most recent call last):", "in the middle", "ValueError: 7"]
+    assert weir("logs", NAME, "--level", "WARNING").stdout.count("\n") == 5
+    assert weir("logs", NAME, "--level", "info").stdout.count("\n") == 6
+    only = weir("logs", NAME, "--level", "error", "--operator", "views")
+    assert "no line of operator 'views' (there are lines of: views) of level error or above yet" in only.stderr
+
+
 @pytest.fixture
 def dying(ended: AnsweringRun, store: Path) -> RunFolder:
     """A job whose JobMasters die one after the other."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.cli.main import app, main, unwrap_help
+from engine.observe.client import JobClient
 from tests.cli.command import weir
 
 
@@ -36,3 +38,86 @@ def test_what_is_wrong_before_the_start_is_one_clear_error(arguments: list[str],
     assert says in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stderr.count("error:") == 1
+
+
+def said_by_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    """Runs `weir` in this process, which takes milliseconds; returns its exit code."""
+    monkeypatch.setattr("sys.argv", ["weir", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["stauts"], "No such command 'stauts'. Did you mean 'status', 'state', 'restarts'?\n`weir --help` lists"),
+        (["status", "x", "--jsn"], "No such option: --jsn (Possible options: --json)\n`weir status --help` lists"),
+        (["status"], "Missing argument 'JOB'.\n`weir status --help` lists"),
+        (["upgrade", "x", "--rehearse"], "Option '--rehearse' requires an argument.\n`weir upgrade --help` lists"),
+        (["--nothing"], "No such option: --nothing\n`weir --help` lists"),
+    ],
+)
+def test_a_wrong_command_option_or_argument_names_the_help_that_lists_the_right_ones(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said_by_main(monkeypatch, *arguments) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["savepoint", "delete"], "write weir savepoint JOB to take one, or weir savepoint delete JOB/NAME"),
+        (["savepoint", "delete", "pv", "--name", "nightly"], "weir savepoint delete takes no --name and no --to"),
+        (["rehearsal", "nosuchjob"], "there is no job 'nosuchjob'"),
+        (["savepoint", "pv", "--to", "s3:/lake/a"], "'s3:/lake/a' is no address of a folder: write a path, file:///"),
+        (["stop", "pv", "--to", "s3:/lake/a"], "'s3:/lake/a' is no address of a folder: write a path, file:///"),
+        (["savepoint", "delete", "s3:/lake/a"], "'s3:/lake/a' is no address of a folder: write a path, file:///"),
+        (["jobs", "--store", "s3:/lake/a"], "'s3:/lake/a' is not the address of a store: write a directory, or s3://"),
+    ],
+)
+def test_what_a_command_can_t_do_is_said_with_what_to_write_instead(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("WEIR_STORE", str(tmp_path))
+    assert said_by_main(monkeypatch, *arguments) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["stop", "x"], "interrupted: the job may still do what it was asked for; `weir status JOB` shows it\n"),
+        (["status", "x"], ""),
+    ],
+)
+def test_ctrl_c_says_what_goes_on_without_the_command(
+    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobClient, "__init__", interrupted)
+    assert said_by_main(monkeypatch, *arguments) == 130
+    assert capsys.readouterr().err.endswith(says)
+
+
+def test_weir_alone_prints_its_help_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said_by_main(monkeypatch)
+    alone = capsys.readouterr()
+    assert "Usage: weir" in alone.out and alone.err == ""
+    assert said_by_main(monkeypatch, "-h") == 0
+    assert capsys.readouterr().out.strip() == alone.out.strip()
+
+
+def test_paragraphs_of_help_are_wrapped_by_the_terminal_only() -> None:
+    unwrap_help(app)
+    texts = [command.help or "" for command in app.registered_commands]
+    assert len(texts) > 20 and all("\n" not in text.replace("\n\n", "") for text in texts)

@@ -48,7 +48,7 @@ def weir(*arguments: str) -> Result:
 @pytest.mark.promise("F1", "H6")
 def test_a_rescale_prints_what_changed_the_pause_and_the_proof(run: AnsweringRun) -> None:
     shown = weir("rescale", NAME, "--operator", "pv=3").stdout
-    assert f"{NAME} is rescaled pv, out: 2 → 3" in shown and "pause " in shown and "from epoch 2" in shown
+    assert f"{NAME} is rescaled: pv, out: 2 → 3" in shown and "pause " in shown and "from epoch 2" in shown
     digest = run.timeline.rescales[0].digest_before
     assert f"state before {digest}, after {digest}" in shown
     listed = weir("rescales", NAME).stdout
@@ -83,7 +83,7 @@ def test_nothing_asked_for_is_an_error_that_says_what_to_ask_for(run: AnsweringR
 
 
 def test_a_job_that_was_never_rescaled_says_how(run: AnsweringRun) -> None:
-    assert "was never rescaled; weir rescale test --parallelism N does it" in weir("rescales", NAME).stdout
+    assert "was never rescaled; weir rescale test --parallelism N --store " in weir("rescales", NAME).stdout
 
 
 def test_an_interrupted_rescale_does_not_claim_to_know_the_parallelism(

@@ -38,6 +38,7 @@ def test_what_was_stopped_has_failed_or_finished_or_is_not_there_is_not_resumed(
     ):
         done = weir("resume", name, store=tmp_path)
         assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert f"--name stopped --store {tmp_path}`" in weir("resume", "stopped", store=tmp_path).stderr
     done = weir("resume", "--all", store=tmp_path)
     assert done.returncode == 0 and "stopped was stopped on purpose (by cli): nothing to do" in done.stdout
     assert "no job is to be resumed" in done.stdout
@@ -60,3 +61,17 @@ def test_a_job_that_should_be_running_is_shown_as_such_and_its_fault_is_said(tmp
 def test_a_job_that_was_stopped_says_what_its_next_start_goes_on_from(tmp_path: Path) -> None:
     started(tmp_path, "stopped", MasterExit(Outcome.CANCELLED, "cancelled"), stopped=True)
     assert "stopped: its next start begins afresh: no epoch yet" in weir("jobs", store=tmp_path).stdout
+
+
+@pytest.mark.promise("F1", "F2")
+def test_a_job_whose_files_can_not_be_read_does_not_keep_the_others_from_being_resumed(tmp_path: Path) -> None:
+    """After a reboot nobody is there to see that one job's folder is damaged: the others have to run."""
+    started(tmp_path, "broken")
+    (tmp_path / "broken/run/exit.json").mkdir()  # reading it is an error of the file system
+    for name in ("lost", "lost_too"):
+        started(tmp_path, name)
+    done = weir("resume", "--all", store=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.count("there is no module 'no.such.module'") == 2, "the others were not tried, or not told"
+    assert "broken can't be looked at, so it is not resumed: " in done.stderr
+    assert str(tmp_path / "broken/run/exit.json") in done.stderr

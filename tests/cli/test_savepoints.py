@@ -93,21 +93,29 @@ def test_a_job_is_saved_stopped_with_a_savepoint_and_listed_by_the_commands(serv
     assert (there["state"], there["place"]) == ("completed", str(tmp_path / "b"))
     twice = weir("savepoint", NAME, "--name", "first", store=store)
     assert twice.returncode == 1 and "already holds a savepoint: choose another name" in twice.stderr
+    nowhere = weir("savepoint", NAME, "--to", "/proc/x", store=store)
+    assert nowhere.returncode == 1 and "no savepoint can be written to /proc/x/" in nowhere.stderr
+    assert "Choose another folder" in nowhere.stderr
     stopped = weir("stop", NAME, "--savepoint", "--name", "last", store=store)
     assert stopped.returncode == 0, stopped.stderr
-    assert f"{NAME} is stopped: stopped behind epoch" in stopped.stdout and "savepoints/last" in stopped.stdout
+    assert f"{NAME} is stopped: behind epoch" in stopped.stdout and "savepoints/last" in stopped.stdout
     listed = json.loads(weir("savepoints", NAME, "--json", store=store).stdout)
     assert [(one["savepoint"], one["state"]) for one in listed] == [
         ("last", "completed"),
         ("b", "completed"),
         ("first", "completed"),
     ]
+    elsewhere = weir("savepoint", "delete", f"{NAME}/b", store=store)
+    assert elsewhere.returncode == 1 and f"b of {NAME} is in {tmp_path / 'b'}, so give that folder" in elsewhere.stderr
+    unknown = weir("savepoint", "delete", f"{NAME}/c", store=store)
+    assert unknown.returncode == 1 and f"{NAME} has last, b, first. Give JOB/NAME" in unknown.stderr
     deleted = weir("savepoint", "delete", f"{NAME}/first", store=store)
     assert deleted.returncode == 0 and "savepoint first of test" in deleted.stdout
     shown = weir("savepoints", NAME, store=store).stdout
     assert "gone" in shown and "deleted or moved away" in shown
     late = weir("savepoint", NAME, store=store)
-    assert late.returncode == 1 and "is not running: it is stopped" in late.stderr and "Traceback" not in late.stderr
+    assert late.returncode == 1 and "is not running: it is stopped (behind epoch" in late.stderr
+    assert "`weir submit` starts it again" in late.stderr and "Traceback" not in late.stderr
 
 
 @pytest.mark.promise("D6")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from engine.api import StreamEnvironment
-from engine.cli import shared
+from engine.cli import inspecting, shared
 from engine.cli import upgrading as command
 from engine.connectors.generator import GeneratorSource
 from engine.connectors.table import TableSink
@@ -24,6 +24,7 @@ from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.observe.client import JobClient
 from engine.process.loading import load
+from engine.process.resume import Wanted
 from engine.process.upgrading import NewVersion, begin, new_launch, only_one, plan, switch
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.job_description import JobDescription
@@ -136,10 +137,13 @@ def test_an_upgrade_that_was_interrupted_is_named_and_not_replaced_by_another(
     record = begin(client, new, "cli")
     client.folder.write_upgrade(msgspec.structs.replace(record, progress=Progress(Phase.STARTING, 1)))
     said = shared.unfinished_upgrade(client)
-    assert said.endswith("second is not done (starting): `weir upgrade shop` carries it on")
+    assert "second is not done (starting): `weir upgrade shop` carries it on, unless a command does so now" in said
     with pytest.raises(WeirError, match="is not done yet"):
         command.upgrade("shop", client.store, "elsewhere:job")
+    monkeypatch.setattr(inspecting, "wanted", lambda *_, **__: Wanted.RESUMED)
+    assert inspecting.next_start(client) == ""  # a resume would make the upgrade give up
     client.folder.write_upgrade(msgspec.structs.replace(record, progress=Progress(Phase.UPGRADED, 1)))
+    assert "`weir resume shop` starts it again" in inspecting.next_start(client)
     assert shared.unfinished_upgrade(client) == ""
 
 

@@ -1,4 +1,4 @@
-"""One job with an operator of each family: union, a plain process function, two keyed streams, timers, side outputs."""
+"""One job with an operator of each family: union, process functions, two inputs, timers, asides, a join, sessions."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ import numpy as np
 import polars as pl
 
 from engine.api import (
+    AggregateFunction,
+    EventTimeSessionWindows,
     KeyedCoProcessFunction,
     MapStateDescriptor,
     OnTimerContext,
     OutputTag,
     ProcessContext,
     ProcessFunction,
+    ProcessWindowFunction,
     RuntimeContext,
     StreamEnvironment,
     TimeDomain,
     ValueStateDescriptor,
     WatermarkStrategy,
+    WindowContext,
 )
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
 
-KEYS = 50
+KEYS, PERIOD_MS, GAP_MS = 50, 500, 50
+"""For its sessions, a key is active in every second period."""
+NEAR_STEPS, NEAR_MS = (40, 7), 20
 TENS = OutputTag("tens", "n long")
 WOKEN = OutputTag("woken", "key long")
 NAMED = OutputTag("named", "key long, name string")
@@ -76,6 +82,26 @@ class Seconds(KeyedCoProcessFunction):
             del self._rows[timestamp + 1]
 
 
+class Rows(AggregateFunction):
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: dict[str, Any], accumulator: int) -> int:
+        return accumulator + 1
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, left: int, right: int) -> int:
+        return left + right
+
+
+class Bounds(ProcessWindowFunction):
+    def process(self, key: Any, context: WindowContext, elements: Iterable[int]) -> Iterable[Any]:
+        window = context.window()
+        yield {"key": key, "start": window.start, "end": window.end, "rows": sum(elements)}
+
+
 def families(env: StreamEnvironment) -> None:
     env.enable_checkpointing("300 ms")
     rows, rate = env.params.get("rows", 40_000), env.params.get("rate", 8_000)
@@ -92,6 +118,14 @@ def families(env: StreamEnvironment) -> None:
         .connect(names.assign_timestamps_and_watermarks(strategy).key_by("id"))
         .process(Seconds(), uid="seconds", schema="key long, end long, rows long")
     )
+    active = processed.where((pl.col("at") // PERIOD_MS + pl.col("key")) % 2 == 0)
+    sessions = active.key_by("key").window(EventTimeSessionWindows.with_gap(GAP_MS))
+    bounds = "key long, start long, end long, rows long"
+    counted = sessions.aggregate(Rows(), Bounds(), accumulator_type="long", schema=bounds, uid="sessions")
+    counted.sink_to(TableSink("sessions"), uid="sessions out")
     seconds.sink_to(TableSink("seconds"), uid="out")
     seconds.get_side_output(WOKEN).sink_to(TableSink("woken"), uid="woken")
     seconds.get_side_output(NAMED).sink_to(TableSink("named"), uid="named")
+    some, others = (timed.where(pl.col("n") % step == 0).key_by("key") for step in NEAR_STEPS)
+    near = some.interval_join(others).between(f"-{NEAR_MS} ms", f"{NEAR_MS} ms").select("n", "n_right", uid="near")
+    near.sink_to(TableSink("near"), uid="near out")

@@ -1,28 +1,28 @@
 """Goal: an operator of each family gives its exact result on Spark, also if a slot dies.
 
 Topology: a source, two filters, their union, a plain process function with a side output, connected by key with a
-second source to a function with state and timers of both kinds; four tables; two slots on local Spark.
-Faults: SIGKILL of a slot after two checkpoints. Checks: every row of every table; the function's own counter; the
-state of a key, asked over HTTP.
+second source to a function with state and timers of both kinds; an interval join; session windows; six tables; two
+slots on local Spark. Faults: SIGKILL of a slot after two checkpoints. Checks: every row of every table; the function's
+own counter; the state of a key, asked over HTTP.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.families import KEYS
+from tests.cluster.families import GAP_MS, KEYS, NEAR_MS, NEAR_STEPS, PERIOD_MS
 from tests.cluster.harness import RunningJob
 
 ROWS = 40_000
 
 
-@pytest.mark.promise("A5", "A6", "A7", "A8", "B3", "B8", "C1")
-def test_union_timers_two_inputs_and_side_outputs_are_exact_on_spark(tmp_path: Path) -> None:
+@pytest.mark.promise("A5", "A6", "A7", "A8", "B3", "B4", "B5", "B8", "C1")
+def test_union_timers_two_inputs_side_outputs_a_join_and_sessions_are_exact_on_spark(tmp_path: Path) -> None:
     with RunningJob(tmp_path, "families", rows=ROWS) as job:
         os.kill(job.completed(2).slots[0].pid, signal.SIGKILL)
         after = job.wait_for(
@@ -32,11 +32,24 @@ def test_union_timers_two_inputs_and_side_outputs_are_exact_on_spark(tmp_path: P
         kept = job.client.state("seconds", ["7"])
         assert kept.key == {"key": 7} and kept.states["woken"] == [{"_value": True}], "queryable while it runs"
         job.wait_until_ended()
-        tables = {name: job.table(name).to_pylist() for name in ("tens", "seconds", "woken", "named")}
+        names = ("tens", "seconds", "woken", "named", "near", "sessions")
+        tables = {name: job.table(name).to_pylist() for name in names}
     assert sorted(row["n"] for row in tables["tens"]) == list(range(0, ROWS, 10))
     wanted = Counter((n * 7919 % KEYS, n // 10 // 1000 * 1000 + 1000) for n in range(ROWS))
     assert sorted((row["key"], row["end"], row["rows"]) for row in tables["seconds"]) == sorted(
         (*pair, rows) for pair, rows in wanted.items()
     )
+    active: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for n in range(ROWS):
+        key, at = n * 7919 % KEYS, n // 10
+        if (at // PERIOD_MS + key) % 2 == 0:
+            active[key, at // PERIOD_MS].append(at)
+    assert sorted((row["key"], row["start"], row["end"], row["rows"]) for row in tables["sessions"]) == sorted(
+        (key, min(times), max(times) + GAP_MS, len(times)) for (key, _), times in active.items()
+    )
     assert sorted(row["key"] for row in tables["woken"]) == list(range(KEYS))
     assert sorted((row["key"], row["name"]) for row in tables["named"]) == [(n, f"name {n}") for n in range(KEYS)]
+    ours, theirs = (range(0, ROWS, step) for step in NEAR_STEPS)
+    wanted_pairs = {(n, m) for n in ours for m in theirs if n % KEYS == m % KEYS and abs(n // 10 - m // 10) <= NEAR_MS}
+    pairs = [(row["n"], row["n_right"]) for row in tables["near"]]
+    assert len(pairs) == len(set(pairs)) > 1000 and set(pairs) == wanted_pairs

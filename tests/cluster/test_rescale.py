@@ -72,6 +72,10 @@ def test_a_job_is_rescaled_up_and_down_while_a_slot_dies(tmp_path: Path) -> None
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
         down = job.client.wait_for_rescale(started, 90)
+        if down.state is RescaleState.FAILED:  # the slot died before the state was proved: the job is as it was
+            assert "the attempt failed meanwhile" in down.reason
+            job.wait_for("the job goes on", lambda s: s.running and s.parallelism == 3 and len(s.slots) == 3)
+            down = rescaled(job, 2)
         assert down.state is RescaleState.COMPLETED and down.digest_before == down.digest_after
         job.wait_for("two slots", lambda s: s.running and len(s.slots) == 2 and s.slots_needed == 2)
 

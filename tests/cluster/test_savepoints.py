@@ -44,7 +44,7 @@ def test_a_job_moves_to_another_store_with_the_savepoint_of_its_stop(tmp_path: P
         running = job.client.status()
         assert running.running and running.restarts == 0
         said = _said("stop", "running_totals", "--savepoint", "--name", "last", "--to", str(tmp_path), store=here)
-        assert "running_totals is stopped: stopped behind epoch" in said
+        assert "running_totals is stopped: behind epoch" in said
         ended = job.wait_until_ended()
         assert ended.outcome is Outcome.STOPPED
     published = rows(here, "running_totals")

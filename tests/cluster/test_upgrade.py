@@ -14,10 +14,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from checks.spark import reading_session
@@ -186,6 +188,26 @@ def test_a_rehearsal_finds_the_rows_that_the_new_version_would_lack_and_touches_
     assert RunFolder(author.store, "shop").launch_file.read_bytes() == launch
     shown = author.types("rehearsal", "shop")
     assert shown.returncode == 1 and "rehearsal of shop: failed" in shown.stdout, shown
+    over_http = _rehearsed_over_http(author)
+    assert over_http["phase"] == "failed" and "out: only in the old" in {
+        check["name"] for check in over_http["result"]["checks"] if check["verdict"] == "failed"
+    }, over_http
+    assert author.client.status().running and author.client.upgrade() is None
+
+
+def _rehearsed_over_http(author: Author) -> Any:
+    address = author.client.folder.read_address()
+    assert address is not None
+    headers, url = {"authorization": f"Bearer {address.token}"}, f"{address.url}/rehearsal"
+    asked = httpx.post(url, headers=headers, json={"checkpoints": 2}, timeout=60)
+    assert asked.status_code == 202, asked.text
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        shown = httpx.get(url, headers=headers, timeout=60).json()
+        if shown["phase"] not in ("checking", "rehearsing"):
+            return shown
+        time.sleep(1)
+    raise AssertionError(shown)
 
 
 def _read_with_plain_spark(author: Author) -> None:

@@ -118,6 +118,13 @@ def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
     assert csv_rows(tmp_path, b"\xef\xbb\xbf1\n", "a long", header=False) == [{"a": 1}]
 
 
+def test_a_file_without_quotes_is_read_with_a_quote_that_no_value_has(tmp_path: Path) -> None:
+    """The message for quote=None says so."""
+    assert csv_rows(tmp_path, '1,5" pipe\n', "a long, b string", header=False, quote="\x01") == [
+        {"a": 1, "b": '5" pipe'}
+    ]
+
+
 def test_an_empty_value_is_null_unless_it_is_quoted(tmp_path: Path) -> None:
     assert csv_rows(tmp_path, 'a,b\n,1\n"",2\n', "a string, b long") == [{"a": None, "b": 1}, {"a": "", "b": 2}]
     assert csv_rows(tmp_path, "a,b\n-,1\n", "a long, b long", null="-") == [{"a": None, "b": 1}]

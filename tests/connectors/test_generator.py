@@ -169,7 +169,7 @@ def test_columns_are_cast_to_the_declared_schema() -> None:
     [
         ({"a": [1, 2]}, "the generator made no column 'n'; it made ['a']"),
         ({"n": ["x", "y"]}, "the generator's column 'n' is not of type int64"),
-        ({"n": [1]}, "the generator's column 'n' has 1 values for 2 record numbers"),
+        ({"n": [1]}, "the generator's column 'n' has 1 values for 2 record numbers: its function gets an array"),
     ],
 )
 def test_a_generator_that_does_not_make_what_is_declared_is_told_so(columns: dict[str, object], text: str) -> None:

@@ -27,10 +27,10 @@ SCHEMA = pa.schema([("a", pa.int64())])
 TABLE = "job/tables/pv"
 
 
-def claimed(store: MemoryStore | DirectoryStore) -> TableCommitter:
+def claimed(store: MemoryStore | DirectoryStore, next_epoch: int = 1) -> TableCommitter:
     """A committer as a JobMaster uses it: it claims the table first."""
     committer = TableCommitter(store, TABLE)
-    committer.claim(JOB_ID, 1)
+    committer.claim(JOB_ID, next_epoch)
     return committer
 
 
@@ -119,6 +119,70 @@ def test_persisting_again_after_a_failed_write_gives_the_same_file() -> None:
     first = piece.persist()
     assert piece.persist() == first
     assert len(store.files) == 1
+
+
+@pytest.mark.promise("D11", "H8")
+def test_a_file_or_a_marker_that_is_gone_is_noticed_before_its_epoch_is_published() -> None:
+    """They went to a folder, or to a server, that was in the place of the store for a moment."""
+    store = MemoryStore()
+    committer = claimed(store)
+    payload = write(writer(store), 1, 2, 3)
+    written = [Committable("out", 0, ATTEMPT, 1, 0, payload)]
+    committer.check(written)
+    content = store.files[payload["path"]]
+    store.files[payload["path"]] = content[:-1]
+    with pytest.raises(StoreError, match=f"has {len(content) - 1} bytes, and {len(content)} were written"):
+        committer.check(written)
+    del store.files[payload["path"]]
+    with pytest.raises(StoreError, match="is gone: was the store away when it was written"):
+        committer.check(written)
+    store.delete(f"{TABLE}/_spark_metadata/weir.json")
+    with pytest.raises(StoreError, match=r"weir\.json is gone"):
+        committer.check([])
+
+
+@pytest.mark.promise("D11", "H8")
+def test_a_record_that_went_to_an_empty_folder_in_the_place_of_the_store_is_no_commit() -> None:
+    """A bug: the epoch counted as committed, and the table had no record of it when the store was back."""
+    store = MemoryStore()
+    committer = claimed(store)
+    written = [Committable("out", 0, ATTEMPT, 1, 0, write(writer(store), 1, 2, 3))]
+    permit = CommitPermit.issue(ManifestRef("", "", 1, 1))
+    real = store.files
+    create = store.create
+
+    def elsewhere(path: str, data: bytes) -> Created:
+        store.files = {}
+        outcome = create(path, data)
+        store.files = real
+        return outcome
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "create", elsewhere)
+        with pytest.raises(StoreError, match="_spark_metadata/0 is missing"):
+            committer.commit(permit, written)
+    committer.commit(permit, written)
+    assert f"{TABLE}/_spark_metadata/0" in store.files
+
+
+@pytest.mark.promise("D11", "H8")
+def test_a_marker_that_can_not_be_seen_for_a_moment_does_not_make_the_table_another_s() -> None:
+    class Away(MemoryStore):
+        looks = 0
+
+        def read(self, path: str) -> bytes:
+            self.looks += 1
+            if self.looks == 1:
+                raise FileNotFoundError(path)
+            return super().read(path)
+
+    store = Away()
+    store.looks = 1
+    claimed(store)
+    committer = claimed(store)
+    committer.commit(permit(1), [])
+    store.looks = 0
+    claimed(store, next_epoch=2)
 
 
 def test_timestamps_are_stored_in_the_unit_that_spark_reads() -> None:
@@ -265,7 +329,7 @@ def test_published_files_survive_an_abort_after_the_store_was_moved(tmp_path: Pa
     TableCommitter(before, TABLE).commit(permit(1), [committable(payload)])
     (tmp_path / "before").rename(tmp_path / "after")
     after = DirectoryStore(tmp_path / "after")
-    claimed(after).abort_unknown(permit(1), AttemptId(9, 9))
+    claimed(after, 2).abort_unknown(permit(1), AttemptId(9, 9))
     assert data_files(after) == [payload["path"]]
     assert read_table(after, TABLE).to_pydict() == {"a": [1]}
 
@@ -336,10 +400,10 @@ def test_a_path_that_would_leave_the_job_s_directory_is_refused(path: str) -> No
     assert TableSink("daily/pv").path == "daily/pv"
 
 
-def begun(sink: TableSink, store: DirectoryStore, job: str, job_id: str) -> Committer:
+def begun(sink: TableSink, store: DirectoryStore, job: str, job_id: str, next_epoch: int = 1) -> Committer:
     """A committer that has claimed its table, as a JobMaster does before it deploys."""
     committer = sink.committer(store, JobPaths(job))
-    committer.claim(job_id, 1)
+    committer.claim(job_id, next_epoch)
     return committer
 
 
@@ -358,7 +422,7 @@ def test_a_table_at_an_absolute_path_belongs_to_one_job(tmp_path: Path) -> None:
     sink, store = TableSink(str(tmp_path / "lake" / "pv")), DirectoryStore(tmp_path / "store")
     ours = begun(sink, store, "ours", "1d")
     ours.commit(permit(1), [committable(written(sink, store, "ours", "1d", 7))])
-    begun(sink, store, "ours", "1d").abort_unknown(permit(1), AttemptId(9, 9))
+    begun(sink, store, "ours", "1d", 2).abort_unknown(permit(1), AttemptId(9, 9))
     assert read_table(DirectoryStore(tmp_path / "lake"), "pv").to_pydict() == {"a": [7]}
     with pytest.raises(TargetTaken, match=r"belongs to job 'ours' of the store file://.*/store"):
         begun(sink, store, "a_fork", "2d")
@@ -376,7 +440,7 @@ def test_a_table_may_be_in_a_bucket_while_the_store_is_a_directory(
     for epoch in range(1, 13):
         writer.begin()
         ours.commit(permit(epoch), [committable(write(writer, epoch))])
-    begun(sink, store, "ours", "1d").abort_unknown(permit(12), AttemptId(9, 9))
+    begun(sink, store, "ours", "1d", 13).abort_unknown(permit(12), AttemptId(9, 9))
     assert sorted(read_table(open_store(lake), "pv").to_pydict()["a"]) == list(range(1, 13))
     assert not (tmp_path / "store").exists(), "nothing of the table is in the store"
     assert tables_of(lake.removesuffix(f"/{tmp_path.name}"), "none") == []

@@ -6,6 +6,7 @@ memory that can stop at any write, as the process does that is killed there.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +16,7 @@ import pytest
 
 from engine.connectors.table import EpochRows, TableCommitter, TableSink, epoch_rows, folder, planning, read_table
 from engine.connectors.table import log as table_log
-from engine.connectors.table.folds import Fold, FoldLog, level_of, orphans
+from engine.connectors.table.folds import Fold, FoldLog, level_of, maker_of, orphans
 from engine.connectors.table.planning import Visible, choose
 from engine.core.errors import StoreError, TargetTaken
 from engine.core.paths import JobPaths
@@ -26,6 +27,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, ManifestRef
 from tests.fakes import JOB_ID, MemoryStore
 from tests.spark_log import spark_reads
+from tests.store.flickering import Flickering
 
 TABLE = "job/tables/pv"
 SCHEMA = pa.schema([("a", pa.int64()), ("ts", pa.timestamp("us"))])
@@ -82,6 +84,23 @@ class Stopping(MemoryStore):
             self.files.pop(path, None)
         self.unsynced.clear()
         self.armed = False
+
+
+class Swapped(MemoryStore):
+    """A store that is away for the first writes of folded files, and back after their sync."""
+
+    elsewhere: dict[str, bytes] | None = None
+    goes = False
+
+    def write(self, path: str, data: bytes) -> None:
+        if self.goes and self.elsewhere is None:
+            self.files, self.elsewhere = {}, self.files
+        super().write(path, data)
+
+    def sync(self, paths: list[str]) -> None:
+        super().sync(paths)
+        if self.elsewhere is not None:
+            self.files, self.elsewhere, self.goes = self.elsewhere, None, False
 
 
 class Table:
@@ -293,7 +312,38 @@ def test_files_with_other_columns_are_folded_apart() -> None:
     assert sorted(level_of(name) for name in table.spark_files()) == [*[0] * 8, 1, 1]
 
 
+def test_files_with_columns_in_another_order_are_folded_apart() -> None:
+    table = Table()
+    table.commit(6)
+    table.commit(6, columns=pa.schema(reversed(list(SCHEMA))))
+    done = table.tidy()
+    assert (done.folded, done.into, done.problems) == (12, 2, ())
+    table.commit(8)
+    table.check()
+
+
 # --- killed at every step ---
+
+
+class Fsynced(Stopping):
+    """Notes what was not durable when a fold named it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folds = 0
+        self.lacking: set[str] = set()
+
+    def create(self, path: str, data: bytes) -> Created:
+        if path.startswith(f"{TABLE}/_folds/"):
+            self.folds += 1
+            self.lacking |= self.unsynced
+        return super().create(path, data)
+
+
+def test_a_folded_file_and_its_index_are_durable_before_a_fold_names_them() -> None:
+    store = Fsynced()
+    Table(store).live(60)
+    assert store.folds and not store.lacking
 
 
 def lives_through_a_kill(step: int, after: bool) -> bool:
@@ -348,6 +398,35 @@ def test_a_rewind_to_each_epoch_that_is_kept_hides_what_came_after_it() -> None:
         table.committer.prepare_rewind(to, table.generation + 1)
         table.committer.rewind(permit(60), to)
         assert table.values() == list(range(1, to + 1))
+
+
+@pytest.mark.promise("C4")
+def test_the_table_can_be_rewound_to_the_oldest_epoch_that_is_kept_however_old_that_is() -> None:
+    table = Table()
+    for _ in range(57):
+        table.commit()
+        table.committer.tidy(1, table.epoch, min(table.epoch, 11), table.now_ms)
+        table.now_ms += HOUR_MS
+    table.committer.prepare_rewind(11, generation=2)
+    table.committer.rewind(permit(60), 11)
+    assert table.values() == list(range(1, 12))
+
+
+@pytest.mark.promise("C4", "D8")
+def test_a_table_can_be_rewound_to_an_epoch_in_which_the_job_had_no_sink_for_it() -> None:
+    """The oldest epoch that is kept has no record, so it is read from the last compact one before the gap."""
+    table = Table()
+    table.live(25)
+    table.epoch = 60
+    table.restart()
+    table.committer.begin(61)
+    for _ in range(37):
+        table.commit()
+        table.committer.tidy(table.generation, table.epoch, 45, table.now_ms)
+        table.now_ms += HOUR_MS
+    table.committer.prepare_rewind(45, table.generation + 1)
+    table.committer.rewind(permit(100), 45)
+    assert table.values() == list(range(1, 26))
 
 
 def test_a_rewind_behind_the_records_that_are_kept_is_refused_before_anything_is_published() -> None:
@@ -417,6 +496,27 @@ def test_the_epochs_of_files_stay_known_that_were_folded_and_that_a_rewind_shows
     table.check()
 
 
+@pytest.mark.promise("C4", "G1", "H8")
+def test_if_the_store_is_away_for_a_moment_no_published_file_is_taken_for_an_orphan() -> None:
+    """Whoever collects garbage would delete it, and with it rows that were published."""
+    store = Flickering()
+    table = Table(store)
+    table.live(30, epoch_ms=HOUR_MS)
+    table.restart()
+    FoldLog(store, TABLE).fence(table.generation)
+    table.live(3, epoch_ms=HOUR_MS)
+    makers = [maker[1] for name in table.spark_files() if (maker := maker_of(name)) is not None]
+    assert 1 in makers, "files that an older generation has folded are published"
+    store.calls = 0
+    assert orphans(store, TABLE, JOB_ID) == []
+    looks, published = store.calls, {f"{TABLE}/{name}" for name in table.spark_files()}
+    for first in range(1, looks + 1):
+        for calls in (1, 3, looks):
+            store.calls, store.gone = 0, range(first, first + calls)
+            with contextlib.suppress(StoreError):
+                assert not published.intersection(orphans(store, TABLE, JOB_ID)), f"away from call {first} on"
+
+
 def test_a_fold_of_rows_that_a_rewind_has_hidden_is_never_used() -> None:
     table = Table()
     table.commit(12)
@@ -480,6 +580,68 @@ def test_a_fold_whose_answer_was_lost_is_made_again_with_the_same_bytes() -> Non
     table.check()
 
 
+class Late(MemoryStore):
+    """A store that does not answer the first two creates of folds. The first one is made right before the third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.creates: list[tuple[str, bytes]] = []
+
+    def create(self, path: str, data: bytes) -> Created:
+        if "/_folds/" in path:
+            self.creates.append((path, data))
+            if len(self.creates) < 3:
+                return Created.UNKNOWN
+            self.files.setdefault(*self.creates[0])
+        return super().create(path, data)
+
+
+def test_a_fold_that_is_created_after_two_lost_answers_shows_each_row_once() -> None:
+    """Another fold of the same number would write other rows into the files of this one."""
+    table = Table(Late())
+    table.commit(12)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="did not say whether"):
+            table.tidy()
+        table.commit(10)
+    table.tidy()
+    table.live(30)
+    assert max(level_of(name) for name in table.spark_files()) >= 1
+    table.check()
+
+
+def test_a_long_log_is_read_in_parts_and_nothing_is_folded_before_all_of_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(folder, "SCAN_RECORDS", 5)
+    table = Table()
+    table.commit(12)
+    assert [table.tidy() for _ in range(2)] == [Tidied(), Tidied()]
+    done = table.tidy()
+    assert (done.folded, done.problems) == (12, ())
+    table.commit(8)
+    table.check()
+
+
+class Lagging(MemoryStore):
+    """A store whose list lacks the files with this ending."""
+
+    lacks = "nothing"
+
+    def list(self, prefix: str) -> list[str]:
+        return [path for path in super().list(prefix) if not path.endswith(self.lacks)]
+
+
+def test_the_epoch_of_a_large_file_stays_known_where_the_list_lacks_its_index() -> None:
+    store = Lagging()
+    table = Table(store, fold_bytes=1)  # every file is large enough
+    table.live(45)
+    store.lacks = ".epochs"
+    table.restart()
+    table.live(25)
+    table.check()
+
+
 def test_an_epoch_that_is_committed_again_names_the_same_rows_if_a_fold_came_between() -> None:
     table = Table()
     table.commit(9)
@@ -528,15 +690,21 @@ def test_without_a_seal_nothing_is_folded_or_deleted() -> None:
     assert not table.store.list(f"{TABLE}/_folds")
 
 
-def test_nothing_is_deleted_while_a_record_without_a_seal_may_lack_the_names_of_files() -> None:
+def test_nothing_is_deleted_while_a_record_without_a_seal_may_lack_the_names_of_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only record 19 names the file of epoch 20, which is folded since. It may be brought back from a backup."""
     table = Table()
     table.live(25)
+    monkeypatch.setattr(planning, "FAN", 1000)  # no fold says that record 19 is not needed any more
+    table.live(6)
+    table.store.delete(f"{TABLE}/_spark_metadata/.19.checksum")
+    table.store.write(f"{TABLE}/_spark_metadata/19.compact", b"v1")
     before = set(data_files(table.store))
-    table.store.delete(f"{TABLE}/_spark_metadata/.15.checksum")
-    table.store.write(f"{TABLE}/_spark_metadata/15", b"v1")
     table.restart()
-    table.live(4, epoch_ms=HOUR_MS)
+    table.live(30, epoch_ms=HOUR_MS)
     assert set(data_files(table.store)) >= before
+    table.check()
 
 
 def test_a_table_that_is_not_to_be_folded_is_left_as_it_is() -> None:
@@ -561,3 +729,18 @@ def test_who_makes_a_fold_where_an_old_one_was_deleted_changes_nothing() -> None
     table.live(40, epoch_ms=60_000.0)
     table.check()
     assert min(int(p.rsplit("/", 1)[1][:10]) for p in table.store.list(f"{TABLE}/_folds") if p.endswith(".json")) > 1
+
+
+@pytest.mark.promise("D4", "H8")
+def test_a_fold_names_no_files_that_were_written_while_an_empty_folder_was_in_the_place_of_the_store() -> None:
+    """A bug: the next compact record named them instead of the files with the rows."""
+    table = Table(store := Swapped())
+    table.commit(table_log.COMPACT_EVERY)
+    store.goes = True
+    with pytest.raises(StoreError, match="is gone: was the store away when it was written"):
+        table.tidy()
+    assert FoldLog(store, TABLE).newest() is None
+    table.tidy()
+    assert FoldLog(store, TABLE).newest() is not None
+    table.commit(2 * table_log.COMPACT_EVERY)
+    table.check()

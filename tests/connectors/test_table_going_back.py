@@ -12,18 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from engine.connectors.table import TableCommitter, folder, planning
+from engine import testing
+from engine.api import StreamEnvironment
+from engine.connectors.table import TableCommitter, TableSink, folder, planning
 from engine.connectors.table import log as table_log
 from engine.connectors.table.folder import TableFolder
 from engine.core.errors import StoreError, TargetTaken
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
+from engine.testing import Checkpoint, JobFailed, ListSource, Wait
 from tests.connectors.test_table_folding import HOUR_MS, RETAINED, Killed, Stopping, Table, permit
 
 SEEDS = 60
@@ -180,3 +185,26 @@ def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(AssertionError, match=found):
         for seed in range(SEEDS):
             run(seed)
+
+
+@pytest.mark.promise("D11", "G1")
+def test_an_older_copy_of_a_job_s_folder_writes_over_no_published_file(tmp_path: Path) -> None:
+    """The job counted its generations anew, wrote under names that were published, and readers saw rows twice."""
+    items: list[Any] = [item for n in range(5) for item in ({"n": n}, Checkpoint())]
+
+    def job(env: StreamEnvironment) -> None:
+        source = ListSource([*items, Wait("1 d")])
+        env.from_source(source, "n long", uid="numbers").sink_to(TableSink(str(tmp_path / "out")), uid="out")
+
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+    first = testing.run(job, until=lambda run: run.epochs == 2)
+    yesterday = deepcopy(first.store)
+    testing.run(job, until=lambda run: run.epochs == 5, after=first)
+    published = files()
+    first.store = yesterday
+    items[2:] = [{"n": 1}, {"n": 2}, {"n": 3}, Checkpoint()]  # checkpoints fall on other records than the last time
+    with pytest.raises(JobFailed, match=r"has epochs after 2.*an older copy of the job's folder was brought back"):
+        testing.run(job, until=lambda run: run.epochs == 3, after=first)
+    assert files() == published

@@ -8,6 +8,7 @@ fsynced and every name on its path was in a directory when that directory was fs
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -120,6 +121,32 @@ def test_read_says_that_there_is_no_file_of_this_name(store: Store, path: str) -
     store.write("file", b"")
     with pytest.raises(FileNotFoundError):
         store.read(path)
+    assert store.read_all([path]) == [None]
+    assert store.sizes([path]) == [None]
+
+
+def test_files_are_read_together_in_the_order_in_which_they_were_asked_for(store: Store) -> None:
+    store.write("a/b", b"three")
+    store.create("a/c", b"")
+    assert store.read_all(["a/c", "a/b", "a/d", "a/b"]) == [b"", b"three", None, b"three"]
+    assert store.below("a").read_all(["b"]) == [b"three"]
+    assert store.read_all([]) == []
+
+
+def test_sizes_are_the_numbers_of_bytes_of_files_in_the_order_in_which_they_were_asked_for(store: Store) -> None:
+    store.write("a/b", b"four")
+    store.write("a/b", b"three")
+    store.create("a/c", b"")
+    assert store.sizes(["a/c", "a/b", "a/d", "a/b"]) == [0, 5, None, 5]
+    assert store.below("a").sizes(["b"]) == [5]
+    assert store.sizes([]) == []
+
+
+def test_what_is_no_path_is_refused_among_others(store: Store) -> None:
+    with pytest.raises(StoreError):
+        store.sizes(["a/b", "../b"])
+    with pytest.raises(StoreError):
+        store.read_all(["a/b", "../b"])
 
 
 def test_list_is_sorted_and_holds_all_files_below_a_directory(store: Store) -> None:
@@ -200,6 +227,39 @@ def test_a_path_that_is_not_made_of_plain_names_is_refused(store: Store, path: s
     for use in uses:
         with pytest.raises(StoreError):
             use()
+
+
+def test_a_file_is_copied_between_parts_of_a_store_or_the_store_says_that_it_can_not(store: Store) -> None:
+    store.write("job/state", b"state")
+    part, saved = store.below("job"), store.below("saved")
+    if not saved.copy_from("x/copy", part, "state"):
+        assert store.list("saved") == []
+        return
+    saved.sync(["x/copy"])
+    assert store.read("saved/x/copy") == b"state"
+    assert saved.copy_from("x/copy", part, "state"), "a copy may be repeated"
+    store.write("job/state", b"newer")
+    assert store.read("saved/x/copy") == b"state", "a write of the original left the copy as it was"
+    assert saved.copy_from("x/copy", part, "state")
+    store.write("saved/x/copy", b"other")
+    assert store.read("job/state") == b"newer", "a write of the copy left the original as it was"
+    assert saved.copy_from("x/copy", part, "state")
+    store.delete("job")
+    assert store.read("saved/x/copy") == b"newer", "a delete of the original left the copy as it was"
+
+
+def test_a_file_that_is_not_there_is_not_copied(store: Store) -> None:
+    store.write("kept", b"")
+    with contextlib.suppress(FileNotFoundError):
+        assert not store.copy_from("copy", store, "absent")
+    assert store.list("") == ["kept"]
+
+
+def test_files_of_different_kinds_of_store_are_not_copied_by_themselves(store: Store) -> None:
+    source = MemoryStore()
+    source.write("a", b"")
+    assert not store.copy_from("a", source, "a")
+    assert store.list("") == []
 
 
 def test_every_file_has_a_uri_of_its_own(store: Store) -> None:

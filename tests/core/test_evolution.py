@@ -125,3 +125,11 @@ def test_what_lies_behind_a_null_list_or_map_does_not_become_part_of_its_neighbo
         made = adapted(pa.chunked_array([saved.slice(begin)]), now)
         made.validate(full=True)
         assert made.to_pylist() == saved.slice(begin).to_pylist()
+
+
+@pytest.mark.promise("D8")
+def test_a_default_is_that_of_a_field_of_the_state_and_not_of_a_field_inside_of_it() -> None:
+    was = pa.struct([("inner", pa.struct([("a", pa.int64())]))])
+    now = pa.struct([("inner", pa.struct([("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)]))])
+    with pytest.raises(Unfit, match=r"inner\.b int64 is new and NOT NULL, and there is no default for it"):
+        adaptations(was, now, {"b": 1})

@@ -18,6 +18,8 @@ from engine.api import (
     count,
     maximum,
     mean,
+    quantile,
+    top_n,
     total,
 )
 from engine.connectors.generator import GeneratorSource
@@ -25,7 +27,7 @@ from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
 from engine.core.errors import IncompatibleJob
 from engine.core.sinks import Found, Sink
-from engine.graph.compatibility import Migration, changes, check, differences, gone_sinks
+from engine.graph.compatibility import Migration, changes, check, differences, gone_sinks, new_sinks
 from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
 from engine.protocol.ids import AttemptId, SubtaskId
@@ -106,6 +108,12 @@ def test_windows_that_are_open_get_a_new_aggregate_for_later_records_only() -> N
         "aggregates: max(x) double is new; windows that are open now get it for later records only"
     ]
     assert migrated(windows(n=total("n")), windows(pv=count()), "pv") == ["aggregates: sum(n) int64 is dropped"]
+    assert migrated(windows(n=top_n("n", 3)), windows(n=top_n("n", 2, by="x")), "pv") == [
+        "aggregates: top_2(n by x) list<element: struct<x: double, n: int64>> is new; windows that are open now get it "
+        "for later records only",
+        "aggregates: top_3(n) list<element: int64> is dropped",
+    ]
+    assert migrated(windows(n=quantile("n", 0.5)), windows(n=quantile("n", 0.9)), "pv") == []
     ((_, what),) = found(windows(n=total("n")), windows(n=mean("n")), "pv")
     assert what.endswith("(count(n) is new and sum(n) is not, so the mean of open windows would be wrong)")
 
@@ -359,3 +367,57 @@ def test_only_tables_are_committed_without_their_sinks() -> None:
     manifest = taken_by(graph(into(TableSink("t"), Named())))
     gone = gone_sinks(graph(lambda views: views.print()), manifest)
     assert [(sink.uid, bool(sink.table)) for sink in gone] == [("out-0", True), ("out-1", False)]
+
+
+def joined(upper: str = "5 s", key: str = "app", columns: tuple[str, ...] = ("app", "n", "ts"), **more: Any) -> Build:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 s").with_timestamps("ts")
+
+    def build(views: DataStream) -> None:
+        timed = views.assign_timestamps_and_watermarks(strategy)
+        left = timed.select(*columns, **more)
+        both = left.key_by(key).interval_join(timed.key_by(key)).between(0, upper)
+        both.select(key, uid="joined").print()
+
+    return build
+
+
+@pytest.mark.promise("A8", "D8")
+def test_a_join_keeps_its_bounds_and_keys_and_its_rows_gain_and_lose_columns() -> None:
+    assert found(joined(), joined(), "joined") == []
+    assert found(joined(), joined("6 s"), "joined") == [
+        (
+            "joined",
+            "bounds: was right time - left time from 0 to 5000 ms, is right time - left time from 0 to 6000 ms",
+        )
+    ]
+    ((_, what),) = found(joined(columns=("app", "n", "ts")), joined(key="n"), "joined")
+    assert what == "was keyed by app string, app string, is keyed by n int64, n int64"
+    assert migrated(joined(), joined(columns=("app", "n", "ts", "x")), "joined") == [
+        "left rows: x double is new, and null where it is missing"
+    ]
+    assert migrated(joined(), joined(columns=("app", "ts")), "joined") == ["left rows: n int64 is dropped"]
+
+
+@pytest.mark.promise("A8", "D8")
+def test_a_window_join_keeps_its_windows() -> None:
+    def windowed(size: str) -> Build:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 s").with_timestamps("ts")
+
+        def build(views: DataStream) -> None:
+            timed = views.assign_timestamps_and_watermarks(strategy)
+            both = timed.join(timed).where("app").equal_to("app").window(TumblingEventTimeWindows.of(size))
+            both.select("app", uid="joined").print()
+
+        return build
+
+    assert found(windowed("1 s"), windowed("1 s"), "joined") == []
+    assert found(windowed("1 s"), windowed("2 s"), "joined") == [
+        ("joined", "windows: was tumbling by 1000 ms of event time, is tumbling by 2000 ms of event time")
+    ]
+
+
+@pytest.mark.promise("D8")
+def test_a_sink_that_is_no_table_is_not_new_at_each_restore() -> None:
+    """What it pre-committed for the newest epoch would not be committed again."""
+    before = graph(lambda views: views.print(uid="shown"))
+    assert new_sinks(before, taken_by(before)) == [] and new_sinks(before, None) == ["shown"]

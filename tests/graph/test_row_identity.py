@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from engine.api import DataStream, TumblingEventTimeWindows, WatermarkStrategy, count
+from engine.api import (
+    CEP,
+    DataStream,
+    Pattern,
+    ProcessWindowFunction,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    count,
+)
 from engine.connectors.table import TableSink
 from engine.graph.row_identity import RowIdentity, row_identity
 from engine.protocol.manifest import Manifest
@@ -16,10 +24,10 @@ def timed(views: DataStream) -> DataStream:
     return views.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps().with_timestamps("ts"))
 
 
-def windows(*columns: str) -> Build:
+def windows(*columns: str, lateness: int = 0) -> Build:
     def build(views: DataStream) -> None:
         windowed = timed(views).key_by("app").window(TumblingEventTimeWindows.of("10 s"))
-        pv = windowed.aggregate(pv=count(), uid="pv")
+        pv = windowed.allowed_lateness(lateness).aggregate(pv=count(), uid="pv")
         (pv.select(*columns) if columns else pv).sink_to(TableSink("out"), uid="out")
 
     return build
@@ -55,11 +63,48 @@ def test_records_are_bounded_by_the_watermark_of_their_source_and_begin_behind_t
 def test_rows_without_event_time_in_their_columns_can_not_be_compared() -> None:
     assert row_identity(graph(lambda views: views.sink_to(TableSink("out"), uid="out")), "out") is None
     assert row_identity(graph(windows("app", "pv")), "out") is None
+    assert row_identity(graph(windows(lateness=5)), "out") is None  # its windows get corrected results after their end
     dropped = graph(lambda views: timed(views).select("app").sink_to(TableSink("out"), uid="out"))
     assert row_identity(dropped, "out") is None
+
+
+class Twice(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        bounds = {"window_start": context.window().start, "window_end": context.window().end}
+        yield from ({"app": key[0], **bounds, "n": n} for n in range(2))
+
+
+@pytest.mark.promise("B5", "H7")
+def test_results_of_windows_with_functions_can_not_be_compared_because_a_window_may_have_several() -> None:
+    def build(views: DataStream) -> None:
+        windowed = timed(views).key_by("app").window(TumblingEventTimeWindows.of("10 s"))
+        schema = "app string, window_start long, window_end long, n long"
+        windowed.process(Twice(), uid="pv", schema=schema).sink_to(TableSink("out"), uid="out")
+
+    assert row_identity(graph(build), "out") is None
+
+
+@pytest.mark.promise("A8", "H7")
+def test_pairs_of_a_join_can_not_be_compared_because_they_come_later_than_their_first_record() -> None:
+    def joined(views: DataStream) -> None:
+        keyed = timed(views).key_by("app")
+        pairs = keyed.interval_join(keyed).between(0, "1 h").select("app", "ts", uid="joined")
+        pairs.sink_to(TableSink("out"), uid="out")
+
+    assert row_identity(graph(joined), "out") is None
 
 
 def test_a_snapshot_before_the_first_watermark_has_passed_nothing() -> None:
     manifest = with_inline(taken_by(graph(windows())), {})
     identity = row_identity(graph(windows()), "out")
     assert identity is not None and identity.passed(manifest) is None and identity.begun(manifest) is None
+
+
+@pytest.mark.promise("A11", "H7")
+def test_matches_of_a_pattern_can_not_be_compared_because_they_come_later_than_their_first_record() -> None:
+    def found(views: DataStream) -> None:
+        two = Pattern.begin("one").next("two")
+        matches = CEP.pattern(timed(views).key_by("app"), two).select(lambda match: match["one"][0], uid="found")
+        matches.select("app", "ts").sink_to(TableSink("out"), uid="out")
+
+    assert row_identity(graph(found), "out") is None

@@ -44,9 +44,15 @@ def test_as_started_is_the_graph_as_written() -> None:
 def test_a_later_request_for_all_forgets_single_operators() -> None:
     first = AS_STARTED.then(Scaling(None, {"sums": 5})).then(Scaling(None, {"mapped": 3}))
     assert first == Scaling(None, {"sums": 5, "mapped": 3})
+    assert first.then(Scaling(None, {"sums": 4})) == Scaling(None, {"sums": 4, "mapped": 3})
     assert first.then(Scaling(2)) == Scaling(2)
     assert first.then(Scaling(2, {"sums": 4})) == Scaling(2, {"sums": 4})
     assert str(first) == "sums=5, mapped=3" and str(Scaling(2)) == "parallelism 2" and str(AS_STARTED) == "as started"
+
+
+def test_the_key_of_a_scaling_does_not_depend_on_the_order_of_requests() -> None:
+    one, other = Scaling(None, {"sums": 5, "mapped": 3}), Scaling(None, {"mapped": 3, "sums": 5})
+    assert one.key == other.key != Scaling(None, {"mapped": 3, "sums": 4}).key
 
 
 def test_a_slot_makes_its_plan_at_the_scaling_of_the_deployment_and_refuses_another_plan() -> None:

@@ -60,6 +60,12 @@ def test_what_is_refused_comes_first_and_says_what_to_do() -> None:
 
 
 @pytest.mark.promise("D8")
+def test_what_no_option_allows_stays_refused_with_the_option() -> None:
+    plan = planned(windows(n=total("n")), windows("20 s", n=total("n")), "pv", allow=True)
+    assert [(row.uid, bool(row.fix)) for row in plan.refused] == [("pv", True)]
+
+
+@pytest.mark.promise("D8")
 def test_one_operator_may_be_migrated_in_one_state_and_refused_in_another() -> None:
     rows = planned(windows(n=total("n")), windows("20 s", n=total("n"), high=maximum("x")), "pv").rows
     assert sorted(row.fate.value for row in rows if row.uid == "pv") == ["migrated", "refused"]

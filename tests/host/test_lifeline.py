@@ -39,6 +39,18 @@ def test_signs_and_last_words_of_a_process_arrive_and_its_children_do_not_hold_t
     listener.close()
 
 
+def test_a_sign_that_arrives_in_two_parts_is_heard_once_it_is_whole() -> None:
+    """A read takes up to 64 KiB, and may end in the middle of a sign."""
+    listener = Listener()
+    whole = msgspec.json.encode(Sign(Stage.DECIDING, 7)) + b"\n"
+    os.write(listener.descriptor, whole + whole[:9])
+    assert listener.heard() == [Sign(Stage.DECIDING, 7)]
+    os.write(listener.descriptor, whole[9:])
+    assert listener.heard() == [Sign(Stage.DECIDING, 7)]
+    listener.started()
+    listener.close()
+
+
 def test_neither_end_waits_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = Listener()
     for name, value in listener.environ.items():

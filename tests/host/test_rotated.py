@@ -31,6 +31,13 @@ def test_the_newest_lines_are_kept_in_a_bounded_number_of_files(tmp_path: Path) 
     assert 20 <= len(kept) <= 30 and len(list(tmp_path.iterdir())) == 3
 
 
+def test_lines_can_be_read_by_the_user_and_the_group_only(tmp_path: Path) -> None:
+    """A line may hold the record at which a function raised."""
+    RotatedFile(tmp_path / "history" / "events.jsonl", 100, 2).append(b"secret")
+    found = [tmp_path / "history", tmp_path / "history" / "events.jsonl"]
+    assert [path.stat().st_mode & 0o777 for path in found] == [0o750, 0o640]
+
+
 def test_who_reads_on_misses_nothing_when_the_file_gets_its_other_name(tmp_path: Path) -> None:
     file = RotatedFile(tmp_path / "log", file_bytes=30, files=3)
     seen: list[bytes] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -13,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.core.errors import NotRunning, WeirError
+from engine.core.errors import NotRunning, StoreError, WeirError
 from engine.host import run_folder
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import Deaths, LastHeartbeat, MasterAddress, MasterExit, RunFolder, SupervisorSign
@@ -24,6 +25,7 @@ from engine.process.submit import plan_launch, start_detached
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import Stage
 from engine.protocol.scaling import Scaling
+from engine.store.directory import DirectoryStore
 from tests.fakes import while_it_sleeps
 
 
@@ -51,6 +53,14 @@ def test_what_should_run_is_remembered_with_how_it_was_started(folder: RunFolder
     folder.want_stopped("http")
     stopped = folder.read_desired()
     assert stopped is not None and not stopped.running and stopped.launch == launch and stopped.by == "http"
+
+
+@pytest.mark.promise("H8")
+def test_the_sign_of_a_store_is_the_last_start_in_it(folder: RunFolder, launch: MasterLaunch) -> None:
+    store = DirectoryStore(launch.store)
+    assert store.sizes([folder.sign]) == [None]
+    folder.begin(launch)
+    assert store.sizes([folder.sign]) == [folder.launch_file.stat().st_size]
 
 
 def test_cancelling_a_job_that_does_not_run_says_so_and_is_remembered(folder: RunFolder, launch: MasterLaunch) -> None:
@@ -329,3 +339,23 @@ def test_a_rescale_is_saved_once_the_file_that_decides_is_written(
     folder.repeat_launch(saved)  # as the next JobMaster does
     desired = folder.read_desired()
     assert desired is not None and desired.launch.scaling == Scaling(3)
+
+
+@pytest.mark.promise("F1")
+def test_a_cancel_on_a_full_disk_names_the_file_and_leaves_no_other(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen on Spark: `weir cancel` said only "No space left on device". `POST /cancel` ended the deciding thread."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder.want_running(launch, "test")
+    there = sorted(folder.folder.parent.iterdir())
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"can't be cancelled: .*desired.json can't be written \(No space left"):
+        folder.want_stopped_here("cli")
+    with pytest.raises(OSError, match=r"No space left on device: '.*launch.json'"):
+        folder.write_launch(launch)
+    desired = folder.read_desired()
+    assert desired is not None and desired.running and sorted(folder.folder.parent.iterdir()) == there

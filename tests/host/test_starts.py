@@ -11,14 +11,20 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.core.errors import NotRunning, StoreError, WeirError
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import RunFolder
+from engine.host.run_folder import MasterExit, RunFolder
+from engine.host.starts import SharedStart
+from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient, known_jobs
+from engine.process.resume import Wanted, look
 from engine.protocol.scaling import Scaling
+from engine.store.opening import open_store
+from engine.store.s3 import S3Store
 from tests.servers.minio import MinioServer
 
 Machine = Callable[[str], RunFolder]
@@ -43,6 +49,14 @@ def machine(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mach
 
 def launch(store: str, number: int) -> MasterLaunch:
     return MasterLaunch(path="jobs:job", name="job", store=store, max_slots=2, id=f"start-{number}")
+
+
+@pytest.mark.promise("H8")
+def test_the_sign_of_a_bucket_is_the_last_start_in_it(machine: Machine, store: str) -> None:
+    folder, bucket = machine("one"), open_store(store)
+    assert bucket.sizes([folder.sign]) == [None]
+    start(folder, launch(store, 1))
+    assert bucket.sizes([folder.sign]) != [None]
 
 
 def start(folder: RunFolder, launched: MasterLaunch) -> None:
@@ -116,6 +130,91 @@ def test_a_jobmaster_that_was_replaced_by_another_machine_tells_the_bucket_nothi
     assert desired is not None and desired.running and desired.launch == launch(store, 2)
     second.hear_elsewhere(launch(store, 2))
     assert second.belongs_to(launch(store, 2))
+
+
+def test_a_start_on_another_machine_in_the_middle_of_a_rescale_stays_the_last_one(
+    store: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other machine starts the job after the first one has looked whether it still owns it."""
+    first, second = machine("one"), machine("two")
+    start(first, launch(store, 1))
+    belongs_to = RunFolder.belongs_to
+
+    def overtaken(folder: RunFolder, launched: MasterLaunch) -> bool:
+        owned = belongs_to(folder, launched)
+        if folder is first and owned:
+            monkeypatch.setattr(RunFolder, "belongs_to", belongs_to)
+            start(second, launch(store, 2))
+        return owned
+
+    monkeypatch.setattr(RunFolder, "belongs_to", overtaken)
+    first.rescaled(launch(store, 1), Scaling(3))
+    first.share_desired()
+    desired = second.read_desired()
+    assert desired is not None and desired.running and desired.launch == launch(store, 2)
+    second.hear_elsewhere(launch(store, 2))
+    assert second.belongs_to(launch(store, 2)), "its JobMaster goes on"
+    first.hear_elsewhere(launch(store, 1))
+    assert not first.belongs_to(launch(store, 1)), "the first one hears of it, and leaves"
+
+
+def test_a_wish_to_stop_an_earlier_start_does_not_hide_that_the_later_one_should_run(
+    store: str, machine: Machine
+) -> None:
+    """The first machine tells the bucket at the same moment as the second one starts the job."""
+    first, second = machine("one"), machine("two")
+    start(first, launch(store, 1))
+    first.want_stopped_here("http")
+    here = first.read_desired_here()
+    assert here is not None
+    start(second, launch(store, 2))
+    first._share(here)  # it had looked before
+    desired = second.read_desired()
+    assert desired is not None and desired.running and desired.launch.id == "start-2"
+
+
+def test_a_job_that_was_cancelled_while_the_bucket_was_away_is_not_resumed(store: str, machine: Machine) -> None:
+    """The JobMaster tells the bucket once, when it ends. If that fails, the bucket says for ever that it should run."""
+    folder = machine("one")
+    start(folder, launch(store, 1))
+    folder.want_stopped_here("cli")
+    folder.write_exit(MasterExit(Outcome.CANCELLED, "cancelled"), launch(store, 1))
+    found = look(JobClient(store, "job"))
+    assert found.verdict is Wanted.STOPPED, "the next boot would start it again"
+    folder.want_stopped("cli")
+    machine("two")
+    there = RunFolder(store, "job").read_desired()
+    assert there is not None and not there.running, "who cancels again still tells the bucket"
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_two_starts_at_once_leave_the_wish_of_the_last_one(
+    store: str, machine: Machine, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """The second one begins in the middle of the first one, after each of its requests in turn."""
+    first, second = machine("one"), machine("two")
+    start(first, launch(store, 1))
+    asked: list[str] = []
+
+    def overtaken(name: str) -> None:
+        method = getattr(S3Store, name)
+
+        def ask(bucket: S3Store, path: str, *data: bytes) -> Any:
+            answer = method(bucket, path, *data)
+            asked.append(path)
+            if len(asked) == after:
+                start(second, launch(store, 3))
+            return answer
+
+        monkeypatch.setattr(S3Store, name, ask)
+
+    for name in ("write", "list", "delete"):
+        overtaken(name)
+    start(first, launch(store, 2))
+    assert len(asked) > after, "the second one has begun in the middle of the first one"
+    last, desired = SharedStart(open_store(store), "job").read(), second.read_desired()
+    assert last is not None and desired is not None, f"nobody knows that {last} should run"
+    assert desired.running and desired.launch.id == last.launch.id
 
 
 def test_a_rescale_is_known_to_other_machines(store: str, machine: Machine) -> None:

@@ -79,3 +79,16 @@ def test_the_epoch_log_is_trimmed_at_the_first_commit_and_then_now_and_again(mon
         assert isinstance(action, RunOffLoop)
         carried_out(action)
     assert trims == [3, 3 + TRIM_EVERY]
+
+
+def test_a_round_that_failed_is_done_again_after_the_next_commit_with_its_trim(monkeypatch: pytest.MonkeyPatch) -> None:
+    trims: list[int] = []
+    monkeypatch.setattr(EpochLog, "trim", lambda self, kept_from: trims.append(kept_from))
+    house = housekeeping(out=Sink(Tidied))
+    (action,) = house.after_commit(1, 10, 8, 0.0)
+    assert isinstance(action, RunOffLoop) and action.done(None, StoreError("the store is away"), 0.0) == []
+    for epoch in (11, 12):
+        (action,) = house.after_commit(1, epoch, epoch - 2, 0.0)
+        assert isinstance(action, RunOffLoop)
+        carried_out(action)
+    assert trims == [9]

@@ -25,7 +25,7 @@ from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.epoch_records import Created
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.ids import AttemptId
-from engine.protocol.manifest import Committable, SubtaskState, Timings
+from engine.protocol.manifest import Committable, ManifestRef, SubtaskState, Timings
 from engine.protocol.messages import (
     Acknowledge,
     Connected,
@@ -490,6 +490,28 @@ def test_a_target_that_belongs_to_another_job_ends_the_job_with_the_reason(
     assert desk.tick(0) is Phase.STOPPED
     (stop,) = desk.stops
     assert stop.outcome is Outcome.FAILED and "belongs to job" in stop.reason
+
+
+@pytest.mark.promise("F2")
+def test_a_target_that_a_successor_went_on_with_does_not_fail_the_job(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This JobMaster slept between its claim and its restore. Its table is ahead of the log as it knows it."""
+    log = desk.master._publisher._epoch_log
+    table = TableCommitter(MemoryStore(), "job/tables/t")
+    claim = table.claim
+
+    def late(job_id: str, next_epoch: int) -> None:
+        assert log.claim("successor") is not None
+        claim(job_id, next_epoch)
+        table.commit(CommitPermit.issue(ManifestRef("m", "00", next_epoch, 1)), [])
+        claim(job_id, next_epoch)
+
+    monkeypatch.setattr(table, "claim", late)
+    monkeypatch.setattr(desk.master._publisher, "_committers", {"out": table})
+    assert desk.tick(0) is Phase.STOPPED
+    (stop,) = desk.stops
+    assert stop.outcome is Outcome.FENCED
 
 
 def noted(desk: Desk, kind: str) -> list[Any]:

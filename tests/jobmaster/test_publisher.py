@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.core.errors import Fenced, StoreError, TargetTaken
 from engine.core.paths import JobPaths
-from engine.core.sinks import Committer
+from engine.core.sinks import Committer, Tidied
 from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster.actions import Action, Note, RunOffLoop
 from engine.jobmaster.events import PublishUnknown
 from engine.jobmaster.publisher import (
+    DELETES,
     CommitFailed,
     Committed,
     NotPublished,
@@ -30,7 +33,7 @@ from engine.protocol.epoch_records import LogRecord
 from engine.protocol.failures import CheckpointFailure
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.job_description import JobDescription
-from engine.protocol.manifest import Committable, Manifest, ManifestRef, SubtaskState, Timings
+from engine.protocol.manifest import Committable, Manifest, ManifestRef, StateFile, SubtaskState, Timings
 from engine.protocol.messages import Acknowledge
 from engine.protocol.restart import NoRestart
 from engine.snapshot import beginning
@@ -49,6 +52,13 @@ class Recording(Committer):
         self.claimed: list[str] = []
         self.error: Exception | None = None
         self.refusal: Exception | None = None
+        self.lost: Exception | None = None
+        self.checked: list[list[int]] = []
+
+    def check(self, committables: Sequence[Committable]) -> None:
+        self.checked.append([c.sequence for c in committables])
+        if self.lost is not None:
+            raise self.lost
 
     def claim(self, job_id: str, next_epoch: int) -> None:
         if self.refusal is not None:
@@ -84,7 +94,7 @@ class Desk:
             {"out": self.committer},
             lambda: 5,
             50,
-            False,
+            lambda epoch: False,
             RunOffLoop,
             lambda outcome, now_ms: self._tell(outcome),
         )
@@ -217,6 +227,51 @@ def test_a_manifest_that_can_t_be_written_ends_the_publication_and_the_next_one_
     desk.publish(completed(2, 2))
     desk.run()
     assert desk.committer.committed == [(1, [2])]
+
+
+@pytest.mark.promise("D11", "H8")
+def test_an_epoch_whose_output_is_gone_is_not_published(desk: Desk) -> None:
+    desk.committer.lost = StoreError("out/1.parquet is gone")
+    desk.publish(completed(1, 1))
+    assert desk.run() == ["manifest"]
+    (outcome,) = desk.outcomes
+    assert isinstance(outcome, NotPublished) and outcome.detail == "out/1.parquet is gone"
+    assert not desk.publisher.busy and desk.committer.committed == [] and desk.publisher.newest is None
+    assert desk.committer.checked == [[1]]
+
+
+@pytest.mark.promise("D11", "H8")
+@pytest.mark.parametrize("left", [None, b"1234"], ids=["gone", "torn"])
+def test_an_epoch_whose_state_is_gone_is_not_published(desk: Desk, left: bytes | None) -> None:
+    """A bug: its slot wrote it into an empty folder that was in the place of the store for a moment."""
+    done = completed(1, 1)
+    (ack,) = done.acks
+    file = StateFile("sum", "state", "job/gen-0001/chk-0000001/1/sum.0.state.arrow", 5, "00", 1)
+    done = replace(done, acks=(msgspec.structs.replace(ack, state=SubtaskState(SubtaskId("a", 0), [file], {})),))
+    if left is not None:
+        desk.log.store.write(file.path, left)
+    desk.publish(done)
+    assert desk.run() == ["manifest"]
+    (outcome,) = desk.outcomes
+    assert isinstance(outcome, NotPublished) and file.path in outcome.detail
+    desk.log.store.write(file.path, b"12345")
+    desk.publish(done)
+    assert desk.run() == ["manifest", "publish", "commit"]
+
+
+@pytest.mark.promise("D11", "H8")
+def test_a_commit_while_the_store_is_away_has_failed(desk: Desk, tmp_path: Path) -> None:
+    """A bug: it went to an empty folder, and the rows of the epoch were never seen."""
+    desk.publish(completed(1, 1))
+    desk.step()
+    desk.step()
+    away = tmp_path.rename(tmp_path.with_name("away"))
+    tmp_path.mkdir()
+    assert desk.step() == "commit"
+    tmp_path.rmdir()
+    away.rename(tmp_path)
+    failed = desk.outcomes[-1]
+    assert isinstance(failed, CommitFailed) and "is the store mounted at" in str(failed.error)
 
 
 def test_an_unknown_outcome_is_asked_again_until_the_answer_is_definite(
@@ -360,7 +415,7 @@ def _published(desk: Desk, *checkpoints: int, generation: int = 1) -> None:
     for checkpoint in checkpoints:
         desk.publish(completed(checkpoint, attempt=AttemptId(generation, 1)))
         desk.run()
-        desk.do([desk.publisher.sweep(generation)])
+        desk.do(desk.publisher.sweep(generation))
         desk.run()
 
 
@@ -429,6 +484,22 @@ def test_a_takeover_keeps_as_many_epochs_as_are_retained(tmp_path: Any) -> None:
     assert _kept(successor) == ["job/gen-00010000002", "job/gen-00010000003", "job/gen-00020000004"]
 
 
+@pytest.mark.promise("C4", "D3")
+def test_tables_keep_what_the_oldest_kept_epoch_needs(tmp_path: Any) -> None:
+    rounds: list[tuple[int, int, int]] = []
+
+    class Tidying(Recording):
+        def tidy(self, generation: int, epoch: int, kept_from: int, now_ms: float) -> Tidied:
+            rounds.append((generation, epoch, kept_from))
+            return Tidied()
+
+    desk = Desk(tmp_path, Tidying())
+    _published(desk, 1, 2, 3)
+    desk.do(desk.publisher.tidy(1, 0.0))
+    desk.run()
+    assert rounds == [(1, 3, 2)], "epoch 3 is committed, and the job may go back to epoch 2"
+
+
 @pytest.mark.promise("D3")
 def test_an_epoch_whose_commit_failed_counts_among_the_kept_ones(desk: Desk) -> None:
     _published(desk, 1)
@@ -461,12 +532,54 @@ def _raising(error: Exception) -> Callable[..., Any]:
     return work
 
 
+@pytest.mark.promise("C4")
+def test_on_a_slow_store_one_sweep_runs_and_one_waits_and_the_last_one_deletes_all(desk: Desk) -> None:
+    asked: list[Action] = []
+    for checkpoint in range(1, 8):
+        desk.publish(completed(checkpoint))
+        desk.run()
+        asked += desk.publisher.sweep(1)
+    assert len(asked) == 2
+    desk.do(asked)
+    desk.run()
+    desk.do(desk.publisher.sweep(1))
+    desk.run()
+    assert _kept(desk) == ["job/gen-00010000006", "job/gen-00010000007"]
+
+
+def test_deletes_of_aborted_checkpoints_do_not_pile_up(desk: Desk) -> None:
+    asked = [action for checkpoint in range(100) for action in desk.publisher.discard(ATTEMPT, checkpoint)]
+    assert len(asked) == DELETES
+    desk.do(asked)
+    desk.run()
+    assert len(desk.publisher.discard(ATTEMPT, 1)) == 1
+
+
+@pytest.mark.promise("C4")
+def test_a_sweep_keeps_the_snapshot_of_which_a_kept_epoch_uses_a_file(desk: Desk) -> None:
+    """As `weir gc` does."""
+    paths = desk.log.paths
+    shared = paths.state_file(ATTEMPT, 1, "sum", SubtaskId("a", 0), "state")
+    _published(desk, 1)
+    desk.log.store.write(shared, b"state")
+    for checkpoint in (2, 3, 4):
+        ack = completed(checkpoint).acks[0]
+        file = StateFile("sum", "state", shared, 5, "00", 1)
+        state = msgspec.structs.replace(ack.state, files=[file])
+        again = Acknowledge(ATTEMPT, checkpoint, state, [], ack.ledger, ack.timings)
+        desk.publish(CompletedCheckpoint(checkpoint, ATTEMPT, 0.0, 1.0, False, (again,)))
+        desk.run()
+        desk.do(desk.publisher.sweep(1))
+        desk.run()
+    assert _kept(desk) == ["job/gen-00010000001", "job/gen-00010000003", "job/gen-00010000004"]
+
+
 @pytest.mark.promise("D4")
 def test_an_aborted_checkpoint_leaves_no_state_files(desk: Desk) -> None:
     paths = desk.log.paths
     for checkpoint in (1, 2):
         desk.log.store.write(paths.state_file(ATTEMPT, checkpoint, "sum", SubtaskId("a", 0), "state"), b"state")
-    desk.do([desk.publisher.discard(ATTEMPT, 1)])
+    desk.do(desk.publisher.discard(ATTEMPT, 1))
     desk.run()
     assert desk.log.store.list(paths.attempt(ATTEMPT, 1)) == []
     assert len(desk.log.store.list(paths.attempt(ATTEMPT, 2))) == 1

@@ -32,8 +32,11 @@ from engine.jobmaster import events
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import AnyEvent
 from engine.jobmaster.master import Phase
+from engine.jobmaster.publisher import Publisher
 from engine.jobmaster.savepoints import Refusal
+from engine.protocol.checkpoint import CompletedCheckpoint
 from engine.protocol.epoch_records import Created
+from engine.protocol.manifest import Manifest
 from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.snapshot.beginning import begin
 from engine.snapshot.epoch_log import EpochLog
@@ -190,6 +193,9 @@ def test_a_savepoint_commits_nothing_and_what_was_pre_committed_goes_with_the_ne
     run.until(events.SavepointCompleted)
     assert run.epochs == 0 and run.rows("out") == []
     assert run.folder().manifest().commits  # there was something to commit
+    then_ms = run.now_ms()
+    run.run(until=lambda: run.now_ms() > then_ms + 5)
+    assert not [path for path in run.store.files if "/chk-" in path], "no sweep has come, so it deletes its own files"
     checkpoint, actions = run.master.trigger_checkpoint(run.now_ms())
     run.carry_out(actions)
     run.epochs_done(1)
@@ -201,11 +207,13 @@ def test_a_savepoint_commits_nothing_and_what_was_pre_committed_goes_with_the_ne
 @pytest.mark.promise("D5")
 def test_a_completed_savepoint_says_place_size_epoch_and_duration_and_leaves_no_other_files() -> None:
     run = Run(counting()).epochs_done(2)
+    newest = run.epochs
     checkpoint = run.savepoint()
     (made,) = run.until(events.SavepointCompleted).noted(events.SavepointCompleted)
     assert isinstance(made, events.SavepointCompleted)
     head = run.folder().head()
     assert (made.name, made.checkpoint, made.epoch) == ("nightly", checkpoint, head.epoch)
+    assert head.epoch == newest, "the newest epoch when it was triggered"
     assert made.place == run.folder().place and made.duration_ms > 0 and made.state_bytes == head.state_bytes > 0
     assert not head.stopped
     run.run()
@@ -280,6 +288,21 @@ def test_a_job_that_finishes_waits_until_a_savepoint_is_copied() -> None:
     assert run.run().ended.outcome is Outcome.FINISHED and run.folder().exists()  # type: ignore[union-attr]
 
 
+@pytest.mark.promise("D5")
+def test_a_savepoint_whose_ledger_does_not_balance_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(counting()).epochs_done(1)
+    checkpoint, manifest_of = run.savepoint(), Publisher.manifest_of
+
+    def unbalanced(self: Publisher, completed: CompletedCheckpoint) -> tuple[Manifest, str]:
+        manifest, broken = manifest_of(self, completed)
+        return manifest, "sent 3, received 2" if completed.checkpoint == checkpoint else broken
+
+    monkeypatch.setattr(Publisher, "manifest_of", unbalanced)
+    (failed,) = run.until(events.SavepointFailed).noted(events.SavepointFailed)
+    assert isinstance(failed, events.SavepointFailed) and "sent 3, received 2" in failed.reason
+    assert run.run().numbers() == list(range(RECORDS)) and not run.folder().exists()
+
+
 def test_two_savepoints_are_not_written_to_one_place_at_a_time() -> None:
     run = Run(counting()).epochs_done(1)
     run.hold = "savepoint"
@@ -339,7 +362,7 @@ def test_a_stop_commits_its_epoch_and_the_next_start_goes_on_behind_it(savepoint
     assert run.stop(savepoint=savepoint) is None
     run.run()
     assert run.ended is not None and run.ended.outcome is Outcome.STOPPED
-    assert f"stopped behind epoch {run.epochs}" in run.ended.reason
+    assert f"behind epoch {run.epochs}" in run.ended.reason
     published = run.numbers()
     assert 0 < len(published) < RECORDS
     if savepoint is not None:
@@ -383,6 +406,7 @@ def test_sources_are_drained_only_when_no_checkpoint_is_under_way() -> None:
     assert coordinator is not None and coordinator.pending
     stop = run.master._savepoints._stop
     assert stop is not None and not stop.draining
+    assert isinstance(run.stop(), Refusal) and isinstance(run.savepoint(), Refusal)
     run.run(until=lambda: stop.draining)
     assert not coordinator.pending and not [e for e in run.events if isinstance(e, events.Aborted)]
 
@@ -457,6 +481,8 @@ def test_a_savepoint_of_a_stop_that_the_store_makes_too_late_is_whole() -> None:
 
     class Late(MemoryStore):
         def create(self, path: str, data: bytes) -> Created:
+            if path.endswith(".seal"):
+                return super().create(path, data)
             sent.append(data)
             return Created.UNKNOWN
 

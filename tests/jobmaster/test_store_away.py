@@ -22,7 +22,7 @@ from tests.jobmaster.test_savepoints import RECORDS, Begun, Run, check_counts, c
 
 WORDS = (
     "access denied; the credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY need the right to read",
-    "the bucket does not exist: create it, or choose another --store",
+    "the bucket does not exist: create it, or choose another one",
     "the server in AWS_ENDPOINT_URL fails (500); look at its own log",
     "the server in AWS_ENDPOINT_URL did not answer (ReadTimeoutError): is it up, and reachable from here?",
     "No space left on device",
@@ -61,6 +61,10 @@ class Away(MemoryStore):
     def read(self, path: str) -> bytes:
         with self._call(path):
             return super().read(path)
+
+    def sizes(self, paths: list[str]) -> list[int | None]:
+        with self._call(paths[0]):
+            return super().sizes(paths)
 
     def list(self, prefix: str) -> list[str]:
         with self._call(prefix):

@@ -10,18 +10,21 @@ import msgspec
 
 from engine.api import FixedDelay, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
 from engine.connectors.table import TableSink
+from engine.core.errors import StoreError
 from engine.host.launch import MasterLaunch
+from engine.host.rehearsal_request import AskedRehearsal, RehearsalPhase, RehearsalStatus
 from engine.host.run_folder import RunFolder
 from engine.host.upgrade_record import UpgradeRecord, UpgradeStatus
 from engine.host.upgrade_request import AskedUpgrade
 from engine.jobmaster.actions import Action, Note
 from engine.jobmaster.collecting import Collection, collect
 from engine.jobmaster.events import stamped
-from engine.jobmaster.savepoints import Refusal, savepoint_folder
+from engine.jobmaster.savepoints import Refusal, check_new_savepoint
 from engine.jobmaster.status import JobStatus, StandbyStatus, VertexStatus, describe, describe_vertex
 from engine.observe.history import History
-from engine.observe.savepoints import SavepointRecord, SavepointRecords, with_store
+from engine.observe.savepoints import SavepointRecord, SavepointRecords, with_place, with_store
 from engine.observe.timeline import Timeline
+from engine.process.from_savepoint import delete_savepoint
 from engine.protocol.messages import Heartbeat
 from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.protocol.upgrading import Phase, Progress
@@ -72,7 +75,9 @@ class AnsweringRun(LocalRun):
         self.timeline = Timeline()
         self.savepoints = SavepointRecords()
         self.cancelled = False
+        self.full = False
         self.asked_upgrades: list[AskedUpgrade] = []
+        self.asked_rehearsals: list[AskedRehearsal] = []
         self.launch = MasterLaunch(path="tests.observe.answering:job", name=NAME, store=str(store), max_slots=4)
         self._history = History(store, NAME)
         folder = RunFolder(store, NAME)
@@ -128,6 +133,23 @@ class AnsweringRun(LocalRun):
         self.asked_upgrades.append(asked)
         return "1f" if len(self.asked_upgrades) == 1 else Refusal("another upgrade of job 'test' is under way")
 
+    def rehearsal(self) -> RehearsalStatus | None:
+        return RehearsalStatus(
+            id="2e",
+            phase=RehearsalPhase.REHEARSING,
+            old=self.launch.path,
+            new="job:v2",
+            checkpoints=5,
+            by="http",
+            began_ms=self.wall_ms(),
+            changed_ms=self.wall_ms(),
+            doing="checkpoint 3 of 5",
+        )
+
+    def request_rehearsal(self, asked: AskedRehearsal) -> str | Refusal:
+        self.asked_rehearsals.append(asked)
+        return "2e" if len(self.asked_rehearsals) == 1 else Refusal("another rehearsal of job 'test' is under way")
+
     def look_up(self, uid: str, key: Sequence[str]) -> StateOfKey | None:
         newest = self.master.newest
         return look_up(EpochLog(self.store, self.paths), newest, uid, key) if newest is not None else None
@@ -151,10 +173,20 @@ class AnsweringRun(LocalRun):
         return refusal
 
     def check_savepoint(self, request: SavepointRequest) -> None:
-        savepoint_folder(EpochLog(self.store, self.paths), request, open_place).check_new()
+        check_new_savepoint(EpochLog(self.store, self.paths), request, open_place)
 
     def list_savepoints(self, known: list[SavepointRecord]) -> list[SavepointRecord]:
         return with_store(known, self.store, self.paths, open_place)
+
+    def want_stopped(self) -> None:
+        if self.full:
+            raise StoreError("job 'numbers' can't be cancelled: desired.json can't be written")
+
+    def look_at_savepoint(self, known: SavepointRecord) -> SavepointRecord:
+        return with_place(known, self.store, self.paths, open_place)
+
+    def delete_savepoint(self, place: str) -> None:
+        delete_savepoint(self.launch.store, place)
 
     def cancel(self) -> bool:
         self.cancelled = True

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
-from engine.core.errors import WeirError
+from engine.core.errors import NotRunning, WeirError
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import MasterAddress, MasterExit, RunFolder
+from engine.host.run_folder import MasterAddress, MasterExit, RunFolder, SupervisorSign
 from engine.jobmaster import events
-from engine.jobmaster.actions import Outcome
+from engine.jobmaster.actions import Outcome, was_drained
 from engine.observe.client import JobClient
 from engine.observe.history import History
-from engine.observe.savepoints import LOST, SavepointState
+from engine.observe.savepoints import LOST, SavepointRecord, SavepointState, StopRecord
+from engine.protocol.remedy import Stage
 
 BUSY = httpx.Response(503, json={"error": "the JobMaster did not answer in 10 s"})
 
@@ -53,6 +59,27 @@ def test_a_savepoint_of_a_jobmaster_that_is_slow_to_answer_is_still_under_way(
         client.wait_for_savepoint("nightly", 0.05)
 
 
+@pytest.mark.promise("F1")
+def test_who_waits_for_a_savepoint_asks_for_that_one_and_less_and_less_often(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    slept: list[float] = []
+
+    def request(method: str, url: str, **_: Any) -> httpx.Response:
+        asked.append(f"{method} {url.removeprefix('http://127.0.0.1:1')}")
+        state = SavepointState.PENDING if len(asked) < 20 else SavepointState.COMPLETED
+        record = SavepointRecord(savepoint="nightly", place="/backups/nightly", state=state)
+        return httpx.Response(200, content=msgspec.json.encode(record))
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=slept.append)  # `time` itself is every thread's
+    monkeypatch.setattr(httpx, "request", request)
+    monkeypatch.setattr("engine.observe.client.time", clock)
+    assert client.wait_for_savepoint("nightly").state is SavepointState.COMPLETED
+    assert set(asked) == {"GET /savepoints/nightly"}
+    assert slept == sorted(slept) and slept[0] == 0.1 and slept[-1] == 2.0
+
+
 @pytest.mark.promise("D5")
 def test_a_savepoint_of_a_jobmaster_that_is_gone_has_failed(client: JobClient, monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, httpx.ConnectError("refused"))
@@ -68,3 +95,110 @@ def test_a_savepoint_of_a_job_that_has_ended_has_failed(client: JobClient, monke
     answering(monkeypatch, httpx.ReadTimeout("slow"))
     (found,) = client.savepoints()
     assert (found.state, found.reason) == (SavepointState.FAILED, "the job ended first: cancelled")
+
+
+@pytest.mark.promise("D6", "H8")
+def test_who_waits_for_a_stop_hears_that_nobody_runs_the_job_any_more(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JobMaster and supervisor were killed during the stop: the command waited for ever."""
+    answering(monkeypatch, httpx.ConnectError("refused"))
+    hurry(monkeypatch)
+    with pytest.raises(NotRunning, match=r"nobody runs job 'shop' any more.*weir resume shop"):
+        client.wait_until_stopped(timeout_s=5)
+
+
+@pytest.mark.promise("D7", "H8")
+def test_who_waits_for_a_rescale_hears_that_nobody_runs_the_job_any_more(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, httpx.ConnectError("refused"))
+    hurry(monkeypatch)
+    with pytest.raises(NotRunning, match="nobody runs job 'shop' any more"):
+        client.wait_for_rescale("1-1", timeout_s=5)
+
+
+@pytest.mark.promise("F1", "H8")
+def test_who_waits_for_a_start_hears_that_nobody_runs_the_job_any_more(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor that was killed before its JobMaster ran left `weir submit` waiting for ever."""
+    answering(monkeypatch, httpx.ConnectError("refused"))
+    hurry(monkeypatch)
+    with pytest.raises(NotRunning, match="nobody runs job 'shop' any more"):
+        client.wait_until_running(timeout_s=5)
+
+
+@pytest.mark.promise("F1")
+def test_a_job_whose_jobmaster_is_being_replaced_is_waited_for(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, httpx.ConnectError("refused"))
+    hurry(monkeypatch)
+    signs = (SupervisorSign("0a", number, 0, Stage.STARTING, 0) for number in count())
+    monkeypatch.setattr(RunFolder, "read_supervisor", lambda folder: next(signs))
+    for wait in (client.wait_until_stopped, client.wait_until_running, partial(client.wait_for_rescale, "1-1")):
+        with pytest.raises(WeirError, match="after 0 s") as said:
+            wait(timeout_s=0.3)
+        assert not isinstance(said.value, NotRunning)
+
+
+@pytest.mark.promise("D6", "H8")
+@pytest.mark.parametrize(
+    "known",
+    [None, StopRecord(drain=False, savepoint="upgrade-before", requested_at_ms=0, ended=True)],
+    ids=["none", "one that ended an earlier start"],
+)
+def test_a_stop_of_which_the_next_jobmaster_knows_nothing_did_not_happen(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch, known: StopRecord | None
+) -> None:
+    """The JobMaster was killed before its history was written: the command waited for ever, and the job went on."""
+    answering(monkeypatch, httpx.Response(200, content=msgspec.json.encode(known)))
+    monkeypatch.setattr(JobClient, "status", lambda client: SimpleNamespace(running=True))
+    with pytest.raises(WeirError, match=f"job 'shop' is not stopped and goes on: {LOST}"):
+        client.wait_until_stopped(timeout_s=5)
+
+
+@pytest.mark.promise("D6", "H8")
+def test_a_job_whose_jobmaster_died_behind_a_drained_epoch_is_stopped_and_not_said_to_go_on(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next JobMaster finds the drained epoch, and ends the job."""
+    launch, looks = client.folder.read_launch(), count()
+    assert launch is not None
+
+    def status(client: JobClient) -> Any:
+        if next(looks) == 2:
+            client.folder.write_exit(MasterExit(Outcome.STOPPED, was_drained(7)), launch)
+        return SimpleNamespace(running=False)
+
+    lost = StopRecord(drain=True, savepoint="", requested_at_ms=0, failed=True, reason=LOST)
+    answering(monkeypatch, httpx.Response(200, content=msgspec.json.encode(lost)))
+    monkeypatch.setattr(JobClient, "status", status)
+    ended = client.wait_until_stopped(timeout_s=5)
+    assert ended.outcome is Outcome.STOPPED and client.how_again(ended) == "", "it is over for good"
+
+
+@pytest.mark.promise("F1")
+def test_a_job_that_lost_its_supervisor_is_to_be_resumed_and_one_that_was_cancelled_is_not(client: JobClient) -> None:
+    launch, ended = client.folder.read_launch(), MasterExit(Outcome.CANCELLED, "its supervisor has died")
+    assert launch is not None
+    client.folder.want_running(launch, "cli")
+    assert client.how_again(ended) == "; `weir resume shop` starts it again"
+    client.folder.want_stopped_here("cli")
+    assert client.how_again(ended) == "; `weir submit` starts it again"
+
+
+@pytest.mark.promise("D7", "H8")
+def test_a_rescale_of_which_the_next_jobmaster_knows_nothing_was_interrupted(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JobMaster was killed before its history was written: the command waited until its time was over."""
+    answering(monkeypatch, httpx.Response(200, content=b"[]"))
+    with pytest.raises(WeirError, match="rescale 1-1 of job 'shop' was interrupted: its JobMaster died"):
+        client.wait_for_rescale("1-1", timeout_s=5)
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.observe.waiting.UNSEEN_S", 0.1)
+    monkeypatch.setattr("engine.observe.waiting.FIRST_SIGN_S", 0.1)

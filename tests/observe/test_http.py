@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import pytest
 
+from engine.host.rehearsal_request import AskedRehearsal
 from engine.host.upgrade_request import AskedUpgrade
 from engine.observe.http import ROUTES, make_app
 from engine.observe.metrics import CONTENT_TYPE, exposition
@@ -76,6 +77,8 @@ def test_every_route_is_documented_and_every_documented_route_is_there(run: Answ
         ("GET /events", "/events"),
         ("GET /upgrade", "/upgrade"),
         ("POST /upgrade", "/upgrade"),
+        ("GET /rehearsal", "/rehearsal"),
+        ("POST /rehearsal", "/rehearsal"),
         ("GET /state/{uid}", "/state/pv?key=b"),
         ("POST /checkpoints", "/checkpoints"),
         ("POST /gc", "/gc"),
@@ -92,7 +95,7 @@ def test_answers_have_the_fields_that_are_documented(run: AnsweringRun, route: s
     example = json.loads(documented()[route])
     assert shape(example) == shape(answer.json())
     for name in ("vertices", "subtasks", "checkpoints") if isinstance(example, dict) else ():
-        if example.get(name):
+        if example.get(name) and isinstance(example[name], list):
             assert shape(example[name]) == shape(answer.json()[name]), name
 
 
@@ -260,3 +263,31 @@ def test_an_upgrade_that_is_asked_for_wrongly_is_a_400_and_not_begun(run: Answer
     answer = ask(run, "/upgrade", "POST", body=body)
     assert answer.status_code == 400 and "the body is not like" in answer.json()["error"]
     assert run.asked_upgrades == []
+
+
+@pytest.mark.promise("F1")
+def test_a_cancel_that_can_not_be_written_down_is_refused_and_the_job_goes_on(run: AnsweringRun) -> None:
+    run.full = True
+    answer = ask(run, "/cancel", "POST")
+    assert answer.status_code == 409 and "can't be written" in answer.json()["error"] and not run.cancelled
+    run.full = False
+    assert ask(run, "/cancel", "POST").status_code == 202 and run.cancelled
+
+
+@pytest.mark.promise("F1", "H7")
+def test_a_rehearsal_is_asked_for_over_http_with_the_options_of_the_command(run: AnsweringRun) -> None:
+    body = {"to": "job:v2", "checkpoints": 9, "params": {"rate": "50"}, "parallelism": 3}
+    begun = ask(run, "/rehearsal", "POST", body=body | {"allow_non_restored_state": True})
+    assert begun.status_code == 202 and begun.json() == {"rehearsal": "2e", "see": "/rehearsal"}
+    assert run.asked_rehearsals == [AskedRehearsal("job:v2", {"rate": "50"}, 3, True, 9)]
+    second = ask(run, "/rehearsal", "POST")
+    assert second.status_code == 409 and "another rehearsal" in second.json()["error"]
+    assert run.asked_rehearsals[1] == AskedRehearsal() and AskedRehearsal().checkpoints == 5
+
+
+@pytest.mark.promise("F1", "H7")
+@pytest.mark.parametrize("body", [{"checkpoints": 0}, {"checkpoints": "5"}, {"to": ""}, {"rehearse": 5}, ["job:v2"]])
+def test_a_rehearsal_that_is_asked_for_wrongly_is_a_400_and_not_begun(run: AnsweringRun, body: Any) -> None:
+    answer = ask(run, "/rehearsal", "POST", body=body)
+    assert answer.status_code == 400 and 'is not like {"to": "MODULE:FUNCTION", "checkpoints"' in answer.json()["error"]
+    assert run.asked_rehearsals == []

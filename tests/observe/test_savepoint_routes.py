@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ import httpx
 import msgspec
 import pytest
 
+from engine.core.paths import JobPaths
 from engine.jobmaster import events
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.master import Phase
 from engine.observe.history import History
 from engine.observe.http import make_app
-from engine.observe.savepoints import LOST, SavepointRecords, SavepointState
-from engine.snapshot.savepoints import SavepointFolder
+from engine.observe.savepoints import LOST, SavepointRecords, SavepointState, with_store
+from engine.snapshot.savepoints import Savepoint, SavepointFolder
+from engine.store.below import Below
 from engine.store.directory import DirectoryStore
+from engine.store.memory import MemoryStore
 from tests.observe.answering import NAME, AnsweringRun
 from tests.observe.test_http import TOKEN, documented, shape
 
@@ -91,11 +95,14 @@ def test_a_savepoint_without_a_name_is_called_by_date_and_time(run: AnsweringRun
 @pytest.mark.parametrize(
     ("path", "body", "code", "says"),
     [
-        ("/savepoints", {"name": "../../etc"}, 409, "can't be the name of a savepoint"),
-        ("/savepoints", {"name": 7}, 409, '"name" of a savepoint is a text, or null'),
-        ("/savepoints", {"to": "relative"}, 409, "write a whole path or an address"),
+        ("/savepoints", {"name": "../../etc"}, 400, "can't be the name of a savepoint"),
+        ("/savepoints", {"name": 7}, 400, '"name" of a savepoint is a text, or null'),
+        ("/savepoints", {"to": "relative"}, 400, "write a whole path or an address"),
         ("/savepoints", {"to": "ftp://host"}, 409, "is no address of a folder"),
         ("/savepoints", ["first"], 400, "the body is no JSON object"),
+        ("/savepoints", {"nme": "first"}, 400, 'there is no field "nme" here; there are: name, to'),
+        ("/stop", {"savepont": {}}, 400, 'there is no field "savepont" here; there are: drain, savepoint'),
+        ("/stop", {"savepoint": {"nme": "x"}}, 400, 'there is no field "nme" here; there are: name, to'),
         ("/stop", {"drain": "yes"}, 400, '"drain" is true or false'),
         ("/stop", {"savepoint": "last"}, 400, 'write {"savepoint": {"name"'),
     ],
@@ -120,6 +127,31 @@ def test_a_place_that_can_not_be_written_or_holds_a_savepoint_is_refused_before_
     taken = send(run, "POST", "/savepoints", {"name": "a", "to": str(tmp_path)})
     assert taken.status_code == 409 and "already holds a savepoint" in taken.json()["error"]
     assert [one.savepoint for one in run.savepoints.newest_first] == ["a"]
+
+
+@pytest.mark.promise("F1", "D5")
+def test_a_savepoint_is_deleted_as_it_is_documented_and_then_it_is_gone(run: AnsweringRun, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        send(run, "POST", "/savepoints", {"name": name, "to": str(tmp_path)})
+        complete(run, name)
+    deleted = send(run, "DELETE", "/savepoints/first")
+    assert deleted.status_code == 200 and deleted.json() == {"deleted": "first", "place": str(tmp_path / "first")}
+    assert shape(json.loads(documented()["DELETE /savepoints/{name}"])) == shape(deleted.json())
+    assert not (tmp_path / "first").exists()
+    assert [one["state"] for one in send(run, "GET", "/savepoints").json()] == ["completed", "gone"]
+
+
+@pytest.mark.promise("F1", "D5")
+def test_only_a_savepoint_that_is_there_can_be_deleted(run: AnsweringRun, tmp_path: Path) -> None:
+    assert send(run, "DELETE", "/savepoints/nobody").status_code == 404
+    send(run, "POST", "/savepoints", {"name": "first", "to": str(tmp_path)})
+    pending = send(run, "DELETE", "/savepoints/first")
+    assert pending.status_code == 409 and "'first' is pending, so it was not deleted" in pending.json()["error"]
+    complete(run, "first")
+    assert send(run, "GET", "/savepoints/first").json()["state"] == "completed"
+    assert send(run, "DELETE", "/savepoints/first").status_code == 200
+    gone = send(run, "DELETE", "/savepoints/first")
+    assert gone.status_code == 409 and "is gone" in gone.json()["error"]
 
 
 def test_an_unknown_savepoint_is_404(run: AnsweringRun) -> None:
@@ -186,6 +218,23 @@ def test_a_savepoint_that_was_deleted_and_taken_again_under_its_name_is_there_on
     assert [one["state"] for one in send(run, "GET", "/savepoints").json()] == ["completed", "gone"]
 
 
+@pytest.mark.promise("D5", "F1")
+@pytest.mark.parametrize("other", [{"job": "another"}, {"checkpoint": 4711}], ids=["of another job", "of another time"])
+def test_a_savepoint_in_the_place_of_one_that_is_gone_is_not_taken_for_it_and_not_deleted(
+    run: AnsweringRun, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """Two jobs put savepoints of one name into one folder, the second after somebody deleted that of the first."""
+    send(run, "POST", "/savepoints", {"name": "nightly", "to": str(tmp_path)})
+    complete(run, "nightly")
+    head = tmp_path / "nightly" / "savepoint.json"
+    made = msgspec.json.decode(head.read_bytes(), type=Savepoint)
+    head.write_bytes(msgspec.json.encode(msgspec.structs.replace(made, **other).sealed()))
+    refused = send(run, "DELETE", "/savepoints/nightly")
+    assert refused.status_code == 409 and "is gone" in refused.json()["error"]
+    assert head.exists()
+    assert [one["state"] for one in send(run, "GET", "/savepoints").json()] == ["gone"]
+
+
 @pytest.mark.promise("D5")
 def test_a_savepoint_that_is_made_and_not_told_yet_is_under_way_and_shown_once(run: AnsweringRun) -> None:
     """A bug: it was shown twice, and whoever waited for it took the one without a duration for complete."""
@@ -194,6 +243,22 @@ def test_a_savepoint_that_is_made_and_not_told_yet_is_under_way_and_shown_once(r
     (made,) = run.savepoints.newest_first
     pending = msgspec.structs.replace(made, state=SavepointState.PENDING, duration_ms=None)
     assert [one.state for one in run.list_savepoints([pending])] == [SavepointState.PENDING]
+
+
+@pytest.mark.promise("F1")
+def test_asking_for_one_savepoint_reads_no_other(
+    run: AnsweringRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Who waits for a savepoint asks again and again; a job may have hundreds."""
+    monkeypatch.setattr(AnsweringRun, "list_savepoints", lambda *_: pytest.fail("all savepoints are read"))
+    send(run, "POST", "/savepoints", {"name": "first", "to": str(tmp_path)})
+    read, heads = SavepointFolder.head, []
+    monkeypatch.setattr(SavepointFolder, "head", lambda folder: heads.append(folder) or read(folder))
+    assert send(run, "GET", "/savepoints/first").json()["state"] == "pending" and not heads
+    complete(run, "first")
+    assert send(run, "GET", "/savepoints/first").json()["state"] == "completed"
+    shutil.rmtree(tmp_path / "first")
+    assert send(run, "GET", "/savepoints/first").json()["state"] == "gone"
 
 
 @pytest.mark.promise("D5")
@@ -214,3 +279,62 @@ def test_a_savepoint_elsewhere_that_was_made_in_the_moment_of_the_death_is_found
 def test_a_stop_that_failed_stays_on_record() -> None:
     records = SavepointRecords([events.Stopping(True, "last", at_ms=5), events.StopFailed("no space", at_ms=9)])
     assert records.stop is not None and (records.stop.failed, records.stop.reason) == (True, "no space")
+
+
+@pytest.mark.promise("D6")
+def test_a_stop_that_ended_the_job_is_not_shown_as_failed_by_its_next_jobmaster(tmp_path: Path) -> None:
+    history = History(str(tmp_path), "test")
+    for event in (events.Stopping(False, ""), events.Stopped("stopped", "behind epoch 5")):
+        history.append(event)
+    records = SavepointRecords(history.savepoints())
+    records.settle(LOST)
+    assert records.stop is not None
+    assert (records.stop.failed, records.stop.doing) == (False, "the job has ended: behind epoch 5")
+    assert records.stop.ended and not records.stop.under_way
+
+
+@pytest.mark.promise("D5", "F1")
+def test_what_an_earlier_jobmaster_left_is_not_said_to_have_ended_with_a_later_one() -> None:
+    """A savepoint of a killed JobMaster was listed as "the job ended first: cancelled", hours later."""
+    triggered = events.SavepointTriggered("first", "/s/first", 3, "suspend", at_ms=1, generation=1)
+    stopping = events.Stopping(False, "first", at_ms=1, generation=1)
+    later = events.SavepointTriggered("second", "/s/second", 9, "no", at_ms=5, generation=2)
+    cancelled = events.Stopped(Outcome.CANCELLED, "cancelled", at_ms=9, generation=2)
+    records = SavepointRecords([stopping, triggered, later, cancelled])
+    said = {record.savepoint: record.reason for record in records.newest_first}
+    assert said == {"first": LOST, "second": "the job ended first: cancelled"}
+    assert records.stop is not None and (records.stop.failed, records.stop.reason) == (True, LOST)
+
+
+@pytest.mark.promise("D6", "F1")
+def test_a_drain_whose_jobmaster_died_behind_its_epoch_has_ended_the_job() -> None:
+    stopping = events.Stopping(True, "", at_ms=1, generation=1)
+    found = events.Stopped(Outcome.STOPPED, "it was drained in epoch 5", at_ms=9, generation=2)
+    stop = SavepointRecords([stopping, found]).stop
+    assert stop is not None and stop.ended and not stop.failed and stop.reason == ""
+
+
+@pytest.mark.promise("D5", "F1")
+def test_a_savepoint_that_was_made_before_its_jobmaster_died_is_listed_once() -> None:
+    """It was listed twice: as failed, because its JobMaster died, and as completed, because it is there."""
+    store, paths = MemoryStore(), JobPaths("job")
+    folder = SavepointFolder(Below(store, paths.savepoint("kept")))
+    head = Savepoint(
+        name="kept",
+        job="job",
+        job_id="1",
+        epoch=4,
+        checkpoint=7,
+        stopped=False,
+        created_ms=1,
+        state_bytes=9,
+        manifest="m",
+        checksum="",
+        inputs={},
+    )
+    folder.store.create("savepoint.json", msgspec.json.encode(head.sealed()))
+    triggered = events.SavepointTriggered("kept", folder.place, 7, "no", at_ms=1, generation=1)
+    known = SavepointRecords([triggered])
+    known.settle(LOST)
+    (only,) = with_store(known.newest_first, store, paths, store.below)
+    assert (only.state, only.epoch, only.reason) == (SavepointState.COMPLETED, 4, "")

@@ -10,14 +10,17 @@ import dagster as dg
 import pytest
 import yaml
 
-from orchestration.definitions import defs
+from assets.pageviews.asset import STREAM as PAGEVIEWS
+from orchestration.definitions import SPECS, defs
 from orchestration.spec import GoldSpec, RescaleAt, StreamSpec
+from tests.orchestration.jobs import definitions
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
-    repository = defs.get_repository_def()
+def test_the_assets_checks_jobs_schedules_and_sensors_of_the_page_views_are_these(tmp_path: Path) -> None:
+    """The page views have all that a spec can ask for."""
+    repository = definitions(tmp_path, PAGEVIEWS).get_repository_def()
     graph = repository.asset_graph
     assert {key.to_user_string(): graph.get(key).is_executable for key in graph.get_all_asset_keys()} == {
         "streams/pageviews": True,
@@ -44,6 +47,8 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
         "pageviews_stop",
         "pageviews_checkpoint",
         "pageviews_savepoint",
+        "pageviews_delete_savepoint",
+        "pageviews_gc",
         "pageviews_rescale",
         "pageviews_upgrade",
         "pageviews_drill",
@@ -62,12 +67,45 @@ def test_the_assets_checks_jobs_schedules_and_sensors_are_these() -> None:
     }
 
 
+def test_the_jobs_of_the_seeds_are_there_and_each_has_its_own_assets() -> None:
+    assert [spec.job for spec in SPECS] == [
+        "card_fraud",
+        "even_odd_sums",
+        "even_zeros",
+        "failed_logins",
+        "hot_items",
+        "order_brushing",
+        "pageviews",
+        "rising_temperature",
+        "unique_visitors",
+        "unpaid_orders",
+    ]
+    repository = defs.get_repository_def()
+    keys = {key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()}
+    kinds = ("streams", "checkpoints", "savepoints", "sinks", "rehearsals", "drills")
+    assert keys == {f"{kind}/{spec.job}" for kind in kinds for spec in SPECS} | {"gold/pageviews"}
+    sensors = {sensor.name for sensor in repository.sensor_defs}
+    assert sensors == {f"{spec.job}_watch" for spec in SPECS} | {"pageviews_autoscale"}
+    jobs = {job.name for job in repository.get_all_jobs()}
+    assert jobs >= {f"{spec.job}_{action}" for spec in SPECS for action in ("start", "cancel", "drill", "upgrade")}
+
+
+def test_the_first_start_of_the_ui_runs_one_job() -> None:
+    """Ten jobs at once would be too many for a small machine."""
+    assert [spec.job for spec in SPECS if spec.on_first_start] == ["pageviews"]
+
+
+def test_only_the_page_views_have_schedules() -> None:
+    assert all(schedule.name.startswith("pageviews_") for schedule in defs.get_repository_def().schedule_defs)
+
+
 def test_every_asset_has_an_owner_a_description_a_group_and_its_job_as_a_tag() -> None:
     graph = defs.get_repository_def().asset_graph
+    owners = {spec.job: list(spec.owners) for spec in SPECS}
     for key in graph.get_all_asset_keys():
-        node = graph.get(key)
-        assert node.owners == ["team:web-analytics"] and node.description, key
-        assert node.group_name == key.path[0] and node.tags["weir/job"] == "pageviews", key
+        node, (kind, job) = graph.get(key), key.path
+        assert node.owners == owners[job] and node.description, key
+        assert node.group_name == kind and node.tags["weir/job"] == job, key
 
 
 def test_what_depends_on_what() -> None:
@@ -88,7 +126,7 @@ def test_actions_of_one_job_share_a_pool_and_drills_have_another() -> None:
         job.name: {node.definition.pool for node in job.graph.nodes if isinstance(node.definition, dg.OpDefinition)}
         for job in repository.get_all_jobs()
     }
-    for action in ("cancel", "stop", "checkpoint", "savepoint", "rescale"):
+    for action in ("cancel", "stop", "checkpoint", "savepoint", "delete_savepoint", "rescale"):
         assert pools[f"pageviews_{action}"] == {"weir_pageviews"}, action
     upgrade = {"weir_pageviews", "weir_drills", None}
     assert pools["pageviews_upgrade"] == upgrade, "checkpoints and savepoints go on beside dry run and rehearsal"

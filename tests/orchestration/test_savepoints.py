@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dagster as dg
 import pytest
@@ -16,6 +16,7 @@ from engine.host.run_folder import MasterExit
 from engine.jobmaster.actions import Outcome
 from engine.observe.client import JobClient
 from engine.observe.savepoints import SavepointRecord, SavepointState
+from engine.process.from_savepoint import delete_savepoint
 from orchestration import savepoints
 from orchestration.resources import WeirStore
 from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
@@ -160,7 +161,7 @@ def test_a_stop_leaves_its_savepoint_as_a_materialization(
         return held.take("last").savepoint
 
     monkeypatch.setattr(JobClient, "stop", stop)
-    end = MasterExit(Outcome.STOPPED, "stopped behind epoch 5")
+    end = MasterExit(Outcome.STOPPED, "behind epoch 5")
     monkeypatch.setattr(JobClient, "wait_until_stopped", lambda client, timeout_s: end)
     assert execute(tmp_path, instance, "numbers_stop", "stop_numbers", {"drain": True}).success
     assert asked == [(True, True, None, None)] and metadata(instance)["savepoint"] == "last"
@@ -187,3 +188,42 @@ def test_stopping_what_does_not_run_succeeds(
 
     monkeypatch.setattr(JobClient, "stop", not_running)
     assert execute(tmp_path, instance, "numbers_stop", "stop_numbers").success
+
+
+class Deleted(NamedTuple):
+    name: str
+    job: str = "numbers"
+    state_bytes: int = 10
+
+
+@pytest.mark.promise("D5", "F1")
+@pytest.mark.parametrize("named", ["mine", "/store/mine"])
+def test_a_savepoint_is_deleted_by_its_name_or_its_place(
+    tmp_path: Path, held: Savepoints, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    deleted: list[str] = []
+
+    def delete(store: str, place: str) -> tuple[str, Deleted]:
+        deleted.append(place)
+        return place, Deleted("mine")
+
+    monkeypatch.setattr(savepoints, "delete_savepoint", delete)
+    held.take("other")
+    held.take("mine")
+    op = "delete_savepoint_numbers"
+    assert execute(tmp_path, instance, "numbers_delete_savepoint", op, {"savepoint": named}).success
+    assert deleted == ["/store/mine"]
+
+
+def test_a_savepoint_that_is_not_there_fails_the_run_and_names_those_that_are(
+    tmp_path: Path, held: Savepoints, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(savepoints, "delete_savepoint", delete_savepoint)
+    held.take("mine")
+    held.take("failed", SavepointState.FAILED)
+    for wrong in ("your", "failed"):
+        op = "delete_savepoint_numbers"
+        result = execute(tmp_path, instance, "numbers_delete_savepoint", op, {"savepoint": wrong})
+        (event,) = [e for e in result.all_events if e.event_type_value == "STEP_FAILURE"]
+        said = event.step_failure_data.user_failure_data.description
+        assert f" or {tmp_path}/numbers/savepoints/{wrong}. numbers has mine" in said

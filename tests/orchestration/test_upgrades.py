@@ -238,6 +238,12 @@ def test_the_dry_run_alone_is_an_op_selection(world: World) -> None:
     assert world.run({"to": NEW}, ["dry_run_numbers"]).success and not world.did
 
 
+@pytest.mark.promise("H7", "F1")
+def test_the_rehearsal_without_the_switch_is_an_op_selection(world: World) -> None:
+    assert world.run({"to": NEW, "checkpoints": 3}, ["dry_run_numbers", "rehearse_numbers"]).success
+    assert world.did == [f"rehearsed {NEW} for 3"] and world.check() is not None
+
+
 @pytest.mark.promise("D8")
 def test_an_upgrade_that_went_back_fails_the_run_and_leaves_its_savepoint(world: World) -> None:
     raised = Raised("KeyError", "'user'", traceback="job.py:7")

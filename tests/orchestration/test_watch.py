@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import msgspec
 import pytest
 
+from engine.core.paths import JobPaths
 from engine.host.run_folder import MasterExit
+from engine.host.upgrade_record import UpgradeRecord
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.status import SinkStatus
 from engine.observe.client import JobClient
-from orchestration import watch
+from engine.protocol.upgrading import Phase, Progress
+from engine.snapshot.epoch_log import EpochLog
+from engine.store.directory import DirectoryStore
+from orchestration import streams, watch
 from orchestration.resources import WeirStore
 from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
 from tests.seen import running
@@ -216,6 +222,43 @@ def test_a_job_that_should_run_and_is_gone_is_started_again_as_it_was(
     assert config["params"] == {"rate": "7"} and config["parallelism"] == 3 and config["store"] == str(job.store)
     (again,) = ticker.tick().run_requests
     assert again.run_key == request.run_key, "one run for one death"
+
+
+@pytest.mark.promise("D8", "F2")
+def test_a_job_that_is_gone_in_the_middle_of_an_upgrade_is_not_started_plainly(
+    job: FakeJob, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain start left the upgrade without a way back, and ran the files instead of the code of the last start."""
+    plain: list[str] = []
+    monkeypatch.undo()  # nobody answers
+    monkeypatch.setattr(streams, "plan_launch", lambda options, store: plain.append(options.path))
+    job.launch = msgspec.structs.replace(job.launch, path="no.such.module:job", id="0d", code="/nowhere/0a.zip")
+    job.wanted()
+    job.folder.write_exit(MasterExit(Outcome.CANCELLED, "its supervisor has died"), job.launch)
+    start = msgspec.structs.replace(job.launch, id="0a")
+    job.folder.write_upgrade(
+        UpgradeRecord(
+            id="1f",
+            progress=Progress(Phase.STARTING, 1),
+            old=start,
+            new=msgspec.structs.replace(start, id="0b"),
+            back=msgspec.structs.replace(start, id="0c"),
+            savepoint="upgrade-1f",
+            by="dagster",
+            began_ms=0,
+            changed_ms=0,
+        )
+    )
+    log = EpochLog(DirectoryStore(job.store), JobPaths("numbers"))
+    assert log.claim("a JobMaster") is not None
+    (request,) = Ticker(job.store, instance).tick().run_requests
+    found = definitions(job.store).resolve_job_def("numbers_start")
+    done = found.execute_in_process(instance=instance, raise_on_error=False, run_config=request.run_config)
+    assert not done.success and plain == []
+    (failed,) = [event for event in done.all_events if event.event_type_value == "STEP_FAILURE"]
+    assert "there is no module 'no.such.module'" in str(failed.step_failure_data.user_failure_data.description)
+    record = job.folder.read_upgrade()
+    assert record is not None and record.progress.phase is Phase.KEPT, "somebody else has started it since: it is over"
 
 
 def test_a_job_that_was_stopped_on_purpose_is_not_started_again(job: FakeJob, instance: dg.DagsterInstance) -> None:

@@ -22,8 +22,10 @@ from engine.host.launch import MasterLaunch
 from engine.jobmaster import events
 from engine.jobmaster.master import Phase
 from engine.process.from_savepoint import begin_from, delete_savepoint, find_savepoint
+from engine.process.going_on import goes_on
+from engine.process.submit import FromSnapshot, choose_snapshot
 from engine.protocol.epoch_records import Created, LogRecord
-from engine.protocol.savepoint import SavepointRequest
+from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.snapshot.beginning import begin, delete_claimed
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.savepoints import SavepointFolder
@@ -97,7 +99,7 @@ def test_a_savepoint_that_was_claimed_is_deleted_with_the_last_epoch_that_needs_
     assert contents(savepoint) == before  # three epochs are kept, and the state that the job began with is one of them
     run.run()
     assert run.epochs > 4
-    assert contents(savepoint) == ({} if claim else before)
+    assert contents(savepoint) == ({} if claim else before) and savepoint.exists() is not claim
 
 
 @pytest.mark.promise("D9")
@@ -170,8 +172,6 @@ def test_the_savepoint_of_a_stop_is_the_newest_epoch_and_the_job_simply_goes_on(
         store = DirectoryStore(tmp_path / "store")
         nonce = "new"
 
-    from engine.protocol.savepoint import StopRequest
-
     run = LocalRun(job, 2, {}, Begun())  # type: ignore[arg-type]
     run.run(until=lambda: run.master.phase is Phase.RUNNING)
     run.carry_out(run.master.stop(StopRequest(False, SavepointRequest("last")), run.now_ms())[1])
@@ -180,6 +180,34 @@ def test_the_savepoint_of_a_stop_is_the_newest_epoch_and_the_job_simply_goes_on(
     for text in ("last", "test/last", str(tmp_path / "store/test/savepoints/last")):
         said = f"goes on from epoch {run.epochs}, which is this savepoint"
         assert said in begin_from(again, text, claim=False)
+
+
+@pytest.mark.promise("D6")
+def test_a_job_that_was_drained_is_refused_before_spark_is_started(tmp_path: Path) -> None:
+    class Begun:
+        store = DirectoryStore(tmp_path / "store")
+        nonce = "new"
+
+    run = LocalRun(job, 2, {}, Begun())  # type: ignore[arg-type]
+    run.run(until=lambda: run.master.phase is Phase.RUNNING)
+    run.carry_out(run.master.stop(StopRequest(True, None), run.now_ms())[1])
+    run.run()
+    again = launch(tmp_path, name="test")
+    assert goes_on(again.store, "test") == f"is refused: it was drained in epoch {run.epochs}, so it is over for good"
+    with pytest.raises(WeirError, match=f"it was drained in epoch {run.epochs}: .* start it under another --name"):
+        choose_snapshot(again, FromSnapshot.LAST)
+
+
+@pytest.mark.promise("D6")
+def test_no_job_begins_from_a_savepoint_that_was_drained(tmp_path: Path) -> None:
+    run = LocalRun(job, 2, {})
+    run.run(until=lambda: run.master.phase is Phase.RUNNING)
+    drained = SavepointRequest("last", str(tmp_path / "drained"))
+    run.carry_out(run.master.stop(StopRequest(True, drained), run.now_ms())[1])
+    run.run()
+    with pytest.raises(WeirError, match=r"was taken with --drain: .* Begin from one that was taken without it"):
+        begin_from(launch(tmp_path), str(tmp_path / "drained"), claim=False)
+    assert not (tmp_path / "store").exists()
 
 
 def _damage(change: Callable[[Path], None]) -> Callable[[Path], None]:
@@ -244,7 +272,7 @@ def test_a_job_that_does_not_fit_the_savepoint_is_refused_before_anything_is_wri
 
 
 def test_a_place_without_a_savepoint_says_where_it_looked(tmp_path: Path) -> None:
-    with pytest.raises(NoSavepoint, match=r"weir savepoints JOB lists it"):
+    with pytest.raises(NoSavepoint, match=r"weir savepoints JOB lists both"):
         find_savepoint(tmp_path, "pageviews/nightly")
     with pytest.raises(WeirError, match="is no address of a folder"):
         find_savepoint(tmp_path, "ftp://host/x")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from engine.core.errors import NoAnswer
+from engine.host.launch import MasterLaunch
+from engine.host.lifeline import Lifeline
 from engine.host.mailbox import Mailbox
+from engine.host.run_folder import MasterExit, RunFolder
 from engine.host.upgrade_request import AskedUpgrade
+from engine.jobmaster.actions import Outcome, Stop
 from engine.jobmaster.savepoints import Refusal
 from engine.process.master_process import MasterProcess
 
@@ -76,3 +82,41 @@ def test_a_job_inside_of_a_script_can_not_be_upgraded_over_http() -> None:
     assert isinstance(refused, Refusal) and "inside a script or a notebook" in refused.why
     process._start_upgrade = lambda asked: f"upgrade to {asked.to}"
     assert process.request_upgrade(AskedUpgrade("job:v2")) == "upgrade to job:v2"
+
+
+@pytest.mark.promise("D6", "H8")
+def test_the_supervisor_hears_how_the_job_ended_before_a_full_disk_can_keep_it_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    told: list[MasterExit] = []
+    monkeypatch.setattr(Lifeline, "tell_end", lambda self, end: told.append(end))
+    monkeypatch.setattr(RunFolder, "want_stopped_here", full)
+    process = MasterProcess.__new__(MasterProcess)
+    process._launch = MasterLaunch(path="", name="numbers", store=str(tmp_path), max_slots=1, id="first")
+    process._folder, process._lifeline, process._began = RunFolder(tmp_path, "numbers"), Lifeline(), True
+    process._end = Stop(Outcome.STOPPED, "stopped behind epoch 5")
+    process.master = SimpleNamespace(attempt=SimpleNamespace(generation=1))  # type: ignore[assignment]
+    with pytest.raises(OSError, match="No space left"):
+        process._leave()
+    assert told == [MasterExit(Outcome.STOPPED, "stopped behind epoch 5")]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.STOPPED, Outcome.CANCELLED, Outcome.FAILED])
+def test_a_bucket_hears_that_a_job_was_cancelled_or_stopped_before_its_process_ends(outcome: Outcome) -> None:
+    """It was told in the background, and `weir resume --all` started jobs again that had been cancelled."""
+    done: list[str] = []
+    folder = SimpleNamespace(
+        want_stopped_here=lambda by: done.append("wanted"),
+        share_desired=lambda: done.append("shared"),
+        write_exit=lambda ended, launch: done.append("written"),
+    )
+    process = MasterProcess.__new__(MasterProcess)
+    process._end, process._began, process._launch = Stop(outcome, "why"), True, None  # type: ignore[assignment]
+    process._folder, process._lifeline = folder, SimpleNamespace(tell_end=lambda ended: None)  # type: ignore[assignment]
+    process._replaced = lambda: False  # type: ignore[method-assign]
+    process._leave()
+    before = {Outcome.STOPPED: ["wanted", "shared"], Outcome.CANCELLED: ["shared"], Outcome.FAILED: []}
+    assert done == [*before[outcome], "written"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from engine.observe.client import JobClient
 from engine.process import submit
 from engine.process.resume import Wanted, look, resume, wanted
 from engine.process.submit import plan_launch
+from engine.spark.code import archive_of, keep_code
 
 PATH = "tests.cli.test_submitting:job"
 
@@ -82,23 +84,63 @@ def test_a_job_is_started_again_exactly_as_the_last_time(
         "step_timeout_s": 77.0,
     }
     launch = launch_in(tmp_path / "store", **asked)
+    allowed = msgspec.structs.replace(launch, allow_non_restored_state=True, allowed_epoch=0)
     assert Path(launch.folder) == Path.cwd()
     folder = RunFolder(tmp_path / "store", "numbers")
     folder.prepare()
-    folder.write_launch(launch)
-    folder.want_running(launch, "dagster")
+    folder.write_launch(allowed)
+    folder.want_running(allowed, "dagster")
     project = Path.cwd()
     monkeypatch.chdir(tmp_path)
     client = JobClient(str(tmp_path / "store"), "numbers")
     found = look(client)
-    assert found.verdict is Wanted.RESUMED and found.launch == launch
+    assert found.verdict is Wanted.RESUMED and found.launch == allowed
     assert resume(client, found.launch, "cli").startswith("numbers begins afresh: no epoch yet")
     again, desired = folder.read_launch(), folder.read_desired()
     assert again is not None and desired is not None and desired.running and desired.launch == again
-    assert again.id != launch.id and msgspec.structs.replace(again, id=launch.id) == launch
+    same = msgspec.structs.replace(again, id=launch.id)
+    assert again.id != launch.id and same == launch, "what that start was allowed to drop is not allowed again"
     [(command, where)] = started
     assert command[1:3] == ["-m", "engine.process.supervisor"] and command[-1] == again.id
     assert where == project, "the supervisor finds the job in the folder of its first start"
+
+
+RESUME = """
+import sys
+from engine.observe.client import JobClient
+from engine.process import resume, submit
+resume.start_detached = lambda launch, by: print("code:", launch.code)
+client = JobClient(sys.argv[1], "numbers")
+print(resume.resume(client, client.folder.read_launch(), "cli"))
+"""
+
+
+@pytest.mark.promise("F1", "F2")
+@pytest.mark.parametrize("edit", ["", "# the next version", "def job(env:"])
+def test_a_job_whose_files_have_changed_is_resumed_with_the_code_of_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str
+) -> None:
+    """After an upgrade was given up, the resume ran the new version all the same."""
+    package, store = tmp_path / "project" / "shop_of_resume", tmp_path / "store"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    text = "def job(env):\n    env.from_elements([{'n': 1}], 'n long', uid='n').to_spark_table('t', uid='out')\n"
+    (package / "job.py").write_text(text)
+    monkeypatch.chdir(package.parent)
+    monkeypatch.syspath_prepend(str(package.parent))
+    launch = plan_launch(LaunchOptions(path="shop_of_resume.job:job", name="numbers"), store)
+    folder = RunFolder(store, "numbers")
+    folder.prepare()
+    folder.write_launch(launch)
+    folder.want_running(launch, "cli")
+    keep_code(launch)
+    (package / "job.py").write_text(text + edit)
+    command = [sys.executable, "-I", "-c", RESUME, str(store)]  # as `weir`, which does not look in its folder first
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    code = str(archive_of(launch)) if edit else ""
+    assert f"code: {code}\n" in done.stdout
+    assert ("it runs the code that it was started with" in done.stdout) is bool(edit)
 
 
 @pytest.mark.promise("F1")

@@ -52,6 +52,18 @@ while not order.given and not lifeline.broken:
 decide()
 """
 )
+HANGS_AFTER_THE_ORDER = (
+    BEGIN
+    + """
+order = Order.inherited()
+while not order.given and not lifeline.broken:
+    lifeline.show(Stage.STANDING_BY)
+    time.sleep(0.02)
+time.sleep(600)
+"""
+)
+CAN_NOT_START = ""
+"""No script: the system refuses to start the process."""
 STILL_STARTS = BEGIN + "\norder = Order.inherited()\nlifeline.show(Stage.STARTING)\ntime.sleep(1)\n"
 STILL_STARTS += "while not order.given: time.sleep(0.02)\ndecide()"
 DIES = BEGIN + "\nlifeline.show(Stage.STARTING); lifeline.last_words(Fault.JOB, 'it does not build'); os._exit(70)"
@@ -85,6 +97,8 @@ class Kept:
         def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
             scripts = standbys if command[-1] == child.STANDBY else masters
             script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
+            if script == CAN_NOT_START:
+                raise OSError("cannot allocate memory")
             self.processes.append(popen([sys.executable, "-c", script], preexec_fn=_plain_signals, **options))
             return self.processes[-1]
 
@@ -233,3 +247,45 @@ def test_jobmasters_that_die_as_soon_as_they_take_over_are_slowed_down(kept: Cal
         job.until(lambda number=number: len(job.said) == number)
     deaths = job.folder.read_deaths()
     assert deaths is not None and deaths.in_a_row == 3 and deaths.again_at_ms - deaths.at_ms == 200
+
+
+@pytest.mark.promise("F2")
+def test_a_standby_that_hangs_as_it_takes_over_is_replaced_as_soon_as_a_jobmaster_would_be(
+    kept: Callable[..., Kept],
+) -> None:
+    """It has loaded everything, so the five minutes that a start may take are not its own."""
+    job = kept([DECIDES], [HANGS_AFTER_THE_ORDER, WAITS], timeout_s=2.0)
+    job.until(job.ready)
+    master, standby = job.supervisor.master_pid, job.supervisor.standby_pid
+    assert master is not None
+    os.kill(master, signal.SIGKILL)
+    job.until(lambda: job.supervisor.master_pid == standby)
+    later = time.monotonic() + 20
+    job.until(lambda: len(job.said) == 2 or time.monotonic() > later)
+    assert "it gave no sign of life for 2 s" in job.said[-1]
+
+
+@pytest.mark.promise("F2", "H8")
+def test_a_standby_that_can_not_be_started_is_tried_again_and_the_job_goes_on(kept: Callable[..., Kept]) -> None:
+    job = kept([DECIDES], [CAN_NOT_START, CAN_NOT_START, WAITS])
+    assert job.until(job.ready) is None and job.said == []
+
+
+@pytest.mark.promise("F2")
+def test_a_standby_that_died_in_the_same_moment_does_not_take_over(kept: Callable[..., Kept]) -> None:
+    job = kept([DECIDES], [WAITS])
+    job.until(job.ready)
+    master, standby = job.supervisor.master_pid, job.supervisor.standby_pid
+    assert master is not None and standby is not None
+    for pid in (standby, master):
+        os.kill(pid, signal.SIGKILL)
+    assert job.processes[1].wait(60) and job.processes[0].wait(60)
+    job.until(lambda: job.both_run() and job.supervisor.master_pid not in (master, standby))
+    assert len(job.said) == 1, "it was not taken for the JobMaster"
+
+
+@pytest.mark.promise("F2")
+def test_a_jobmaster_that_dies_before_there_is_a_standby_is_followed_by_another(kept: Callable[..., Kept]) -> None:
+    job = kept([BEGIN + "os._exit(70)", DECIDES], [WAITS])
+    job.until(job.ready)
+    assert len(job.said) == 1 and job.said[0].endswith("; starting another")

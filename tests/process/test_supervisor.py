@@ -25,6 +25,7 @@ from engine.protocol import supervision
 from engine.protocol.failures import Fault
 from engine.protocol.remedy import Stage
 from engine.protocol.restart import ExponentialDelay
+from engine.protocol.scaling import Scaling
 
 BEGIN = """
 import os, signal, sys, time
@@ -37,6 +38,35 @@ DECIDES = BEGIN + "\nwhile True: lifeline.show(Stage.DECIDING, 5); time.sleep(0.
 CRASHES = BEGIN + "\nlifeline.show(Stage.DECIDING, 5); lifeline.last_words(Fault.OUTSIDE, 'no Spark'); os._exit(70)"
 
 STOPS = BEGIN + "\nlifeline.show(Stage.ENDING, 5)"
+
+STOPS_ON_A_FULL_DISK = (
+    BEGIN
+    + """
+from engine.host.run_folder import MasterExit
+from engine.jobmaster.actions import Outcome
+lifeline.show(Stage.ENDING, 5)
+lifeline.tell_end(MasterExit(Outcome.STOPPED, "stopped behind epoch 5"))
+lifeline.last_words(Fault.OUTSIDE, "OSError: No space left on device")
+os._exit(70)
+"""
+)
+
+PUBLISHES = BEGIN + "\nfor epoch in range(6, 10_000): lifeline.show(Stage.DECIDING, epoch); time.sleep(0.05)"
+
+FAILS_FOR_ITS_OWN_FAULT = (
+    BEGIN
+    + """
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
+from engine.protocol.failures import Raised
+launch = MasterLaunch(path="", name="numbers", store=os.environ["STORE"], max_slots=1, id="first")
+ended = MasterExit(Outcome.FAILED, "x" * 5000, Raised("KeyError", "user"))
+RunFolder(launch.store, launch.name).write_exit(ended, launch)
+lifeline.tell_end(MasterExit(Outcome.FAILED, "x" * 5000))
+os._exit(1)
+"""
+)
 
 FENCED = BEGIN + "\nlifeline.show(Stage.DECIDING, 5); os._exit(71)"
 
@@ -275,7 +305,7 @@ def test_a_start_right_behind_a_stop_hears_nothing_of_the_supervisor_before(
     master = job.supervisor._master
     assert master is not None and master.wait(60)
     job.folder.want_stopped_here("stop")
-    job.folder.write_exit(MasterExit(Outcome.STOPPED, "stopped behind epoch 5"), job.launch)
+    job.folder.write_exit(MasterExit(Outcome.STOPPED, "behind epoch 5"), job.launch)
     taken = getattr(RunFolder, before)
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
@@ -312,3 +342,127 @@ def test_a_job_whose_leash_nobody_holds_any_more_ends_also_on_a_full_disk(
         assert ended is not None and ended.outcome is Outcome.CANCELLED and len(job.started) == 1
     finally:
         job.supervisor.stop()
+
+
+@pytest.mark.promise("D6", "H8")
+def test_a_stop_that_could_not_be_written_down_for_want_of_space_is_no_death(watched: Callable[..., Watched]) -> None:
+    """Seen on Spark with a full run folder: the stop had its epoch and its savepoint, and became "cancelled".
+
+    With the whole store full, the JobMaster would be replaced instead, and the stopped job would go on.
+    """
+    job = watched(STOPS_ON_A_FULL_DISK)
+    job.folder.want_running(job.launch, "test")
+    ended = job.until(lambda: False)
+    assert ended == MasterExit(Outcome.STOPPED, "stopped behind epoch 5") and job.said == []
+    assert supervisor._written(job.folder, ended, job.launch)
+    desired = job.folder.read_desired()
+    assert desired is not None and not desired.running, "the next boot would start it again"
+    assert job.folder.read_exit() == ended
+
+
+@pytest.mark.promise("F2", "H8")
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b""), lambda file: file.unlink()])
+def test_a_launch_file_that_is_emptied_or_lost_is_written_again_with_the_last_parallelism(
+    watched: Callable[..., Watched], damage: Callable[[Path], None]
+) -> None:
+    """Each JobMaster died at reading it, for ever, although its supervisor knew what it said."""
+    job = watched(CRASHES, DECIDES)
+    job.folder.want_running(job.launch, "test")
+    job.folder.rescaled(job.launch, Scaling(3))
+    damage(job.folder.launch_file)
+    job.until(lambda: len(job.started) == 2)
+    launch = job.folder.read_launch()
+    assert launch is not None and (launch.id, launch.scaling) == ("first", Scaling(3))
+
+
+@pytest.mark.promise("F2")
+def test_a_wish_to_stop_an_earlier_start_does_not_end_this_one(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.05)
+    job = watched(DECIDES)
+    job.folder.want_running(msgspec.structs.replace(job.launch, id="earlier"), "test")
+    job.folder.want_stopped_here("test")
+    job.until(lambda: job.supervisor._supervision.stage is not None)
+    later = time.monotonic() + 0.5
+    assert job.until(lambda: time.monotonic() > later) is None and len(job.started) == 1
+
+
+@pytest.mark.promise("F2", "H8")
+def test_a_store_that_does_not_say_whose_the_folder_is_ends_no_job(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> bool:
+        raise OSError("input/output error")
+
+    job = watched(CRASHES, CRASHES, DECIDES)
+    monkeypatch.setattr(RunFolder, "belongs_to", fails)
+    assert job.until(lambda: len(job.started) == 3) is None
+
+
+@pytest.mark.promise("F2", "F3")
+def test_nobody_finds_the_address_of_a_jobmaster_that_died_and_the_next_epoch_ends_the_row_of_deaths(
+    watched: Callable[..., Watched],
+) -> None:
+    job = watched(CRASHES, CRASHES, CRASHES, PUBLISHES)
+    job.until(lambda: len(job.started) == 3)
+    job.folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2, "token"))  # as a JobMaster does
+    job.until(lambda: len(job.said) == 3)
+    assert job.folder.read_address() is None
+    job.folder.write_address(MasterAddress("http://127.0.0.1:1", 1, 2, "token"))  # one that wakes up once more
+    deaths = job.folder.read_deaths()
+    assert deaths is not None and (deaths.total, deaths.in_a_row) == (3, 3)
+    job.until(lambda: len(job.started) == 4)
+    assert job.folder.read_address() is None, "a replacement begins with a clean folder"
+
+    def row_is_over() -> bool:
+        found = job.folder.read_deaths()
+        return found is not None and (found.total, found.in_a_row) == (3, 0)
+
+    job.until(row_is_over)
+
+
+@pytest.mark.promise("F3")
+def test_the_outcome_that_a_jobmaster_wrote_counts_more_than_the_short_one_that_it_told(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STORE", str(tmp_path))
+    ended = watched(FAILS_FOR_ITS_OWN_FAULT).until(lambda: False)
+    assert ended is not None and ended.raised is not None and len(ended.reason) == 5000
+
+
+@pytest.mark.promise("F2")
+def test_a_supervisor_s_process_leaves_the_launch_file_of_a_later_start_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Watched(tmp_path, monkeypatch, DECIDES)
+    job.folder.prepare()
+    job.folder.write_launch(msgspec.structs.replace(job.launch, id="later"))
+    monkeypatch.setattr(sys, "argv", ["", str(job.folder.launch_file), "first"])
+    monkeypatch.setattr(supervisor, "Supervisor", lambda *_: pytest.fail("it looks after a job that is not its own"))
+    supervisor.main()
+
+
+@pytest.mark.promise("D6", "F2")
+def test_a_stop_that_a_late_supervisor_writes_down_does_not_stop_the_start_after_it(
+    watched: Callable[..., Watched],
+) -> None:
+    job = watched(DECIDES)
+    later = msgspec.structs.replace(job.launch, id="later")
+    job.folder.write_launch(later)
+    job.folder.want_running(later, "test")
+    assert supervisor._written(job.folder, MasterExit(Outcome.STOPPED, "behind epoch 5"), job.launch)
+    desired = job.folder.read_desired()
+    assert desired is not None and desired.running and job.folder.read_exit() is None
+
+
+def test_a_process_that_can_not_be_started_leaves_no_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("cannot allocate memory")
+
+    monkeypatch.setattr(child.subprocess, "Popen", full)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(OSError, match="cannot allocate"):
+            child.MasterChild([], tmp_path / "log")
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -87,6 +87,8 @@ def hangs(env):
 class Served(AnsweringRun):
     """A running job with one epoch on disk, that answers over HTTP. It declines to stop."""
 
+    route = "upgrade"
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.run(until=lambda: self.master.phase is MasterPhase.RUNNING)
@@ -125,17 +127,17 @@ class Served(AnsweringRun):
 
     def send(self, **body: Any) -> httpx.Response:
         headers = {"authorization": "Bearer secret"}
-        return httpx.post(f"{self.server.url}/upgrade", headers=headers, json=body, timeout=60)
+        return httpx.post(f"{self.server.url}/{self.route}", headers=headers, json=body, timeout=60)
 
     def get(self) -> Any:
-        answer = httpx.get(f"{self.server.url}/upgrade", headers={"authorization": "Bearer secret"}, timeout=60)
+        answer = httpx.get(f"{self.server.url}/{self.route}", headers={"authorization": "Bearer secret"}, timeout=60)
         assert answer.status_code == 200
         return answer.json()
 
     def asked(self, **body: Any) -> str:
         answer = self.send(**body)
-        assert answer.status_code == 202 and answer.json()["see"] == "/upgrade", answer.text
-        return str(answer.json()["upgrade"])
+        assert answer.status_code == 202 and answer.json()["see"] == f"/{self.route}", answer.text
+        return str(answer.json()[self.route])
 
     def until(self, condition: Callable[[], Any]) -> None:
         deadline = time.monotonic() + 120
@@ -236,7 +238,7 @@ def test_a_version_that_takes_too_long_to_load_is_given_up(job: Served) -> None:
     job.folder.write_upgrade_request(asked)
     descriptor = locks.take(job.folder.upgrade_lock)
     assert descriptor is not None
-    script = "from engine.process import upgrade_request as module; module.CHECK_S = 3; module.main()"
+    script = "from engine.process import asked, upgrade_request as module; asked.CHECK_S = 3; module.main()"
     paths = os.pathsep.join([job.client.store, *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.run(
         [sys.executable, "-c", script, job.client.store, NAME, str(descriptor)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.core.errors import NotRunning, WeirError
+from engine.core.errors import NotRunning, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
 from engine.host.upgrade_record import UpgradeRecord
 from engine.jobmaster.actions import Outcome
+from engine.observe.client import JobClient
+from engine.observe.savepoints import StopRecord
 from engine.process import upgrading
+from engine.process.resume import Wanted, carry_on_upgrade, look
 from engine.protocol.failures import Raised
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest
@@ -25,6 +29,7 @@ from engine.snapshot.epoch_log import EpochLog
 from engine.store.directory import DirectoryStore
 
 RAISED = Raised("KeyError", "'user'", "job.py:7")
+LOST_SUPERVISOR = MasterExit(Outcome.CANCELLED, "cancelled")  # and nobody has wished it
 
 
 class World:
@@ -43,10 +48,11 @@ class World:
         self.started: list[str] = []
         self.asked: list[str] = []
         self.on_start: dict[str, Any] = {}
-        """What a start leads to, by its path: an outcome, or an epoch that it publishes."""
+        """What a start leads to, by its path: an outcome, or an epoch that it publishes; a list: of each start."""
         self.on_stop: Any = None
         launch = MasterLaunch(path="job:v1", name="shop", store=self.store, max_slots=4, id="0a")
         self.folder.write_launch(launch)
+        self.folder.want_running(launch, "test")
         new = msgspec.structs.replace(launch, path="job:v2", id="0b")
         self.record = UpgradeRecord(
             id="1f",
@@ -89,8 +95,10 @@ class World:
         self.started.append(launch.path)
         self.folder.clear()
         self.folder.write_launch(launch)
+        self.folder.want_running(launch, by)
         self.up = True
-        match self.on_start.get(launch.path):
+        outcome = self.on_start.get(launch.path)
+        match outcome.pop(0) if isinstance(outcome, list) else outcome:
             case MasterExit() as ended:
                 self.up = False
                 self.folder.write_exit(ended, launch)
@@ -124,19 +132,21 @@ class World:
         if self.restarting:
             raise WeirError("the job is not running now: look at it with weir status")
         self.publish()
+        self.log.store.write(f"{self.log.paths.savepoint(name)}/savepoint.json", b"{}")
+        self.ends(MasterExit(Outcome.STOPPED, "stopped"))
+
+    def ends(self, end: MasterExit) -> None:
         self.up = False
         launch = self.folder.read_launch()
         assert launch is not None
-        self.folder.write_exit(MasterExit(Outcome.STOPPED, "stopped"), launch)
+        self.folder.write_exit(end, launch)
 
     def stop_record(self) -> None:
         return None
 
     def cancel(self, by: str) -> None:
-        launch = self.folder.read_launch()
-        assert launch is not None
-        self.up = False
-        self.folder.write_exit(MasterExit(Outcome.CANCELLED, "cancelled"), launch)
+        self.folder.want_stopped_here(by)
+        self.ends(MasterExit(Outcome.CANCELLED, "cancelled"))
 
     def wait_until_ended(self) -> None: ...
 
@@ -215,12 +225,160 @@ def test_a_job_that_can_not_stop_runs_on(world: World) -> None:
 
 
 @pytest.mark.promise("D8")
+def test_a_stop_counts_also_if_the_clock_was_set_back_since_the_upgrade_began(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upgrade was given up, the old version stopped all the same, and no version ran."""
+    asked: list[StopRecord] = []
+    looks = iter(range(10))
+    stop = world.stop
+
+    def begins_to_stop(savepoint: bool, name: str) -> None:
+        if asked:
+            raise WeirError("the job is being stopped already: wait until it has ended")
+        asked.append(StopRecord(drain=False, savepoint=name, requested_at_ms=-3_600_000))
+
+    def stop_record() -> StopRecord | None:
+        if asked and next(looks) == 3:
+            stop(savepoint=True, name=asked[0].savepoint)
+            raise NotRunning("it has ended")
+        return asked[0] if asked else None
+
+    monkeypatch.setattr(world, "stop", begins_to_stop)
+    monkeypatch.setattr(world, "stop_record", stop_record)
+    world.on_start["job:v2"] = "publishes"
+    assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
+
+
+@pytest.mark.promise("D8")
+def test_a_stop_of_somebody_else_that_failed_before_says_nothing_about_the_upgrade(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = StopRecord(drain=False, savepoint="nightly", requested_at_ms=0, failed=True, reason="no space left")
+    monkeypatch.setattr(world, "stop_record", lambda: failed)
+    world.on_start["job:v2"] = "publishes"
+    assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
+
+
+@pytest.mark.promise("D8")
+def test_a_stop_that_ended_an_earlier_start_is_not_the_stop_of_this_upgrade(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that had been upgraded before was never asked to stop, and the second upgrade waited for ever."""
+    before = StopRecord(drain=False, savepoint="upgrade-before", requested_at_ms=0, ended=True)
+    monkeypatch.setattr(world, "stop_record", lambda: before)
+    world.on_start["job:v2"] = "publishes"
+    assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
+
+
+@pytest.mark.promise("D8")
 def test_an_old_version_that_has_just_failed_and_is_restarted_is_asked_again(world: World) -> None:
     """It ran when the command looked, and not any more when it was asked to stop."""
     world.restarting = 3
     world.on_start["job:v2"] = "publishes"
     assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
     assert world.asked == ["upgrade-1f"] * 2
+
+
+@pytest.mark.promise("D8", "H8")
+def test_a_version_whose_supervisor_was_killed_is_started_again(world: World) -> None:
+    """Its JobMaster cancels the job then. The upgrade took that for a wish of somebody, and no version ran."""
+    world.on_start["job:v2"] = [LOST_SUPERVISOR, LOST_SUPERVISOR, "publishes"]
+    assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
+    assert world.started == ["job:v2"] * 3
+
+
+@pytest.mark.promise("D8", "H8")
+def test_an_old_version_whose_supervisor_was_killed_on_the_way_back_is_started_again(world: World) -> None:
+    world.on_start["job:v2"] = MasterExit(Outcome.FAILED, "KeyError: 'user'", RAISED)
+    world.on_start["job:kept"] = [LOST_SUPERVISOR, None]
+    assert upgraded(world).progress.phase is Phase.BACK
+    assert world.started == ["job:v2", "job:kept", "job:kept"]
+
+
+@pytest.mark.promise("D8", "H8")
+def test_an_old_version_whose_supervisor_was_killed_while_it_stopped_is_to_be_resumed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "stop", lambda savepoint, name: world.ends(LOST_SUPERVISOR))
+    done = upgraded(world)
+    assert done.progress.phase is Phase.KEPT and world.started == []
+    assert "died while it was stopped; `weir resume` starts it again" in done.progress.reason
+
+
+@pytest.mark.promise("D8")
+def test_a_version_that_somebody_cancels_is_not_started_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "stop", lambda savepoint, name: world.cancel("somebody"))
+    done = upgraded(world)
+    assert done.progress.phase is Phase.KEPT and done.progress.reason == "the job was cancelled meanwhile"
+    assert world.started == []
+
+
+@pytest.mark.promise("D8", "D6")
+def test_a_stop_of_somebody_else_is_not_taken_for_that_of_the_upgrade(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drains the job, and the new version was started all the same; the message named a savepoint that is not."""
+    looks = iter(range(10))
+
+    def stop_record() -> StopRecord:
+        if next(looks) == 3:
+            world.publish()
+            world.ends(MasterExit(Outcome.STOPPED, "drained"))
+        return StopRecord(drain=True, savepoint="", requested_at_ms=0)
+
+    monkeypatch.setattr(world, "stop_record", stop_record)
+    done = upgraded(world)
+    assert done.progress.phase is Phase.KEPT and "somebody else stopped the job meanwhile" in done.progress.reason
+    assert world.started == [] and world.asked == []
+
+
+@pytest.mark.promise("D8", "H8")
+def test_a_log_that_is_away_for_a_moment_is_waited_for_and_not_taken_for_that_of_a_new_job(world: World) -> None:
+    """The cut became epoch 0, so the epoch of the old version's own stop passed for one of the new version."""
+    log, away, said = Path(world.store, "shop/log"), Path(world.store, "shop/away"), []
+    stop = world.stop
+
+    def stops(savepoint: bool, name: str) -> None:
+        stop(savepoint, name)
+        log.rename(away)
+
+    def say(text: str) -> None:
+        said.append(text)
+        if away.exists():
+            away.rename(log)
+
+    world.stop = stops  # type: ignore[method-assign]
+    world.on_start["job:v2"] = MasterExit(Outcome.FAILED, "KeyError: 'user'", RAISED)
+    done = upgrading.carry_on(world, world.record, say)  # type: ignore[arg-type]
+    assert done.progress == Progress(Phase.BACK, 2, "the new version failed: KeyError: 'user'", RAISED)
+    assert any("is the store mounted at" in text for text in said), said
+
+
+@pytest.mark.promise("D8", "H8")
+def test_a_full_disk_between_the_two_versions_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ended with an error when the old version had stopped and none ran. No phase begins unwritten."""
+    write, start, full = RunFolder.write_upgrade, world.start, iter([True] * 5)
+    phases: list[Phase] = []
+
+    def writing(folder: RunFolder, record: UpgradeRecord) -> None:
+        if record.progress.phase is Phase.STARTING and next(full, False):
+            raise OSError(errno.ENOSPC, "No space left on device", "upgrade.json")
+        write(folder, record)
+
+    def starting(launch: MasterLaunch, by: str, id: str) -> None:
+        record = world.folder.read_upgrade()
+        assert record is not None
+        phases.append(record.progress.phase)
+        if len(phases) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device", "launch.json")
+        start(launch, by, id)
+
+    monkeypatch.setattr(RunFolder, "write_upgrade", writing)
+    monkeypatch.setattr(upgrading, "start_detached", starting)
+    world.on_start["job:v2"] = "publishes"
+    assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
+    assert phases == [Phase.STARTING] * 3
 
 
 @pytest.mark.promise("D8", "F2")
@@ -237,6 +395,40 @@ def test_a_version_that_was_thought_to_be_dead_can_publish_nothing_behind_the_fe
     )
     with pytest.raises(WeirError, match="another JobMaster"):
         world.log.publish(asleep.record, world.log.write_manifest(late))
+
+
+@pytest.mark.promise("D8", "H8")
+def test_what_has_to_be_repeated_on_the_way_back_is_said_and_shown(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faults: the store answers the fence with an error, then not at all, then as it should."""
+    world.folder.write_launch(world.record.new)
+    world.up = False
+    claim, answers = EpochLog.claim, [StoreError("no route to host"), StoreError("no route to host"), None, None, None]
+    shown: list[tuple[int, str]] = []
+
+    def claiming(log: EpochLog, owner: str) -> Any:
+        record = world.folder.read_upgrade()
+        assert record is not None
+        shown.append((record.status.retries, record.status.trouble))
+        answer = answers.pop(0) if answers else claim(log, owner)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(EpochLog, "claim", claiming)
+    monkeypatch.setattr(upgrading, "LOOK_EVERY_S", 0.0)
+    said: list[str] = []
+    record = msgspec.structs.replace(world.record, progress=Progress(Phase.GOING_BACK, 1, "it died"))
+    world.folder.write_upgrade(record)
+    done = upgrading.carry_on(world, record, said.append, 60.0)  # type: ignore[arg-type]
+    assert done.progress.phase is Phase.BACK and world.started == ["job:kept"]
+    lines = [line for line in said if line.startswith("going back: ")]
+    assert len(lines) == 2, "each trouble is said once"
+    assert "no route to host; trying again" in lines[0] and "the store gave no answer" in lines[1]
+    assert shown[0] == (0, "") and shown[1][0] == 1 and "no route to host" in shown[1][1]
+    assert "the store gave no answer" in shown[-1][1]
+    assert (done.status.retries, done.status.trouble) == (0, ""), "it is over"
 
 
 @pytest.mark.promise("D8")
@@ -263,7 +455,7 @@ def test_a_command_that_dies_right_behind_a_record_is_carried_on(world: World, p
     """The record of each phase is there, and nothing of the phase has happened."""
     world.on_start["job:v2"] = "publishes"
     if phase is not Phase.STOPPING:
-        world.stop(True, "by a command that died")
+        world.stop(True, world.record.savepoint)
     if phase is Phase.GOING_BACK:
         world.on_start["job:v2"] = MasterExit(Outcome.FAILED, "no")
         world.start(world.record.new, "", "")
@@ -271,3 +463,36 @@ def test_a_command_that_dies_right_behind_a_record_is_carried_on(world: World, p
     done = upgraded(world, Progress(phase, cut))
     assert done.progress.phase is (Phase.BACK if phase is Phase.GOING_BACK else Phase.UPGRADED)
     assert world.started[-1] == ("job:kept" if phase is Phase.GOING_BACK else "job:v2")
+
+
+@pytest.mark.promise("D8")
+@pytest.mark.parametrize(
+    ("runs", "says"), [(True, "wait for its first checkpoint"), (False, "start job:v2 with `weir submit`")]
+)
+def test_a_job_without_an_epoch_is_waited_for_or_started(tmp_path: Path, runs: bool, says: str) -> None:
+    launch = MasterLaunch(path="job:v2", name="new", store=str(tmp_path), max_slots=4)
+
+    class Young(JobClient):
+        def alive(self) -> bool:
+            return runs
+
+    with pytest.raises(WeirError, match=f"'new' has no epoch yet, so there is nothing to upgrade from: {says}"):
+        upgrading.plan(Young(str(tmp_path), "new"), launch)
+
+
+@pytest.mark.promise("D8", "F2")
+@pytest.mark.parametrize("started", [False, True], ids=["between the versions", "with the new version"])
+def test_a_resume_after_a_reboot_carries_the_upgrade_on(world: World, started: bool) -> None:
+    """It was started as if nothing was: the job stayed down, or the new version ran without a way back."""
+    world.stop(True, world.record.savepoint)
+    world.folder.want_stopped_here("stop")
+    if started:
+        world.start(world.record.new, "test", world.record.new.id)
+        world.up = False
+    world.folder.write_upgrade(msgspec.structs.replace(world.record, progress=Progress(Phase.STARTING, 2)))
+    assert look(JobClient(world.store, "shop")).verdict is Wanted.UPGRADED
+    world.on_start["job:v2"] = MasterExit(Outcome.FAILED, "KeyError: 'user'", RAISED)
+    done = carry_on_upgrade(world, lambda text: None)  # type: ignore[arg-type]
+    assert done is not None and done.progress.phase is Phase.BACK
+    assert world.started[-2:] == ["job:v2", "job:kept"] and world.epoch() == 2
+    assert look(JobClient(world.store, "shop")).verdict is Wanted.RESUMED, "nothing stands in the way of a resume"

@@ -10,6 +10,7 @@ from engine.protocol.manifest import Committable, ManifestRef, StateFile, Subtas
 from engine.protocol.redistribution import Distribution
 from engine.protocol.scaling import Scaling
 from engine.protocol.state_proof import StateDigest, SubtaskDigests
+from engine.protocol.watermark_alignment import AlignmentWait
 
 ATTEMPT = AttemptId(3, 7)
 SUBTASK = SubtaskId("window → sink", 1)
@@ -31,6 +32,8 @@ SLOT_MESSAGES = [
     ),
     m.Decline(ATTEMPT, 9, SUBTASK, True, "no space left"),
     m.SubtaskFinished(ATTEMPT, SUBTASK),
+    m.WatermarkReport(ATTEMPT, 3, {"a[0]": -(2**63), "a[1]": None}),
+    m.Heartbeat({"a[0]": m.SubtaskTotals(waits=AlignmentWait("all", 1, 2, 12_000, 10_000))}),
     m.Heartbeat({}, m.LongStep(12_000.0, "slow", "slow[0]", "File …")),
     m.Left(ATTEMPT),
     m.Flowing(ATTEMPT),
@@ -53,6 +56,7 @@ MASTER_MESSAGES = [
     m.Trigger(ATTEMPT, 9, 1_700_000_000_000, suspend=True),
     m.Trigger(ATTEMPT, 9, 1_700_000_000_000, digests=True),
     m.Drain(ATTEMPT),
+    m.WatermarkLimits(ATTEMPT, 4, {"all": 2**63 - 1}),
     m.NotifyComplete(ATTEMPT, 9),
     m.NotifyAbort(ATTEMPT, 9),
     m.Rollback(ATTEMPT),

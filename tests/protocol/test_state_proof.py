@@ -71,6 +71,7 @@ def test_broadcast_state_is_a_copy_of_an_old_subtasks() -> None:
     before = [held(0, copy), held(1, copy)]
     assert not prove(before, [held(0, copy), held(1, copy), held(2, copy)], {"pv": 3}).differences
     assert prove(before, [held(0, copy), held(1, (BROADCAST, 3, 33))], {"pv": 2}).differences
+    assert prove(before, [held(0, copy), held(1, copy)], {"pv": 3}).differences, "one of the new subtasks has none"
 
 
 def test_what_every_subtask_has_does_not_count_in_the_digest_that_is_shown() -> None:

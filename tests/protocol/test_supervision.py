@@ -44,6 +44,15 @@ def test_a_new_epoch_ends_the_row_of_deaths_and_a_restored_one_does_not() -> Non
     assert supervision.on_death(KILLED, 0.0, 0.5) == 250
 
 
+def test_the_epoch_that_a_first_jobmaster_restores_ends_no_row_of_deaths() -> None:
+    supervision = Supervision(silent_ms=30_000)
+    for _ in range(2):
+        supervision.on_death(KILLED, 0.0, 0.5)  # before it gave any sign
+        supervision.on_start()
+    supervision.on_sign(Stage.DECIDING, 42)
+    assert supervision.in_a_row == 2
+
+
 def hung_after(supervision: Supervision, seconds: int, step_ms: float = 200) -> float | None:
     found = None
     for look in range(1, int(seconds * 1000 / step_ms) + 1):
@@ -68,6 +77,7 @@ def test_loading_and_starting_spark_may_take_minutes_and_writing_dataframes_hour
         (Stage.STARTING, 310, True),
         (Stage.PREPARING, 10_000, False),
         (Stage.ENDING, 100, False),
+        (Stage.ENDING, 130, True),
     ):
         supervision = Supervision(silent_ms=3_000)
         supervision.on_start()

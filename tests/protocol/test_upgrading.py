@@ -71,6 +71,17 @@ def test_a_new_version_that_fails_before_its_first_epoch_makes_room_for_the_old_
 
 
 @pytest.mark.promise("D8")
+@pytest.mark.parametrize(
+    ("progress", "version"),
+    [(STARTING, Version.OLD), (STARTING, Version.BACK), (STARTING, Version.OTHER), (GOING_BACK, Version.OLD)],
+)
+def test_a_version_that_somebody_else_has_started_meanwhile_is_left_alone(progress: Progress, version: Version) -> None:
+    decision = next_step(progress, version, up=True, epoch=CUT + 1, waited_ms=1001.0)
+    assert decision.step is None and decision.progress.phase is Phase.KEPT
+    assert "started anew by somebody else" in decision.progress.reason
+
+
+@pytest.mark.promise("D8")
 def test_a_new_version_that_takes_too_long_is_cancelled_first() -> None:
     late = next_step(STARTING, Version.NEW, runs=True, waited_ms=1001.0, reason="Spark does not start")
     assert late.step is Step.CANCEL_NEW and late.progress.phase is Phase.GOING_BACK

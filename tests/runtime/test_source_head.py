@@ -13,7 +13,8 @@ from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.core.event_time import EventTimeStrategy, event_times, latest, with_event_times
 from engine.core.sources import Dealt, Discovery, FixedSource, SourceContext, SplitReader, assigned
 from engine.protocol.failures import Fault
-from engine.protocol.signals import MAX_WATERMARK
+from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
+from engine.protocol.watermark_alignment import AlignmentWait, WatermarkAlignment
 from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.columnar import AssignTimestamps
 from engine.runtime.source_head import SourceHead
@@ -506,3 +507,91 @@ def test_a_function_of_the_author_s_inside_of_weir_s_source_is() -> None:
     head.open(context(uid="numbers"), None)
     with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
         head.poll(10)
+
+
+# --- alignment ---
+
+
+def aligned(source: FixedSource, drift_ms: int = 10, restored: RestoredState | None = None) -> SourceHead:
+    made = SourceHead(source, SCHEMA, EventTimeStrategy("ts", 0, WatermarkAlignment("all", drift_ms, 50)))
+    made.open(context("src"), restored)
+    return made
+
+
+def read(made: SourceHead, polls: int) -> list[int]:
+    batches = [made.poll(100) for _ in range(polls)]
+    return [time for batch in batches if batch is not None for time in batch.column("ts").to_pylist()]
+
+
+@pytest.mark.promise("B9")
+def test_a_split_above_the_limit_is_not_read_and_the_others_are() -> None:
+    made = aligned(Script({"0": [[100], [120], [140]], "1": [[5], [6], [7]]}))
+    assert made.lowest_ms() == MIN_WATERMARK
+    assert read(made, 4) == [100, 5], "without a limit each split is read until it has a watermark"
+    assert made.waits() == AlignmentWait("all", 2, 2, None, 10)
+    made.limit_ms = 4 + 10
+    assert made.lowest_ms() == 4
+    assert made.waits() == AlignmentWait("all", 1, 2, 95, 10)
+    assert read(made, 3) == [6, 7]
+    assert made.lowest_ms() == 99, "a split that was read to its end counts no more"
+    assert made.waits() == AlignmentWait("all", 1, 1, 95, 10)
+    made.limit_ms = 99 + 10
+    assert read(made, 3) == [120] and made.waits() == AlignmentWait("all", 1, 1, 20, 10)
+    made.limit_ms = MAX_WATERMARK
+    assert read(made, 3) == [140] and made.waits() is None
+    assert made.finished and made.lowest_ms() is None
+
+
+@pytest.mark.promise("B9")
+def test_a_split_that_waits_wakes_nobody() -> None:
+    made = aligned(Script({"0": [[100], [120]], "1": [[5], [6]]}))
+    read(made, 2)
+    made.limit_ms = 14
+    assert made.wakeup_ms == 20.0, "that of split 1"
+    made.limit_ms = MIN_WATERMARK
+    assert made.wakeup_ms is None
+
+
+@pytest.mark.promise("B9")
+def test_splits_that_have_not_had_their_turn_do_not_hold_the_group_back() -> None:
+    """They could not catch up: the splits before them would wait for them, and they for those."""
+    source = Script({"0": [[100], [120]], "1": [[5], [6]], "2": [[1], [2]]})
+    source.open_splits = 1
+    made = aligned(source)
+    assert read(made, 2) == [100] and made.lowest_ms() == 99
+    made.limit_ms = 99 + 10
+    assert read(made, 1) == [120] and made.lowest_ms() == MIN_WATERMARK, "now split 1 is read, from its beginning"
+    assert read(made, 1) == [5]
+
+
+@pytest.mark.promise("B9", "D7")
+def test_a_snapshot_knows_nothing_of_waiting_and_a_restored_split_waits_if_it_is_ahead() -> None:
+    made = aligned(Script({"0": [[100], [120]], "1": [[5], [6], [7]]}))
+    read(made, 2)
+    made.limit_ms = 14
+    snapshot = made.snapshot().inline
+    made.limit_ms = MAX_WATERMARK
+    assert made.snapshot().inline == snapshot
+    again = aligned(Script({"0": [[100], [120]], "1": [[5], [6], [7]]}), restored=RestoredState([snapshot], []))
+    assert again.lowest_ms() == 4 and read(again, 3) == [], "both have watermarks, and there is no limit yet"
+    again.limit_ms = 14
+    assert read(again, 3) == [6, 7]
+
+
+@pytest.mark.promise("B9")
+def test_a_batch_near_the_limit_is_so_small_that_it_hardly_passes_it() -> None:
+    """Without this a full batch of a fast split could be hours of event time."""
+    source = GeneratorSource(lambda n: {"ts": n * 10}, splits=2, rows=1_000_000)
+    source.open_splits = 1
+    made = SourceHead(source, SCHEMA, EventTimeStrategy("ts", 0, WatermarkAlignment("all", 5_000, 50)))
+    made.open(context("src"), None)
+    made.poll(1024)
+    made.limit_ms = 40_000
+    batch = made.poll(262_144)
+    assert batch is not None and 900 < batch.num_rows < 1100
+    made.poll(262_144)
+    assert 40_000 < (made.lowest_ms() or 0) <= 40_000 + 64 * 20
+    assert made.poll(262_144) is None
+    source.open_splits = 2
+    batch = made.poll(262_144)
+    assert batch is not None and batch.num_rows == 5_000 / 20, "a new split is judged by the one before it"

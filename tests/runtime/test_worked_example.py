@@ -113,7 +113,7 @@ class ByHand:
     def task(self, name: str) -> Subtask:
         """TaskA0, TaskA1, TaskB0, TaskB1."""
         index, source = int(name[-1]), name[-2] == "A"
-        return next(s for s in self._deployments[index].subtasks if s.is_source == source)
+        return next(s for s in self._deployments[index].subtasks if (s.source is not None) == source)
 
     def read(self, name: str, views: int) -> None:
         """Let a source read so many views more."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
 import urllib3
+
+from tests.servers.minio import MinioServer
 
 
 class Fault(Enum):
@@ -19,6 +23,9 @@ class Fault(Enum):
     SILENT = "does not answer until the proxy is closed"
     SLOW = "forwards the request, and answers 0.4 s later"
     IGNORE_CONDITION = "forwards the request without its condition"
+    LIE = "forwards the request without its condition, and answers that the object exists"
+    CONFLICT = "answers that another conditional request is under way, and does not forward the request"
+    KEEP = "does not forward a request to delete, and answers that access to each object is denied"
 
 
 Decide = Callable[[str, str], Fault | None]
@@ -67,6 +74,23 @@ class FaultyProxy:
             listening.server_close()
 
 
+@pytest.fixture
+def proxy(minio_server: MinioServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """A proxy in front of MinIO, through which stores in buckets are reached."""
+    minio_server.use(monkeypatch)
+    faulty = FaultyProxy(minio_server.endpoint)
+    with faulty.running() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        yield faulty
+
+
+def _denied(body: bytes) -> bytes:
+    """Returns the answer to a request to delete several objects, none of which was deleted."""
+    keys = re.findall(rb"<Key>(.*?)</Key>", body)
+    errors = b"".join(b"<Error><Key>%s</Key><Code>AccessDenied</Code></Error>" % key for key in keys)
+    return b'<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</DeleteResult>' % errors
+
+
 def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -76,7 +100,7 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             proxy.requests.append((self.command, self.path.partition("?")[0]))
             fault = proxy.decide(self.command, self.path)
             headers = dict(self.headers.items())
-            if fault is Fault.IGNORE_CONDITION:
+            if fault in (Fault.IGNORE_CONDITION, Fault.LIE):
                 headers.pop("If-None-Match", None)
             if fault is Fault.SILENT:
                 proxy.closed.wait()
@@ -85,12 +109,20 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             if fault is Fault.REFUSE:
                 self._answer(503, {}, b"")
                 return
+            if fault is Fault.CONFLICT:
+                self._answer(409, {}, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
+                return
+            if fault is Fault.KEEP:
+                self._answer(200, {"Content-Type": "application/xml"}, _denied(body))
+                return
             answer = proxy.http.request(self.command, proxy.server + self.path, body=body, headers=headers)
             if fault is Fault.SLOW:
                 proxy.closed.wait(0.4)
             match fault:
                 case Fault.LOSE_ANSWER:
                     self.close_connection = True
+                case Fault.LIE:
+                    self._answer(412, {}, b"<Error><Code>PreconditionFailed</Code></Error>")
                 case Fault.FAIL_AFTER:
                     self._answer(500, {}, b"")
                 case Fault.CUT_ANSWER:

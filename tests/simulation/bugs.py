@@ -16,7 +16,9 @@ from unittest.mock import patch
 import msgspec
 import pyarrow as pa
 
+import engine.jobmaster.master as master_module
 import engine.jobmaster.publisher as publisher_module
+import engine.protocol.watermark_alignment as alignment_module
 import engine.runtime.slot as slot_module
 import engine.snapshot.epoch_log as log_module
 import engine.snapshot.garbage as garbage_module
@@ -41,22 +43,28 @@ from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKin
 from engine.protocol.failures import AckOutcome
 from engine.protocol.redistribution import Distribution
 from engine.protocol.signals import Barrier
+from engine.protocol.watermark_alignment import AlignmentGroups
 from engine.runtime.deployment import Deployer
 from engine.runtime.exchange.channels import InputChannel
 from engine.runtime.exchange.partitioners import RebalancePartitioner
 from engine.runtime.operators.base import WATERMARKS, OperatorSnapshot, RestoredState, StatePart
 from engine.runtime.operators.connected import KeyedCoProcess
+from engine.runtime.operators.joins.interval import IntervalJoin
 from engine.runtime.operators.rows import KeyedRowOperator
 from engine.runtime.operators.sink import SinkOperator
 from engine.runtime.operators.window import WindowMerge
+from engine.runtime.operators.window_clocks import WindowClocks
 from engine.runtime.slot import SlotRuntime
 from engine.runtime.source_head import SourceHead
 from engine.runtime.subtask import Subtask
 from engine.runtime.timers import KeyTimers
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
+from engine.state.joins.interval import Bounds, KeptRows
 from engine.state.keyed.heap import HeapBackend
 from engine.state.operator import OperatorBackend
+from engine.state.partial_matches import WAITING as PATTERN_WAITING
+from engine.state.partial_matches import PatternState
 from engine.state.timers import TimerQueue
 from engine.state.windows.spans import Spans
 from tests.simulation.faults import draw_plan
@@ -250,8 +258,8 @@ def _standby_claims_unasked() -> Patches:
 
     def eager(self: JobMaster, now_ms: float) -> Any:
         actions = on_tick(self, now_ms)
-        if self.phase is Phase.STANDBY and self.slots.enough and not self._claiming:
-            actions += self._claim()
+        if self.phase is Phase.STANDBY and self.slots.enough:
+            actions += self._claiming.on_tick(now_ms)
         return actions
 
     return [(JobMaster, "on_tick", eager)]
@@ -397,9 +405,29 @@ def _runs_before_its_channels_are_connected() -> Patches:
 
 
 def _an_empty_mount_is_a_new_job() -> Patches:
-    """A claim that finds no log begins one."""
+    """A claim that finds no log begins one, though nobody has started the job in this store."""
     last = EpochLog.last
-    return [(EpochLog, "last", lambda self: last(replace(self, begun=False)))]
+    claim = (EpochLog, "last", lambda self: last(replace(self, begun=False)))
+    return [claim, (EpochLog, "_is_beside", lambda self, number: True)]
+
+
+def _a_claim_repeats_the_last_record() -> Patches:
+    """A claim makes the last record durable by creating it once more, wherever the store is by then."""
+
+    def made_durable(self: EpochLog, record: LogRecord) -> bool:
+        return self._create(record) is Created.CREATED
+
+    return [(EpochLog, "_made_durable", made_durable)]
+
+
+def _a_record_counts_wherever_it_is() -> Patches:
+    """Nobody looks whether a record that was created is in the store of the job."""
+    return [(EpochLog, "append", EpochLog._create)]
+
+
+def _commits_are_not_looked_for() -> Patches:
+    """A commit counts, whatever folder it went to."""
+    return [(EpochLog, "check_here", lambda self: None), (TableLog, "_check_there", lambda self, number: None)]
 
 
 def _hung_io_is_not_noticed() -> Patches:
@@ -450,8 +478,14 @@ def _restore_does_not_commit() -> Patches:
     recommit = Publisher.recommit
 
     def silent(self: Publisher, attempt: Any, done: Any) -> RunOffLoop:
-        action, newest = recommit(self, attempt, done), self.newest
-        return RunOffLoop(action.name, lambda: self._epoch_log.read_manifest(newest) if newest else None, action.done)
+        action, newest, job_id = recommit(self, attempt, done), self.newest, self.job_id
+
+        def work() -> Any:
+            for committer in self._committers.values():
+                committer.claim(job_id, newest.epoch + 1 if newest else 1)
+            return self._epoch_log.read_manifest(newest) if newest else None
+
+        return RunOffLoop(action.name, work, action.done)
 
     return [(Publisher, "recommit", silent)]
 
@@ -538,7 +572,11 @@ def _log_forgets_fences() -> Patches:
 def _gc_takes_the_generation_that_runs() -> Patches:
     """What no record names is garbage, also in the newest generation: there it may be a pending checkpoint."""
     snapshots = garbage_module._snapshots
-    return [(garbage_module, "_snapshots", lambda log, generation: snapshots(log, generation + 1))]
+
+    def one_more(log: EpochLog, last: LogRecord) -> Any:
+        return snapshots(log, msgspec.structs.replace(last, generation=last.generation + 1))
+
+    return [(garbage_module, "_snapshots", one_more)]
 
 
 # --- restoring ---
@@ -549,7 +587,8 @@ def _watermark_not_restored() -> Patches:
 
     def forgetful(self: WindowMerge, context: Any, restored: RestoredState | None) -> None:
         opened(self, context, restored)
-        self._clock = context.group_clock(None)
+        self._clocks = WindowClocks(context, None, 0)
+        self._clock = self._forgotten = self._clocks.fired
 
     return [(WindowMerge, "open", forgetful)]
 
@@ -683,7 +722,7 @@ def _stopped_goes_on() -> Patches:
 
 def _retention_forgets_what_is_needed() -> Patches:
     disposable = publisher_module.disposable
-    return [(publisher_module, "disposable", lambda paths, files, *needed: disposable(paths, files, [], 1 << 30))]
+    return [(publisher_module, "disposable", lambda paths, files, *needed: disposable(paths, files, [], (), 1 << 30))]
 
 
 def _pane_dropped_too_early() -> Patches:
@@ -757,6 +796,71 @@ def _second_input_keeps_the_key_of_the_first() -> Patches:
     return [(KeyedCoProcess, "_apply_second", second)]
 
 
+# --- joins ---
+
+
+def _rows_of_a_join_not_restored() -> Patches:
+    return [(IntervalJoin, "_restore", lambda self, side, rows: None)]
+
+
+def _rows_of_a_join_go_too_early() -> Patches:
+    """A row goes with its own time, and does not wait for rows that may match it."""
+    return [(Bounds, "left_done", lambda self, watermark_ms: watermark_ms)]
+
+
+def _rows_of_a_join_not_copied() -> Patches:
+    """The upload writes the rows that are there when it runs, those behind the barrier included."""
+    freeze = KeptRows.freeze
+    return [(KeptRows, "freeze", lambda self, schema: lambda: freeze(self, schema)())]
+
+
+# --- aligned sources ---
+
+
+def _limits_of_the_attempt_before() -> Patches:
+    """The JobMaster keeps what it knows of a group: after a restore nobody is told the limit, as it has not changed."""
+    kept: dict[tuple[str, ...], AlignmentGroups] = {}
+
+    def groups(members: Mapping[Any, Sequence[str]]) -> AlignmentGroups:
+        of = tuple(f"{alignment} {subtask}" for alignment, several in members.items() for subtask in several)
+        return kept.setdefault(of, AlignmentGroups(members))
+
+    return [(master_module, "AlignmentGroups", groups)]
+
+
+def _limit_of_the_fastest() -> Patches:
+    def fastest(self: Any) -> int | None:
+        return max((mark for mark in self.reported.values() if mark is not None), default=None)
+
+    return [(alignment_module._Group, "minimum", fastest)]
+
+
+def _limit_before_all_have_reported() -> Patches:
+    """The minimum of those who have reported, though the slowest has not."""
+    report = AlignmentGroups.on_report
+
+    def hasty(self: AlignmentGroups, number: int, watermarks: Any) -> None:
+        report(self, number, watermarks)
+        for group in self._groups:
+            if group.reported:
+                group.unheard.clear()
+
+    return [(AlignmentGroups, "on_report", hasty)]
+
+
+# --- patterns ---
+
+
+def _partial_matches_not_restored() -> Patches:
+    restore = PatternState.restore
+
+    def forgetful(self: PatternState, name: str, table: pa.Table) -> None:
+        if name == PATTERN_WAITING:
+            restore(self, name, table)
+
+    return [(PatternState, "restore", forgetful)]
+
+
 # --- the log, trimmed ---
 
 
@@ -768,7 +872,7 @@ def _late_fence_is_a_claim() -> Patches:
 BUGS = (
     PlantedBug("no alignment", _no_alignment, ("ledger",), 21),
     PlantedBug("barriers are counted, not aligned", _counts_instead_of_aligning, ("ledger",), 21),
-    PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 17),
+    PlantedBug("a barrier overtakes data", _barrier_overtakes_data, ("ledger",), 4),
     PlantedBug("frames of an attempt that is over are accepted", _stale_frames_accepted, ("channel_order",), 98),
     PlantedBug("nobody notices a silent link", _silent_links_unnoticed, ("finishes",), 180),
     PlantedBug("acknowledged before the state is synced", _acknowledged_before_persisted, ("durable",), 1),
@@ -794,8 +898,8 @@ BUGS = (
     PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 13),
     PlantedBug("files that were read are forgotten", _read_files_forgotten, ("ledger",), 2),
     PlantedBug("keyed state is not restored", _state_not_restored, ("state",), 40),
-    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 363),
-    PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 183),
+    PlantedBug("a repeated acknowledgement deletes an epoch's files", _repeated_ack_deletes_files, ("durable",), 410),
+    PlantedBug("a repeated trigger makes a second snapshot", _repeated_trigger_taken_twice, ("ledger", "durable"), 373),
     PlantedBug("a stopped JobMaster goes on", _stopped_goes_on, ("stopped",), 314),
     PlantedBug("retention deletes what is needed", _retention_forgets_what_is_needed, ("durable",), 4),
     PlantedBug("a split list goes to everyone", _split_list_goes_to_everyone, ("no_duplicate",), 13),
@@ -812,11 +916,14 @@ BUGS = (
         "a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log", "one_owner"), 183
     ),
     PlantedBug("a compacted record repeats what a list shows", _trusts_the_list_of_a_table, ("commit",), 345),
-    PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 242),
+    PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 57),
     PlantedBug("a full disk ends the job", _gives_up_on_a_full_disk, ("finishes",), 259),
     PlantedBug("a slot that does not see the store ends the job", _a_bad_host_ends_the_job, ("finishes",), 18),
     PlantedBug("running before its channels are connected", _runs_before_its_channels_are_connected, ("connected",), 1),
     PlantedBug("an empty mount is taken for a new job", _an_empty_mount_is_a_new_job, ("mounted",), 39),
+    PlantedBug("a claim repeats the last record", _a_claim_repeats_the_last_record, ("mounted", "one_owner"), 1285),
+    PlantedBug("a record counts wherever it is", _a_record_counts_wherever_it_is, ("mounted", "one_owner"), 39),
+    PlantedBug("commits are not looked for", _commits_are_not_looked_for, ("commit", "mounted"), 971),
     PlantedBug("hung I/O is not noticed", _hung_io_is_not_noticed, ("finishes",), 70),
     PlantedBug("an epoch whose commit failed is not kept", _epoch_not_kept_if_its_commit_fails, ("retained",), 24),
     PlantedBug("timers are not restored", _timers_not_restored, ("timers",), 205),
@@ -824,6 +931,13 @@ BUGS = (
     PlantedBug("a timer fires twice", _a_popped_timer_stays, ("timers",), 23),
     PlantedBug("a watermark overtakes its timers", _watermark_overtakes_its_timers, ("watermark_order",), 23),
     PlantedBug("the second input has no key", _second_input_keeps_the_key_of_the_first, ("state", "no_loss"), 66),
+    PlantedBug("the rows of a join are not restored", _rows_of_a_join_not_restored, ("no_loss",), 209),
+    PlantedBug("the rows of a join go too early", _rows_of_a_join_go_too_early, ("no_loss",), 9),
+    PlantedBug("the rows of a join are not copied", _rows_of_a_join_not_copied, ("no_duplicate",), 209),
+    PlantedBug("limits of the attempt before", _limits_of_the_attempt_before, ("drift", "finishes"), 67),
+    PlantedBug("sources are aligned to the fastest", _limit_of_the_fastest, ("drift",), 109),
+    PlantedBug("a limit before all have reported", _limit_before_all_have_reported, ("drift",), 89),
+    PlantedBug("partial matches are not restored", _partial_matches_not_restored, ("no_loss",), 144),
     PlantedBug("a shared pane goes with its first window", _pane_dropped_too_early, ("exact_result", "no_loss"), 8),
     PlantedBug("rebalance drops the remainder", _rebalance_drops_the_remainder, ("no_loss",), 170),
     PlantedBug("a fold is made before its files are synced", _fold_before_its_files_are_synced, ("durable",), 64),
@@ -832,7 +946,7 @@ BUGS = (
     PlantedBug("a restore deletes replaced files", _restore_does_not_know_folded_files, ("reader", "retained"), 64),
     PlantedBug("records of a table go at once", _records_go_at_once, ("durable",), 64),
     PlantedBug("the log forgets fences", _log_forgets_fences, ("durable",), 64),
-    PlantedBug("gc deletes a pending checkpoint", _gc_takes_the_generation_that_runs, ("durable", "pending"), 79),
+    PlantedBug("gc deletes a pending checkpoint", _gc_takes_the_generation_that_runs, ("durable", "pending"), 250),
     PlantedBug("a fence in the place of a deleted record is a claim", _late_fence_is_a_claim, ("one_owner",), 595),
 )
 

@@ -12,8 +12,9 @@ from engine.protocol.alignment.aligner import BarrierAligner, BarrierOutcome, Su
 from engine.protocol.alignment.tracked import TrackedBarriers
 from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure
 from tests.simulation.cluster import CREDIT
+from tests.simulation.drifting import WAITED
 from tests.simulation.faults import BLOWS, RARE_BLOWS
-from tests.simulation.jobs import EXCHANGES, OPERATOR_STATE
+from tests.simulation.jobs import EXCHANGES, OPERATOR_STATE, PATTERN, SESSIONS
 from tests.simulation.ports import FRAME_LOST, FRAME_TWICE, SILENT_PEER, SWALLOWED
 from tests.simulation.store import EXISTS_OURS, NAME_FORGOTTEN, PARTIAL_LIST
 
@@ -97,7 +98,7 @@ EXPECTED = (
     "slot: asked again to deploy",
     *(
         f"slot: refuses {name} of another attempt"
-        for name in ("Deploy", "Start", "Trigger", "NotifyComplete", "NotifyAbort")
+        for name in ("Deploy", "Start", "Trigger", "NotifyComplete", "NotifyAbort", "WatermarkLimits")
     ),
     "slot: refuses a frame of another attempt",
     "master: kills a silent slot",
@@ -120,6 +121,7 @@ EXPECTED = (
     *(f"store: an unsynced file {fate}" for fate in ("survives", "is torn", "is lost")),
     *(f"store: {call} fails" for call in ("write", "sync", "create", "read", "list", "delete")),
     "store: a failed fsync ends the process",
+    "store: an empty one takes its place",
     EXISTS_OURS,
     PARTIAL_LIST,
     NAME_FORGOTTEN,
@@ -127,6 +129,9 @@ EXPECTED = (
     *(f"exchange: {name}" for name in (*EXCHANGES, "own slots")),
     *(f"operator state: {kind}" for kind in OPERATOR_STATE),
     "timers: two keyed inputs",
+    "join: two keyed inputs",
+    *(f"state: {kind}" for kind in (SESSIONS, PATTERN)),
+    WAITED,
     "standby: started",
     "standby: takes over with all of its slots",
     "standby: takes over before its slots came",
@@ -141,6 +146,7 @@ EXPECTED = (
 
 
 SEEDS = (
+    9,
     463,
     295,
     899,
@@ -171,6 +177,17 @@ SEEDS = (
     257,
     350,
     982,
+    20,
+    49,
+    67,
+    297,
+    655,
+    851,
+    37,
+    40,
+    132,
+    327,
+    386,
 )
 """Seeds that take every transition together. Others are run only if these no longer do."""
 

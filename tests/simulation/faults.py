@@ -17,12 +17,25 @@ from engine.runtime.operators.sink import ROLL_BYTES
 from tests.simulation.cluster import Cluster, Incarnation, MasterProcess, Pace, SlotProcess
 from tests.simulation.collecting import collect_garbage
 from tests.simulation.folder import FILES
-from tests.simulation.jobs import EXCHANGES, FOLDER_KINDS, OPERATOR_STATE, TIMERS, WINDOW_MS, WINDOWED, JobSpec
+from tests.simulation.jobs import (
+    EXCHANGES,
+    FOLDER_KINDS,
+    JOINED,
+    OPERATOR_STATE,
+    PATTERN,
+    SESSIONS,
+    TIMERS,
+    WINDOW_MS,
+    WINDOWED,
+    JobSpec,
+)
 from tests.simulation.ports import NetworkFaults, SilentLink
 from tests.simulation.store import StoreFaults
 from tests.simulation.world import Process, World
 
 STORM_MS = 80.0
+JOINED_SEEDS = 9
+"""Of twenty seeds this one is a join. Without a draw, so that all other seeds, and those recorded for bugs, stay."""
 LONG_ROWS = 200
 
 
@@ -63,6 +76,7 @@ OVER_BUDGET = "slot is over budget"
 HOST_DIES, DISK_FULL, CLOCK_JUMPS = "host dies", "disk is full", "wall clock jumps"
 HANGS, IO_HANGS = "task thread hangs", "I/O hangs"
 STORE_AWAY = "host dies, and its store is away for a while"
+STORE_SWAPPED = "an empty store takes the place of the store for a moment"
 HALF_OPEN = "a link between slots falls silent"
 BLIND, BUGGY_COMMITTER = "slots do not see the store", "a committer raises twice"
 COLLECTS = "somebody collects garbage"
@@ -76,6 +90,7 @@ RARE_BLOWS = (
     (HOST_DIES, 0.06),
     (DISK_FULL, 0.03),
     (STORE_AWAY, 0.04),
+    (STORE_SWAPPED, 0.04),
     (CLOCK_JUMPS, 0.05),
     (HANGS, 0.06),
     (HALF_OPEN, 0.08),
@@ -121,6 +136,13 @@ def draw_plan(seed: int) -> Plan:
     if Random(f"process functions {seed}").random() < 0.06:
         exchange = "" if spec.exchange == "broadcast" else spec.exchange  # a timer belongs to one copy of a record
         spec = replace(spec, kind=TIMERS, exchange=exchange, folder=False, beside=False, slide_ms=WINDOW_MS, splits=2)
+    if seed % 20 == JOINED_SEEDS:
+        spec = replace(spec, kind=JOINED, folder=False, beside=False, slide_ms=WINDOW_MS, splits=2)
+    if (other := Random(f"sessions and patterns {seed}")).random() < 0.06 and spec.kind in WINDOWED:
+        exchange = "" if spec.exchange == "broadcast" else spec.exchange
+        kind = other.choice((SESSIONS, PATTERN))
+        spec = replace(spec, kind=kind, exchange=exchange, folder=False, beside=False, slide_ms=WINDOW_MS, splits=2)
+    spec = _aligned(spec, Random(f"aligned {seed}"))
     checkpoints = CheckpointConfig(
         interval_ms=random.choice((2, 4, 4, 6, 6, 10, 16, None)),
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,
@@ -130,6 +152,8 @@ def draw_plan(seed: int) -> Plan:
         tolerable_failed=random.choice((0, 0, 1, 3, 50)),
         retained=random.choice((1, 2, 3)),
     )
+    if spec.kind == PATTERN:
+        checkpoints = msgspec.structs.replace(checkpoints, mode=CheckpointingMode.EXACTLY_ONCE)
     pace = Pace(
         visit_elements=random.choice((1, 2, 256)),
         step=random.choice((2.0, 5.0, 8.0)),
@@ -193,7 +217,9 @@ def _overtaking(
     if aligns:
         spec = replace(spec, parallelism=max(2, spec.parallelism))
     return (
-        replace(spec, kind="reduce" if aligns else "copy", exchange="", folder=False, beside=False, splits=2),
+        replace(
+            spec, kind="reduce" if aligns else "copy", exchange="", folder=False, beside=False, splits=2, drift_ms=None
+        ),
         msgspec.structs.replace(checkpoints, interval_ms=2, timeout_ms=300, min_pause_ms=0, max_concurrent=3),
         replace(pace, step=2.0, offload=0.5),
     )
@@ -229,6 +255,14 @@ def _rewired(spec: JobSpec, random: Random) -> JobSpec:
     return replace(spec, exchange=exchange, own_slots=random.random() < 0.1)
 
 
+def _aligned(spec: JobSpec, random: Random) -> JobSpec:
+    """Aligns the sources of some jobs with event time: of many that have two sources, and of few others."""
+    share = {JOINED: 0.4, TIMERS: 0.3, "windows": 0.06, SESSIONS: 0.1, PATTERN: 0.1}.get(spec.kind, 0.0)
+    if spec.folder or random.random() >= share:
+        return spec
+    return replace(spec, drift_ms=random.choice((20, 60, 200)))
+
+
 class Storm:
     """Strikes at the times of the plan, at a random JobMaster or slot that runs then."""
 
@@ -254,7 +288,7 @@ class Storm:
             case "slot dies in a step" if slot is not None:
                 self._light(slot)
             case "slot is over budget" if slot is not None:
-                slot.send(OverBudget(2, 1))
+                world.execute(slot, lambda: slot.send(OverBudget(2, 1)))  # its fuse may blow
                 world.after(world.delay(1.0), slot, "ends itself", slot.ends)
             case "task thread hangs" if slot is not None:
                 slot.hang(random.choice((20, 60, 200, math.inf, math.inf)))
@@ -309,6 +343,8 @@ class Storm:
             case "host dies, and its store is away for a while" if self._cluster.begun:
                 self._cluster.host_dies()
                 self._cluster.store.goes_away(random.choice((30, 100, 300)))
+            case "an empty store takes the place of the store for a moment":
+                self._cluster.store.goes_away(random.choice((2, 5, 10, 30)))
             case "disk is full":
                 self._cluster.store.full_until_ms = world.now_ms + random.choice((100, 300, 600))
             case "wall clock jumps":
@@ -324,9 +360,13 @@ class Storm:
                 world.after(0.0, master, "cancel", master.cancel)
 
     def _stop(self, incarnation: Incarnation, trigger_lost: bool) -> None:
-        """Asks a JobMaster to stop the job behind a last epoch, as soon as it runs. If a trigger is lost, it can't."""
+        """Asks a JobMaster to stop the job behind a last epoch, as soon as it runs. If a trigger is lost, it can't.
+
+        Nobody stops a job that has finished: one that sleeps may begin to run it again, and nobody would start it once
+        more after the stop.
+        """
         world, master = self._world, incarnation.master
-        if not master.alive or master.outcome is not None:
+        if self._cluster.finished or not master.alive or master.outcome is not None:
             return
         if master.job.phase is not Phase.RUNNING:
             world.after(3.0, None, "somebody asks again for a stop", lambda: self._stop(incarnation, trigger_lost))

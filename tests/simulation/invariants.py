@@ -11,7 +11,9 @@ reader     a file stays for a while after readers have stopped to see it (tables
 epoch_rows an audit finds the rows of each epoch, in folded files too
 ledger     the equations of every published manifest hold; the checker computes them again
 connected  a job is said to be running only when all of its channels are connected (ports.py checks it)
-mounted    no record of the log is created while an empty folder is in the place of the store (store.py checks it)
+mounted    no record of the log is created while an empty folder is in the place of the store, but by work that was
+           under way when it went (store.py checks it); and nobody takes such a record for made
+drift      no split of an aligned source is read further ahead of the slowest than its group allows (drifting.py)
 watermarks the watermark of no key group falls from one epoch to the next, nor does the latest event time of a source
 no_loss, no_duplicate, no_phantom, keys, state, operator_state, broadcast_state, no_reopened_window, exact_result,
 timers (each fires once), watermark_order (no watermark passes before its timers)
@@ -35,8 +37,10 @@ from engine.protocol.manifest import Manifest
 from engine.runtime.timers import PROCESSING_TIMERS
 from engine.snapshot.statefile import checksum
 from engine.state.key_hash import hash_columns
+from engine.state.partial_matches import WAITING as PATTERN_WAITING
 from tests.simulation.folder import file_of
 from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen, all_positions, digest_of, numbers
+from tests.simulation.sessions import CONTENTS
 from tests.simulation.store import SimStore
 from tests.simulation.tables import KEPT_RECORDS, Tables
 from tests.simulation.timed import PENDING, WAITING
@@ -47,6 +51,14 @@ def check_claimed(records: Sequence[LogRecord], owner: str, generation: int) -> 
     """Checks a JobMaster that takes the job for its own. A fence where an old record was deleted does not count."""
     if not any((record.owner, record.generation) == (owner, generation) for record in records):
         raise Violation("one_owner", f"{owner} believes that it owns generation {generation}, and has no fence")
+
+
+def check_completed(records: Sequence[LogRecord], visible: int, owner: str, epoch: int) -> None:
+    """Checks a JobMaster that says that an epoch is committed. A record where the store is not mounted is none."""
+    if not any(record.owner == owner and record.newest and record.newest.epoch == epoch for record in records):
+        raise Violation("mounted", f"{owner} says that epoch {epoch} is committed, and has not published it")
+    if visible < epoch:
+        raise Violation("mounted", f"{owner} says that epoch {epoch} is committed, and readers see {visible}")
 
 
 class Checker:
@@ -151,19 +163,28 @@ class Checker:
             raise Violation("one_owner", f"generation {record.generation} publishes a manifest of {manifest.attempt}")
         if self.epochs and manifest.attempt < self.epochs[-1].attempt:
             raise Violation("attempts", f"attempt {manifest.attempt} publishes after {self.epochs[-1].attempt}")
-        self._seen.pane_rows, self._seen.held, self._seen.waiting = 0, [], {}
+        self._seen.pane_rows, self._seen.held, self._seen.waiting, self._seen.unpaired = 0, [], {}, 0
         for state in manifest.subtasks:
             for file in state.files:
                 data = self._durable(file.path, file.checksum)
-                if file.name == "panes":
+                if file.name in ("panes", "sessions"):
                     table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
                     self._seen.pane_rows += sum(table.column("_rows").to_pylist())
                 elif file.name == "held":
                     records = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("value").to_pylist()
                     self._seen.held += [tuple(record.values()) for record in records]
+                elif file.uid == "joined":
+                    self._seen.unpaired += file.rows
+                elif file.name == CONTENTS:
+                    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+                    records = [record["n"] for record in table.column("_item").to_pylist()]
+                    self._seen.waiting.setdefault(CONTENTS, []).extend(records)
                 elif file.name in (WAITING, PENDING):
                     records = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("_map_key").to_pylist()
                     self._seen.waiting.setdefault(file.name, []).extend(records)
+                elif file.name == PATTERN_WAITING:
+                    records = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("_record").to_pylist()
+                    self._seen.waiting.setdefault(file.name, []).extend(record["n"] for record in records)
         self._publish_rows(manifest)
         self._check_ledger(manifest)
         self._check_watermarks(manifest)
@@ -195,7 +216,7 @@ class Checker:
             self._digests[committable.uid] = (self._digests[committable.uid] + int(digest)) % (1 << 64)
         self._seen.positions = self._files(manifest) if self._spec.folder else _positions(manifest, "source")
         self._seen.rules = _positions(manifest, "rules")
-        self._seen.late_rows = manifest.ledger.get("late:pv", 0)
+        self._seen.late_rows = sum(manifest.ledger.get(f"late:{uid}", 0) for uid in ("pv", "joined"))
 
     def _files(self, manifest: Manifest) -> dict[str, int]:
         """Returns the positions in a folder: 0 for files not found yet, their ends for files that were closed."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from engine.api import (
     CheckpointConfig,
     CheckpointingMode,
     DataStream,
+    EventTimeSessionWindows,
     ExponentialDelay,
     FlatMapFunction,
     KeyedBroadcastProcessFunction,
@@ -38,7 +40,7 @@ from engine.api import (
     count,
     total,
 )
-from engine.api.windows import EventTimeWindows
+from engine.api.windows import WindowAssigner
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
 from engine.core.functions import Row
@@ -47,7 +49,8 @@ from engine.graph.job_graph import JobGraph
 from engine.graph.scalable import ScalableJob
 from engine.protocol.scaling import Scaling
 from engine.state.key_hash import hash_columns
-from tests.simulation import timed
+from tests.simulation import detected, joined, late_windows, sessions, timed
+from tests.simulation.drifting import aligned
 from tests.simulation.folder import Folder
 from tests.simulation.store import RECENT_MS
 from tests.simulation.world import Violation
@@ -76,12 +79,16 @@ class JobSpec:
     `kind`: windows (no record is late), late (some are), idle (late ones, in files that follow each other in time and
     appear out of order, so that sources are idle at different times), process (two tables), reduce, copy (one vertex),
     buffered (operator list state, split and union), rules (two inputs, broadcast and keyed state), timers (two keyed
-    inputs, timers of both kinds; tests/simulation/timed.py).
+    inputs, timers of both kinds; tests/simulation/timed.py), joined (an interval join; tests/simulation/joined.py),
+    sessions (session windows with a trigger and a function; tests/simulation/sessions.py),
+    pattern (tests/simulation/detected.py; exactly once only).
     `exchange`: the exchange behind the source; empty: none. `own_slots`: the operators behind the exchange are in a
     slot sharing group of their own. `folder`: the source finds its splits while it runs, and is idle in between.
     `beside`: windows only; a table of the source's records is written before event time is assigned to the source.
     `rescaled`: the parallelism of every JobMaster after the first, if it differs. `slide_ms`: windows overlap if it is
-    shorter than they are. `folded`: the small files of its tables are folded.
+    shorter than they are. `folded`: the small files of its tables are folded. `gap_ms`: windows are sessions with this
+    gap. `lateness_ms`: windows are kept for so long, and late records have a table of their own (late_windows.py).
+    `drift_ms`: all sources with event time are aligned to it (drifting.py).
     """
 
     kind: str
@@ -97,12 +104,17 @@ class JobSpec:
     rescaled: int | None = None
     slide_ms: int = WINDOW_MS
     folded: bool = False
+    gap_ms: int = 0
+    lateness_ms: int | None = None
+    drift_ms: int | None = None
 
     def sink(self, table: str) -> TableSink:
         return TableSink(table, fold_mb=FOLD_MB if self.folded else None, keep_replaced=int(KEEP_MS))
 
     @property
     def tables(self) -> tuple[str, ...]:
+        if self.lateness_ms is not None:
+            return ("out", "late")
         if self.beside:
             return ("out", "beside")
         return ("raw", "counts") if self.kind == "process" else ("out",)
@@ -115,7 +127,9 @@ class JobSpec:
 
 WINDOWED = ("windows", "late", "idle")
 OPERATOR_STATE = ("buffered", "rules")
-TIMERS = "timers"
+TIMERS, SESSIONS = "timers", "sessions"
+JOINED = "joined"
+PATTERN = "pattern"
 FOLDER_KINDS = ("late", "process", "reduce", "copy", *OPERATOR_STATE)
 """Not "windows": a file that appears late holds late records, and that kind has none."""
 EXCHANGES = ("forward", "shuffle", "rebalance", "rescale", "broadcast", "global_", "partition_custom")
@@ -305,25 +319,37 @@ def _define(spec: JobSpec, env: StreamEnvironment) -> None:
     if spec.kind == "copy":
         tagged.sink_to(spec.sink("out"), uid="out")
         return
-    bound_ms = JITTER_MS + STEP_MS if spec.kind == "windows" else JITTER_MS
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound_ms).with_timestamps("ts")
+    bound_ms = JITTER_MS + STEP_MS if spec.kind in ("windows", SESSIONS, PATTERN) else JITTER_MS
+    strategy = aligned(WatermarkStrategy.for_bounded_out_of_orderness(bound_ms).with_timestamps("ts"), spec.drift_ms)
     if spec.beside:
         stream.filter(lambda row: True).sink_to(spec.sink("beside"), uid="beside")
     stamped = stream.assign_timestamps_and_watermarks(strategy)
     if spec.exchange or spec.own_slots:
         stamped = _placed(spec, _exchanged(spec, stamped).map_batches(lambda batch: batch))
     if spec.kind == TIMERS:
-        timed.define(env, stamped, spec.keys, BASE_MS, spec.sink("out"))
+        timed.define(env, stamped, spec.keys, BASE_MS, spec.sink("out"), spec.drift_ms)
         return
-    (
-        stamped.key_by("key")
-        .window(_windows(spec))
-        .aggregate(pv=count(), v=total("v"), uid="pv")
-        .sink_to(spec.sink("out"), uid="out")
-    )
+    if spec.kind == PATTERN:
+        detected.define(stamped, spec.sink("out"))
+        return
+    if spec.kind == JOINED:
+        joined.define(env, stamped, spec.keys, BASE_MS, spec.sink("out"), spec.drift_ms)
+        return
+    if spec.kind == SESSIONS:
+        sessions.define(stamped, spec.sink("out"))
+        return
+    windowed = stamped.key_by("key").window(_windows(spec))
+    if spec.lateness_ms is not None:
+        windowed = windowed.allowed_lateness(spec.lateness_ms).side_output_late_data(late_windows.LATE)
+    results = windowed.aggregate(pv=count(), v=total("v"), uid="pv")
+    results.sink_to(spec.sink("out"), uid="out")
+    if spec.lateness_ms is not None:
+        results.get_side_output(late_windows.LATE).sink_to(spec.sink("late"), uid="late")
 
 
-def _windows(spec: JobSpec) -> EventTimeWindows:
+def _windows(spec: JobSpec) -> WindowAssigner:
+    if spec.gap_ms:
+        return EventTimeSessionWindows.with_gap(spec.gap_ms)
     if spec.slide_ms == WINDOW_MS:
         return TumblingEventTimeWindows.of(WINDOW_MS)
     return SlidingEventTimeWindows.of(WINDOW_MS, spec.slide_ms)
@@ -367,7 +393,8 @@ class Seen:
     late_rows: int = 0
     rules: dict[str, int] = field(default_factory=dict)
     held: Rows = field(default_factory=list)
-    waiting: dict[str, list[int]] = field(default_factory=dict)  # records that wait for a timer, by state
+    waiting: dict[str, list[int]] = field(default_factory=dict)  # records that wait for a timer or window, by state
+    unpaired: int = 0  # rows that a join keeps
 
 
 class Oracle:
@@ -381,6 +408,19 @@ class Oracle:
         if self.spec.kind == TIMERS:
             marks = numbers(timed.MARK_SPLITS, seen.rules)
             timed.check(seen.tables["out"], seen.waiting, due, marks, self._each_once, self.exactly_once)
+            return
+        if self.spec.kind == PATTERN:
+            of = partial(key_of, self.spec), partial(stamp_of, self.spec)
+            detected.check(seen.tables["out"], seen.waiting, due, *of)
+            return
+        if self.spec.kind == JOINED:
+            self._joined(due, seen)
+            return
+        if self.spec.kind == SESSIONS:
+            sessions.check(seen.tables["out"], seen.waiting.get(sessions.CONTENTS, []), due, self._each_once)
+            return
+        if self.spec.gap_ms or self.spec.lateness_ms is not None:
+            late_windows.check(self._records_of(due), seen.tables, self.spec.gap_ms, seen.pane_rows, seen.late_rows)
             return
         if self.spec.kind in WINDOWED:
             self._windows_unique(seen.tables["out"])
@@ -401,16 +441,44 @@ class Oracle:
         everything = {"source": all_positions(self.spec.splits, self.spec.rows)}
         if self.spec.kind == "rules":
             everything["rules"] = all_positions(RULE_SPLITS, RULES)
-        if self.spec.kind == TIMERS:
-            everything["rules"] = all_positions(timed.MARK_SPLITS, timed.MARKS)
+        if self.spec.kind in (TIMERS, JOINED):
+            marks = timed.MARKS if self.spec.kind == TIMERS else joined.MARKS
+            everything["rules"] = all_positions(timed.MARK_SPLITS, marks)
         for source, found in (("source", seen.positions), ("rules", seen.rules)):
             if found != everything.get(source, {}):
                 raise Violation("no_loss", f"finished at {found} of {everything[source]} of {source}")
         self.check_cut(seen)
-        if self.spec.kind in WINDOWED:
+        if self.spec.gap_ms or self.spec.lateness_ms is not None:
+            everything_read = self._records_of(range(self.spec.rows))
+            width_ms = self.spec.gap_ms or WINDOW_MS
+            no_late = self.spec.kind == "windows"
+            late_windows.check_final(everything_read, seen.tables, width_ms, bool(self.spec.gap_ms), no_late)
+        elif self.spec.kind in WINDOWED:
             self._final_windows(seen)
         if self.spec.kind == TIMERS:
             timed.check_final(seen.waiting)
+        if self.spec.kind == PATTERN:
+            detected.check_final(seen.waiting)
+        if self.spec.kind == JOINED:
+            joined.check_final(seen.unpaired)
+        if self.spec.kind == SESSIONS and self.exactly_once:
+            held = seen.waiting.get(sessions.CONTENTS, [])
+            spec = self.spec
+            sessions.check_final(seen.tables["out"], held, partial(key_of, spec), partial(stamp_of, spec))
+
+    def _joined(self, due: Sequence[int], seen: Seen) -> None:
+        marks = numbers(timed.MARK_SPLITS, seen.rules)
+        joined.check(
+            seen.tables["out"],
+            [(n, key_of(self.spec, n), stamp_of(self.spec, n)) for n in due],
+            [(n, f"k{n % self.spec.keys}", BASE_MS + n * joined.MARK_STEP_MS) for n in marks],
+            # With at least once, the watermark may have passed a record that is read again: it is in the state already.
+            seen.late_rows if self.exactly_once else 0,
+            self._each_once,
+        )
+
+    def _records_of(self, due: Sequence[int]) -> list[late_windows.Record]:
+        return [late_windows.Record(n, key_of(self.spec, n), stamp_of(self.spec, n), value_of(n)) for n in due]
 
     # --- per record ---
 

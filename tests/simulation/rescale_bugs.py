@@ -6,48 +6,81 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
 import engine.jobmaster.rescaling as rescaling_module
 import engine.runtime.slot as slot_module
+from engine.core.errors import Fenced, StoreError
 from engine.graph.scalable import SlotPlans
 from engine.jobmaster.actions import Action, ReleaseSlots
-from engine.jobmaster.rescaling import RescalePhase, Rescaler
+from engine.jobmaster.master import JobMaster
+from engine.jobmaster.rescaling import RescalePhase, Rescaler, Verdict
 from engine.jobmaster.slot_keeper import SlotKeeper
 from engine.protocol.state_proof import Proof
-from engine.snapshot.restore import Restored
 from tests.simulation.bugs import Patches, PlantedBug
-from tests.simulation.rescales import run_rescales
+from tests.simulation.rescales import losing_a_row, run_failing_proofs, run_rescales
+from tests.simulation.simulation import Result
 from tests.simulation.world import Violation
 
 
 def _not_durable() -> Patches:
-    io: Any = Rescaler.io
+    return [(Rescaler, "save", property(lambda self: lambda: None))]
 
-    def unsaved(self: Rescaler) -> Any:
-        return (lambda: None) if self._read and io.fget(self) is not None else io.fget(self)
 
-    return [(Rescaler, "io", property(unsaved))]
+def _saved_before_it_is_proved() -> Patches:
+    """The new parallelism is durable when the job leaves the old one; the proof comes afterwards."""
+    on_committed = Rescaler.on_committed
+
+    def early(self: Rescaler, *of: Any) -> list[Action]:
+        actions = on_committed(self, *of)
+        if actions:
+            assert self._scale is not None and self.current is not None
+            with suppress(StoreError, Fenced):
+                self._scale.save(self.current.after.scaling)
+        return actions
+
+    return [(Rescaler, "on_committed", early)]
+
+
+def _failed_proof_is_saved() -> Patches:
+    """The outcome of the proof is noted in the wrong order: what differs is saved, too, and starts."""
+    on_deployed = Rescaler.on_deployed
+
+    def lenient(self: Rescaler, answers: Any) -> Verdict:
+        verdict = on_deployed(self, answers)
+        if verdict is Verdict.GO_BACK and self.current is not None:
+            self.current.phase = RescalePhase.SAVING
+            return Verdict.SAVE
+        return verdict
+
+    return [(Rescaler, "on_deployed", lenient)]
+
+
+def _starts_before_it_is_saved() -> Patches:
+    """The attempt starts as soon as it is proved; the save goes on beside it."""
+    deployed = JobMaster._start_if_deployed
+
+    def hasty(self: JobMaster, current: Any, now_ms: float) -> list[Action]:
+        actions = deployed(self, current, now_ms)
+        return actions + (self._start(current) if self._rescaler.saving and not current.started else [])
+
+    def start(self: JobMaster, current: Any) -> list[Action]:
+        return [] if current.started else start_once(self, current)
+
+    start_once = JobMaster._start
+    return [(JobMaster, "_start_if_deployed", hasty), (JobMaster, "_start", start)]
+
+
+def _restored_while_it_is_saved() -> Patches:
+    """A slot dies while the new parallelism is being saved, and the job is restored before that is decided."""
+    return [(Rescaler, "saving", property(lambda self: False)), (Rescaler, "save", Rescaler.save)]
 
 
 def _restore_loses_a_row() -> Patches:
-    """What is left of a file after other subtasks took their key groups is read from its second row on."""
-    restore = slot_module.restore
-
-    def losing(log: Any, ref: Any, wanted: Any) -> Restored:
-        restored = restore(log, ref, wanted)
-        written = Counter(state.subtask.vertex for state in log.read_manifest(ref).subtasks)
-        for (subtask, _), tables in restored.tables.items():
-            parallelism = next(want.parallelism for want in wanted if want.subtask == subtask)
-            if parallelism != (written[subtask.vertex] or parallelism):
-                tables[0] = (tables[0][0], tables[0][1].slice(1))
-        return restored
-
-    return [(slot_module, "restore", losing)]
+    return [(slot_module, "restore", losing_a_row())]
 
 
 def _digests_not_compared() -> Patches:
@@ -66,24 +99,24 @@ def _released_slot_stays_in_the_pool() -> Patches:
     return [(SlotKeeper, "release_surplus", release_surplus)]
 
 
-def _failed_switch_goes_back() -> Patches:
-    """A slot that dies while the job switches takes it back to the old parallelism, which is not durable any more."""
+def _failed_switch_stays() -> Patches:
+    """A slot that dies while the job switches leaves it at the new parallelism, which is not durable yet."""
     over = Rescaler.on_attempt_over
 
     def on_attempt_over(self: Rescaler, why: str) -> Any:
-        rescale = self.current
+        rescale, now = self.current, self.now
+        actions = over(self, why)
         if rescale is not None and rescale.phase is RescalePhase.SWITCHING:
-            self._deploy_at(rescale.before)
-            return self.fail(why)
-        return over(self, why)
+            self._deploy_at(now)
+        return actions
 
     return [(Rescaler, "on_attempt_over", on_attempt_over)]
 
 
 def _as_started_not_as_saved() -> Patches:
     """A JobMaster goes on at the parallelism that it was started with."""
-    on_io = Rescaler.on_io
-    return [(Rescaler, "on_io", lambda self, read, error: on_io(self, read if self._read else None, error))]
+    on_read = Rescaler.on_read
+    return [(Rescaler, "on_read", lambda self, read: on_read(self, None))]
 
 
 def _slots_plan_as_started() -> Patches:
@@ -113,20 +146,35 @@ def _digests_of_one_subtask_only() -> Patches:
 
 
 RESCALE_BUGS = [
-    PlantedBug("the new parallelism is not durable", _not_durable, ("rescale_durable",), 5),
-    PlantedBug("a restore at another parallelism loses a row", _restore_loses_a_row, ("state_proof",), 5),
+    PlantedBug("the new parallelism is not durable", _not_durable, ("rescale_durable",), 11),
+    PlantedBug("a restore at another parallelism loses a row", _restore_loses_a_row, ("state_proof",), 16),
     PlantedBug(
         "digests are not compared",
         _digests_not_compared,
         ("no_loss", "state", "exact_result", "ledger", "internal_error"),
-        7,
+        16,
     ),
-    PlantedBug("a released slot is still assigned", _released_slot_stays_in_the_pool, ("released", "finishes"), 33),
-    PlantedBug("a failed switch goes back to the old parallelism", _failed_switch_goes_back, ("rescale_durable",), 22),
-    PlantedBug("a JobMaster begins as started, not as saved", _as_started_not_as_saved, ("rescale_durable",), 170),
-    PlantedBug("slots plan as the job was started", _slots_plan_as_started, ("internal_error", "finishes"), 0),
-    PlantedBug("the digests of most subtasks are forgotten", _digests_of_one_subtask_only, ("state_proof",), 5),
+    PlantedBug("a released slot is still assigned", _released_slot_stays_in_the_pool, ("released", "finishes"), 83),
+    PlantedBug("a failed switch stays at the new parallelism", _failed_switch_stays, ("rescale_durable",), 5),
+    PlantedBug("the new parallelism is saved before its proof", _saved_before_it_is_proved, ("rescale_proved",), 40),
+    PlantedBug("a job starts before its parallelism is durable", _starts_before_it_is_saved, ("rescale_durable",), 11),
+    PlantedBug(
+        "a job is restored while its parallelism is being saved",
+        _restored_while_it_is_saved,
+        ("rescale_durable", "rescale_proved", "internal_error"),
+        11,
+    ),
+    PlantedBug("a JobMaster begins as started, not as saved", _as_started_not_as_saved, ("rescale_durable",), 243),
+    PlantedBug("slots plan as the job was started", _slots_plan_as_started, ("internal_error", "finishes"), 136),
+    PlantedBug("the digests of most subtasks are forgotten", _digests_of_one_subtask_only, ("state_proof",), 21),
 ]
+
+
+PROOF_BUGS = [
+    PlantedBug("the new parallelism is saved before its proof", _saved_before_it_is_proved, ("rescale_proved",), 7),
+    PlantedBug("what differs is saved, too", _failed_proof_is_saved, ("rescale_proved",), 5),
+]
+"""Bugs that a failing proof has to show."""
 
 
 @contextmanager
@@ -137,22 +185,23 @@ def planted(bug: PlantedBug) -> Iterator[None]:
         yield
 
 
-def caught(bug: PlantedBug, seed: int) -> Violation | None:
+def caught(bug: PlantedBug, seed: int, run: Callable[[int], Result] = run_rescales) -> Violation | None:
     """Returns the violation that the bug causes with this seed, if it is one of those that must catch it."""
     with planted(bug):
-        violation = run_rescales(seed).violation
+        violation = run(seed).violation
     return violation if violation is not None and violation.invariant in bug.invariants else None
 
 
-def search(bug: PlantedBug, seeds: Sequence[int]) -> int | None:
-    return next((seed for seed in seeds if caught(bug, seed) and run_rescales(seed).violation is None), None)
+def search(bug: PlantedBug, seeds: Sequence[int], run: Callable[[int], Result] = run_rescales) -> int | None:
+    return next((seed for seed in seeds if caught(bug, seed, run) and run(seed).violation is None), None)
 
 
 def main() -> int:
     wanted = sys.argv[1:]
-    for bug in RESCALE_BUGS:
-        if not wanted or any(word in bug.name for word in wanted):
-            print(f"{bug.name}: seed {search(bug, range(2000))}", flush=True)
+    for run, bugs in ((run_rescales, RESCALE_BUGS), (run_failing_proofs, PROOF_BUGS)):
+        for bug in bugs:
+            if not wanted or any(word in bug.name for word in wanted):
+                print(f"{bug.name} ({run.__name__}): seed {search(bug, range(2000), run)}", flush=True)
     return 0
 
 

@@ -1,27 +1,37 @@
 """Simulated runs in which the job is rescaled while it runs, beside all other faults of the seed.
 
 One to four times somebody asks for another parallelism, of all operators or of one. In some seeds Spark has no room for
-further slots, for a while or for ever. The parallelism that was saved is what every later JobMaster must begin with.
+further slots, for a while or for ever. The parallelism that was saved is what every later JobMaster must begin with,
+and no parallelism but the first one starts that was not proved.
+
+`run_failing_proofs`: besides, a restore at another parallelism loses a row, so the proof fails, and mostly the
+JobMaster dies in the next moments. The job must go on at the old parallelism, with all rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import msgspec
 
+import engine.jobmaster.rescaling as rescaling_module
+import engine.runtime.slot as slot_module
 from engine.core.errors import Fenced, StoreError
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.scalable import ScalableJob, SlotPlans
 from engine.jobmaster import events
-from engine.jobmaster.rescaling import Scale
-from engine.protocol.messages import Deploy, MasterMessage
+from engine.jobmaster.rescaling import Scale, parallelism_of
+from engine.protocol.messages import Deploy, MasterMessage, Start
 from engine.protocol.scaling import Scaling
+from engine.protocol.state_proof import Proof, SubtaskDigests
 from engine.runtime.plan import SlotPlan
+from engine.snapshot.restore import Restored
 from tests.simulation import cluster as clusters
 from tests.simulation.cluster import Cluster, Incarnation, MasterProcess
 from tests.simulation.faults import STORM_MS, Plan, draw_plan
@@ -35,6 +45,8 @@ FIRST_RECORD_MS = 30.0
 LONGER = 3.0
 """A rescale takes as long as several checkpoints, so these storms are longer than others."""
 RESCALE, NO_ROOM = "rescale", "Spark has no room for further slots"
+DIES_AFTER_PROOF = "rescale: the JobMaster dies after a failed proof"
+GOES_BACK = "rescale: goes back after a failed proof"
 
 
 class RescalingCluster(Cluster):
@@ -43,6 +55,7 @@ class RescalingCluster(Cluster):
     def __init__(self, *rest: Any) -> None:
         super().__init__(*rest)
         self._starts: dict[int, Scaling] = {}
+        self._proved: list[Mapping[str, int]] = []
 
     saved = Scaling()
 
@@ -88,6 +101,21 @@ class RescalingCluster(Cluster):
             slot = next((slot for slot in incarnation.slots if slot.session == session), None)
             if slot is not None and slot.number in incarnation.released:
                 raise Violation("released", f"{slot.name}, which was released, is deployed to")
+        if isinstance(message, Start) and incarnation.master.job.attempt.generation >= self._newest_generation():
+            self._check_start(incarnation.master)
+
+    def _check_start(self, master: MasterProcess) -> None:
+        now, parallelism = master.job._rescaler.now.scaling, parallelism_of(master.job.execution)
+        if now != self.saved:
+            raise Violation("rescale_durable", f"{master.name} starts at {now}, {self.saved} was saved")
+        if now == Scaling():
+            self._proved.append(parallelism)
+        if parallelism not in self._proved:
+            raise Violation("rescale_proved", f"{master.name} starts at {now}, whose state was never compared")
+
+    def on_proof(self, parallelism: Mapping[str, int], proof: Proof) -> None:
+        if not proof.differences:
+            self._proved.append(parallelism)
 
     def on_event(self, master: MasterProcess, event: events.AnyEvent) -> None:
         if master.job.attempt.generation < self._newest_generation():
@@ -102,12 +130,48 @@ class RescalingCluster(Cluster):
                     raise Violation("state_proof", f"rescale {event.rescale} completed with other state: {event}")
             case events.RescaleFailed():
                 self.world.hits.add(f"rescale: failed, {event.why.split(':')[0][:24]}")
-                if event.digest_before or event.digest_after:
-                    raise Violation("state_proof", f"the engine itself refuses what was restored: {event.why}")
-            case events.Deploying() if now != self.saved:
-                raise Violation("rescale_durable", f"{master.name} deploys at {now}, {self.saved} was saved")
+                if event.digest_before != event.digest_after:
+                    self.on_difference(event)
             case events.Claimed() if self.saved != now:
                 self.world.hits.add("rescale: the job was rescaled after this JobMaster was started")
+
+    def on_difference(self, event: events.RescaleFailed) -> None:
+        raise Violation("state_proof", f"the engine itself refuses what was restored: {event.why}")
+
+
+class FailingProofs(RescalingCluster):
+    """Restores at another parallelism lose a row. Mostly the JobMaster that notices it dies in the next moments."""
+
+    def __init__(self, *rest: Any) -> None:
+        super().__init__(*rest)
+        self._random = Random(f"failing proofs {self.world.seed}")
+
+    def on_proof(self, parallelism: Mapping[str, int], proof: Proof) -> None:
+        super().on_proof(parallelism, proof)
+        if proof.differences and self._random.random() < 0.7:
+            master = self.running[-1].master
+            kill = partial(self.world.kill, master, "the proof has failed")
+            self.world.after(6 * self._random.random(), master, "dies", kill)
+            self.world.hits.add(DIES_AFTER_PROOF)
+
+    def on_difference(self, event: events.RescaleFailed) -> None:
+        self.world.hits.add(GOES_BACK)
+
+
+def losing_a_row() -> Callable[[Any, Any, Any], Restored]:
+    """Returns a restore that reads a file from its second row on if the subtask has another parallelism than before."""
+    restore = slot_module.restore
+
+    def losing(log: Any, ref: Any, wanted: Any) -> Restored:
+        restored = restore(log, ref, wanted)
+        written = Counter(state.subtask.vertex for state in log.read_manifest(ref).subtasks)
+        for (subtask, _), tables in restored.tables.items():
+            parallelism = next(want.parallelism for want in wanted if want.subtask == subtask)
+            if parallelism != (written[subtask.vertex] or parallelism):
+                tables[0] = (tables[0][0], tables[0][1].slice(1))
+        return restored
+
+    return losing
 
 
 def draw_rescales(seed: int) -> Plan:
@@ -138,10 +202,30 @@ def draw_rescales(seed: int) -> Plan:
     )
 
 
-def run_rescales(seed: int) -> Result:
+def run_rescales(seed: int, of: type[RescalingCluster] = RescalingCluster) -> Result:
     config = replace(clusters.MASTER_CONFIG, slots_timeout_ms=SLOTS_TIMEOUT_MS)
+    made: list[RescalingCluster] = []
+    prove = rescaling_module.prove  # a planted bug may have replaced it
+
+    def make(*rest: Any) -> RescalingCluster:
+        made.append(of(*rest))
+        return made[-1]
+
+    def watched(
+        before: Iterable[SubtaskDigests], after: Iterable[SubtaskDigests], parallelism: Mapping[str, int]
+    ) -> Proof:
+        proof = prove(before, after, parallelism)
+        made[-1].on_proof(parallelism, proof)
+        return proof
+
     with (
         patch.object(clusters, "MASTER_CONFIG", config),
         patch("engine.jobmaster.rescaling.FIRST_RECORD_MS", FIRST_RECORD_MS),
+        patch.object(rescaling_module, "prove", watched),
     ):
-        return run(seed, draw_rescales(seed), RescalingCluster)
+        return run(seed, draw_rescales(seed), cast(type[Cluster], make))
+
+
+def run_failing_proofs(seed: int) -> Result:
+    with patch.object(slot_module, "restore", losing_a_row()):
+        return run_rescales(seed, FailingProofs)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from engine.protocol.config import CheckpointConfig
 from engine.runtime.deployment import Deployer
 from engine.runtime.operators import sink
-from tests.simulation import jobs
+from tests.simulation import drifting, jobs
 from tests.simulation.cluster import Cluster, Pace
 from tests.simulation.coverage import WatchedAligner
 from tests.simulation.faults import Plan, Storm, draw_plan
@@ -58,6 +58,10 @@ def run(seed: int, plan: Plan | None = None, of: type[Cluster] = Cluster) -> Res
         world.hits.add(f"operator state: {plan.spec.kind}")
     if plan.spec.kind == jobs.TIMERS:
         world.hits.add("timers: two keyed inputs")
+    if plan.spec.kind == jobs.JOINED:
+        world.hits.add("join: two keyed inputs")
+    if plan.spec.kind in (jobs.SESSIONS, jobs.PATTERN):
+        world.hits.add(f"state: {plan.spec.kind}")
     if plan.spec.folder:
         world.hits.add("source: a folder that fills")
     if plan.spec.beside:
@@ -79,7 +83,8 @@ def run(seed: int, plan: Plan | None = None, of: type[Cluster] = Cluster) -> Res
         lambda self, mode, channels: WatchedAligner(aligner(self, mode, channels), channels, world.hits),
     )
     try:
-        with watched, small_bounds(), patch.object(sink, "ROLL_BYTES", plan.roll_bytes):
+        drift = drifting.watched(world, plan.spec.drift_ms, plan.spec.folder)
+        with watched, drift, small_bounds(), patch.object(sink, "ROLL_BYTES", plan.roll_bytes):
             _live(world, cluster)
             _settle(world, cluster, checker)
             checker.check_finished()

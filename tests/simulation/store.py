@@ -13,14 +13,18 @@ from dataclasses import dataclass
 
 from engine.core.errors import StoreError, SyncFailed
 from engine.core.paths import check_store_path
+from engine.core.ports import Data, Store
 from engine.protocol.epoch_records import Created
 from engine.store.below import Below
 from engine.store.memory import listed
+from engine.store.reading import content
 from tests.simulation.world import Process, Violation, World
 
 RECENT_MS = 40.0
 EXISTS_OURS = "store: create EXISTS, ours"
 PARTIAL_LIST = "store: a list lacks new files"
+SWAPPED = "store: an empty one takes its place"
+RECORD_LOST = "store: a record is created in the empty one"
 NAME_FORGOTTEN = "store: a name that was not durable is forgotten"
 
 
@@ -49,7 +53,7 @@ class SimStore:
         self.cached: dict[str, tuple[bytes, Process]] = {}
         self.unnamed: dict[str, bytes] = {}  # durable content under names that are visible, and not durable yet
         self.full_until_ms = 0.0
-        self._away = False
+        self.away = False
         self._late: list[tuple[str, bytes]] = []  # creates that the store applies while it is away
         self._made_ms: dict[str, float] = {}
         self.on_created: Callable[[str, bytes], None] = lambda path, data: None
@@ -68,7 +72,7 @@ class SimStore:
     def write(self, path: str, data: bytes, process: Process) -> None:
         if self.content(path) is None:
             self._made_ms[path] = self.world.now_ms
-        self.cached[path] = (data, process)
+        self.cached[path] = (bytes(data), process)
 
     def below(self, path: str) -> list[str]:
         return sorted(found for found in self.all() if found.startswith(path + "/"))
@@ -84,7 +88,7 @@ class SimStore:
 
     def link_late(self, path: str, data: bytes) -> None:
         """Applies a create that was sent long ago: to the store that it was sent to, never to a folder in its place."""
-        if self._away:
+        if self.away:
             self._late.append((path, data))
         else:
             self.link(path, data)
@@ -114,21 +118,37 @@ class SimStore:
             self.world.hits.add(NAME_FORGOTTEN)
             self.world.log(f"  forgotten {path}")
 
+    def put(self, path: str) -> None:
+        """Puts a durable file into the store. Draws nothing."""
+        self.durable[path] = b""
+
     def goes_away(self, for_ms: float) -> None:
-        """Puts an empty store in its place for a while, as a mount that is gone leaves an empty folder."""
+        """Puts an empty store in its place for a while, as a mount that is gone leaves an empty folder.
+
+        Work that is under way at this moment may have found the store there, and create a record of the log where it
+        was: no store can exclude that. Nobody may take that record for made (`check_completed`). Work that
+        begins later creates none.
+        """
+        if self.away:
+            return
         real = self.durable, self.cached, self.unnamed, self.on_created, self.on_deleted
+        under_way = self.world.under_way()
 
         def created(path: str, data: bytes) -> None:
-            if "/log/" in path:
+            if "/log/" not in path:
+                return
+            if self.world.fiber not in under_way:
                 raise Violation("mounted", f"{path} is created where the store is not mounted")
+            self.world.hits.add(RECORD_LOST)
 
         def is_back() -> None:
             self.durable, self.cached, self.unnamed, self.on_created, self.on_deleted = real
-            self._away, late, self._late = False, self._late, []
+            self.away, late, self._late = False, self._late, []
             for path, data in late:
                 self.link(path, data)
 
-        self._away = True
+        self.away = True
+        self.world.hits.add(SWAPPED)
         self.durable, self.cached, self.unnamed = {}, {}, {}
         self.on_created, self.on_deleted = created, lambda path: None
         self.world.after(for_ms, None, "the store is back", is_back)
@@ -164,8 +184,9 @@ class StoreView:
         if what in ("write", "create") and self._store.world.now_ms < self._store.full_until_ms:
             raise StoreError(f"simulated: can't {what} {path}: no space left")
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         self._begin("write", path)
+        data = bytes(data)
         self._store.write(path, data, self._process)
         self._store.world.log(f"  wrote {path} {zlib.crc32(data):08x}")
 
@@ -222,6 +243,15 @@ class StoreView:
             raise FileNotFoundError(path)
         return data
 
+    def read_all(self, paths: list[str]) -> list[bytes | None]:
+        return [content(self, path) for path in paths]
+
+    def sizes(self, paths: list[str]) -> list[int | None]:
+        """Draws nothing, so that seeds stay what they were before it came."""
+        for path in paths:
+            check_store_path(path)
+        return [len(data) if (data := self._store.content(path)) is not None else None for path in paths]
+
     def list(self, prefix: str) -> list[str]:
         self._begin("list", prefix)
         store, world = self._store, self._store.world
@@ -242,6 +272,9 @@ class StoreView:
                 for files in (store.cached, store.unnamed, store.durable):
                     files.pop(found, None)  # type: ignore[attr-defined]
                 store.world.log(f"  deleted {found}")
+
+    def copy_from(self, path: str, source: Store, source_path: str) -> bool:
+        return False
 
     def uri(self, path: str) -> str:
         return f"mem:///{path}"

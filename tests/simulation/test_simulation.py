@@ -13,12 +13,15 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 
+from engine.connectors.table import TableCommitter
 from engine.protocol.config import CheckpointConfig
+from engine.snapshot.epoch_log import EpochLog
 from tests.simulation import coverage
-from tests.simulation.faults import Plan
+from tests.simulation.faults import STORE_SWAPPED, Plan, draw_plan
 from tests.simulation.jobs import JobSpec
 from tests.simulation.run import describe
 from tests.simulation.simulation import run
@@ -86,6 +89,39 @@ def test_a_late_create_lands_in_its_store_and_not_in_the_folder_where_that_was_m
     assert store.all() == set()
     world.run(lambda: False, 20, 10)
     assert store.content("job/log/0000000001.json") == b"sent before"
+
+
+@pytest.mark.promise("H8", "F2", "D11")
+@pytest.mark.parametrize(
+    ("seed", "at_ms"),
+    [(1285, None), (4, 60), (76, 12), (76, 50), (16, 40), (54, 40), (66, 79), (124, 60), (129, 33), (109, 40)],
+)
+def test_a_job_goes_on_after_an_empty_store_was_in_the_place_of_its_own(seed: int, at_ms: float | None) -> None:
+    """Bugs: a claim repeated the last record, or its own first one, in the empty store (1285, 4, 76); a commit went
+    there and counted (16); state files went there and were published (54, 66, 124). One of the simulator: a job that
+    had finished was stopped, and nobody started it again (109).
+    """
+    plan = draw_plan(seed)
+    if at_ms is not None:
+        plan = replace(plan, blows=tuple(sorted([*plan.blows, (at_ms, STORE_SWAPPED)])))
+    result = run(seed, plan)
+    assert result.violation is None, describe(result)
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize(
+    ("seed", "at_ms", "of", "look"), [(54, 40.0, EpochLog, "check_files"), (11, 60.0, TableCommitter, "check")]
+)
+def test_an_epoch_whose_files_nobody_looks_for_is_noticed(
+    seed: int, at_ms: float, of: type, look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted bugs that need their fault at a certain moment: no seed that was tried has it there."""
+    plan = draw_plan(seed)
+    plan = replace(plan, blows=tuple(sorted([*plan.blows, (at_ms, STORE_SWAPPED)])))
+    assert run(seed, plan).violation is None
+    monkeypatch.setattr(of, look, lambda *_: None)
+    violation = run(seed, plan).violation
+    assert violation is not None and violation.invariant == "durable"
 
 
 def test_a_dead_receiver_grants_nothing_to_a_sender_that_connects_later() -> None:

@@ -26,6 +26,7 @@ from engine.api import (
 from engine.connectors.generator import GeneratorSource
 from engine.connectors.table import TableSink
 from engine.core.functions import Row
+from tests.simulation.drifting import aligned
 from tests.simulation.world import Violation
 
 MARKS, MARK_SPLITS = 9, 2
@@ -87,16 +88,26 @@ class Order(ProcessFunction):
         return [{**value, "disordered": disordered}]
 
 
-def define(env: StreamEnvironment, stamped: DataStream, keys: int, base_ms: int, out: TableSink) -> None:
-    def make(n: Any) -> dict[str, Any]:
-        return {"mark": n, "of": [f"k{i % keys}" for i in n.tolist()], "ts": (base_ms + n * 40) * 1000}
+def marks_of(
+    env: StreamEnvironment, keys: int, base_ms: int, rows: int, step_ms: int, drift_ms: int | None
+) -> DataStream:
+    """Returns a second source, in whose stream no record is late."""
 
-    source = GeneratorSource(make, rows=MARKS, splits=MARK_SPLITS)
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness(0).with_timestamps("ts")
-    marks = env.from_source(source, "mark long, of string, ts timestamp", uid="rules")
+    def make(n: Any) -> dict[str, Any]:
+        return {"mark": n, "of": [f"k{i % keys}" for i in n.tolist()], "ts": (base_ms + n * step_ms) * 1000}
+
+    source = GeneratorSource(make, rows=rows, splits=MARK_SPLITS)
+    strategy = aligned(WatermarkStrategy.for_bounded_out_of_orderness(0).with_timestamps("ts"), drift_ms)
+    stream = env.from_source(source, "mark long, of string, ts timestamp", uid="rules")
+    return stream.assign_timestamps_and_watermarks(strategy)
+
+
+def define(
+    env: StreamEnvironment, stamped: DataStream, keys: int, base_ms: int, out: TableSink, drift_ms: int | None
+) -> None:
     held = (
         stamped.key_by("key")
-        .connect(marks.assign_timestamps_and_watermarks(strategy).key_by("of"))
+        .connect(marks_of(env, keys, base_ms, MARKS, 40, drift_ms).key_by("of"))
         .process(Hold(), uid="hold", schema=SCHEMA)
     )
     held.process(Order(), schema=OUT).sink_to(out, uid="out")

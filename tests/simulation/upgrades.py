@@ -323,7 +323,7 @@ def run_upgrades(seed: int) -> Published:
             world.after(delay_ms, None, "upgrade", lambda: cluster.upgrade(cluster.version.changed(random), way))
 
     published.on_epoch = on_epoch
-    config = replace(clusters.MASTER_CONFIG, allow_non_restored_state=True)
+    config = replace(clusters.MASTER_CONFIG, allows=lambda epoch: True)
     try:
         with patch.object(clusters, "MASTER_CONFIG", config), small_bounds():
             cluster.start()

@@ -178,6 +178,15 @@ class World:
             raise fiber.raised
         then(fiber.result)
 
+    @property
+    def fiber(self) -> Fiber | None:
+        """The offloaded work that runs now, if it is one that may pause."""
+        return self._fiber
+
+    def under_way(self) -> set[Fiber]:
+        """Returns the offloaded work that has begun and is paused."""
+        return {fiber for process in self._owners for fiber in process.fibers}
+
     def _unwind(self, process: Process) -> None:
         fibers, process.fibers = process.fibers, []
         for fiber in fibers:

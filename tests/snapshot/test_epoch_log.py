@@ -113,6 +113,28 @@ def test_a_claim_whose_answer_was_lost_is_found_again() -> None:
     assert len(store.list("job/log")) == 1
 
 
+def test_a_claim_whose_answer_was_lost_is_not_found_again_if_another_process_claims_at_that_moment() -> None:
+    class Raced(MemoryStore):
+        """Another process claims right before this one makes the record durable."""
+
+        raced = False
+
+        def sync(self, paths: list[str]) -> None:
+            raced, self.raced = self.raced, False
+            if raced:
+                assert EpochLog(self, JobPaths("job")).claim("b") is not None
+            super().sync(paths)
+
+    store = Raced()
+    log = EpochLog(store, JobPaths("job"))
+    store.answers = [(Created.UNKNOWN, True)]
+    assert log.claim("a") is None
+    store.raced = True
+    assert log.claim("a") is None, "b owns the job"
+    claimed = log.claim("a")
+    assert claimed is not None and claimed.generation == 3
+
+
 def test_a_store_that_can_not_write_is_an_error_and_not_an_unknown_outcome(log: EpochLog) -> None:
     log.store.write("job/log", b"a file where the directory should be")
     with pytest.raises(StoreError):
@@ -310,19 +332,21 @@ def test_a_list_that_shows_a_record_which_the_store_has_forgotten_changes_nothin
 
 @pytest.mark.promise("F2")
 def test_a_claim_makes_the_record_that_it_builds_on_durable_first() -> None:
-    """A visible record may have a name that is not durable; a repeated create syncs it, or makes it again."""
+    """A visible record may have a name that is not durable. Until that is synced, nothing is created behind it."""
     log = EpochLog(store := MemoryStore(), JobPaths("job"))
     store.answers = [(Created.UNKNOWN, True)]  # visible, and nobody knows whether it is durable
     assert log.claim("me") is None
-    created: list[str] = []
-    real = store.create
+    claimed = log.claim("me")
+    assert claimed is not None and claimed.record.number == 1 and store.synced == [log.paths.log_record(1)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "create", lambda path, data: (created.append(path), real(path, data))[1])
-        claimed = log.claim("me")
-        assert claimed is not None and claimed.record.number == 1 and created == [log.paths.log_record(1)]
-        store.answers = [(Created.UNKNOWN, False)]
-        assert log.claim("other") is None, "it is not known whether the last record is durable"
+        patch.setattr(store, "sync", _failing)
+        with pytest.raises(StoreError):
+            log.claim("other")
     assert store.list("job/log") == [log.paths.log_record(1)]
+
+
+def _failing(*_: object) -> None:
+    raise StoreError("no connection to the server")
 
 
 def _raising(error: Exception, read: Callable[[str], bytes], path: str) -> Callable[..., bytes]:
@@ -386,4 +410,123 @@ def test_nothing_is_published_into_a_folder_from_which_the_log_is_gone(log: Epoc
         log.publish(claimed.record, ref(1, 1))
     (tmp_path / "store").rmdir()
     away.rename(tmp_path / "store")
+    assert log.publish(claimed.record, ref(1, 1)) is not None
+
+
+class Swapped(MemoryStore):
+    """A store that goes away, or comes back, right before the call that `then` names. An empty one is in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.then: list[str] = []
+        self.elsewhere: dict[str, bytes] = {}
+
+    def _before(self, call: str) -> None:
+        if self.then and self.then[0] == call:
+            self.then.pop(0)
+            self.files, self.elsewhere = self.elsewhere, self.files
+
+    def create(self, path: str, data: bytes) -> Created:
+        self._before("create")
+        return super().create(path, data)
+
+    def sync(self, paths: list[str]) -> None:
+        self._before("sync")
+        for path in paths:
+            if path not in self.files:
+                raise StoreError(f"{path} is gone")
+        super().sync(paths)
+
+    def sizes(self, paths: list[str]) -> list[int | None]:
+        self._before("sizes")
+        return super().sizes(paths)
+
+
+@pytest.mark.promise("H8", "F2")
+def test_a_store_that_goes_while_a_claim_makes_the_last_record_durable_gets_no_record() -> None:
+    """A bug: the claim created the last record once more, in the empty folder, and then its fence."""
+    log = EpochLog(store := Swapped(), JobPaths("job"))
+    assert log.claim("a") is not None
+    store.then = ["sync"]
+    assert log.claim("b") is None
+    assert store.files == {}
+
+
+@pytest.mark.promise("H8", "F2", "D11")
+@pytest.mark.parametrize("back", [[], ["sizes"]], ids=["and is still away", "and is back at once"])
+def test_a_record_that_was_created_while_the_store_was_away_does_not_count(back: list[str]) -> None:
+    """A bug: the JobMaster took it for its own. The store has none, or one of somebody else's."""
+    log = EpochLog(store := Swapped(), JobPaths("job"))
+    claimed = log.claim("a")
+    assert claimed is not None
+    store.then = ["create", *back]
+    assert log.publish(claimed.record, ref(1, 1)) is None, "the outcome is unknown"
+    if not back:
+        with pytest.raises(StoreError, match="is the store mounted at"):
+            log.publish(claimed.record, ref(1, 1))
+        store.files, store.elsewhere = store.elsewhere, store.files
+    record = log.publish(claimed.record, ref(1, 1))
+    assert record is not None and log.last() == record
+    store.then = ["create", *back]
+    assert log.claim("b") is None
+
+
+@pytest.mark.promise("H8", "F2")
+def test_a_record_that_is_left_in_the_folder_where_the_store_was_mounted_is_no_log() -> None:
+    """It was created when the store went away for the first time, and is found there when it goes again."""
+    log = EpochLog(store := Swapped(), JobPaths("job"))
+    claimed = log.claim("a")
+    store.then = ["create", "sizes"]
+    assert claimed is not None and log.publish(claimed.record, ref(1, 1)) is None
+    record = log.publish(claimed.record, ref(1, 1))
+    assert record is not None and store.elsewhere == {log.paths.log_record(2): store.files[log.paths.log_record(2)]}
+    store.files, store.elsewhere = store.elsewhere, store.files
+    for call in (log.last, lambda: log.claim("b"), lambda: log.publish(record, ref(2, 2))):
+        with pytest.raises(StoreError, match="is the store mounted at"):
+            call()
+    assert list(store.files) == [log.paths.log_record(2)]
+
+
+@pytest.mark.promise("H8", "F2")
+def test_a_job_begins_only_in_the_store_in_which_it_was_started() -> None:
+    """A bug: a JobMaster that had found no log began one in the empty folder to which its store had changed since."""
+    log = EpochLog(store := Swapped(), JobPaths("job"), sign=JobPaths("job").launch())
+    with pytest.raises(StoreError, match="is the store mounted at"):
+        log.claim("a")
+    assert store.files == {}
+    store.write(log.sign, b"")
+    store.then = ["create"]
+    assert log.claim("a") is None
+    store.files, store.elsewhere = store.elsewhere, store.files
+    claimed = log.claim("a")
+    assert claimed is not None and claimed.generation == 1
+    store.delete(log.sign)
+    assert log.publish(claimed.record, ref(1, 1)) is not None, "from then on the first record is the sign"
+
+
+@pytest.mark.promise("H8", "F2")
+def test_a_jobmaster_whose_job_began_where_no_store_was_mounted_stops_when_the_store_is_mounted() -> None:
+    """A bug: if both logs were equally long, it went on in the other one."""
+    log, other = (EpochLog(MemoryStore(), JobPaths("job")) for _ in range(2))
+    claimed, owner = log.claim("a"), other.claim("b")
+    assert claimed is not None and owner is not None
+    with pytest.raises(Fenced, match="log record 1 is another JobMaster's"):
+        EpochLog(other.store, log.paths).publish(claimed.record, ref(1, 1))
+    assert other.last() == owner.record
+
+
+@pytest.mark.promise("D11")
+def test_a_record_after_whose_creation_the_store_does_not_answer_may_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = EpochLog(store := MemoryStore(), JobPaths("job"))
+    claimed = log.claim("a")
+    assert claimed is not None
+    with monkeypatch.context() as patch:
+        real, looks = store.sizes, [0]
+
+        def fails(paths: list[str]) -> list[int | None]:
+            looks[0] += 1
+            return real(paths) if looks[0] == 1 else _failing()  # type: ignore[return-value, func-returns-value]
+
+        patch.setattr(store, "sizes", fails)
+        assert log.publish(claimed.record, ref(1, 1)) is None
     assert log.publish(claimed.record, ref(1, 1)) is not None

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import msgspec
 import pytest
 
-from engine.core.errors import CorruptSnapshot
+from engine.connectors.table.folds import ALL_RECORDS, Fold, FoldLog, folded_name
+from engine.connectors.table.log import Entries, TableLog
+from engine.core.errors import CorruptSnapshot, StoreError
 from engine.core.paths import JobPaths
 from engine.jobmaster.collecting import collect
 from engine.protocol.epoch_records import Created, LogRecord, RecordKind, fence_after
@@ -15,9 +20,11 @@ from engine.protocol.manifest import Manifest, StateFile, SubtaskState
 from engine.snapshot import epoch_log as log_module
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.garbage import find_garbage
+from engine.snapshot.retention import Needs, disposable
 from engine.snapshot.savepoints import Origin, SavepointFolder
 from engine.snapshot.statefile import checksum
 from tests.fakes import MemoryStore
+from tests.store.flickering import Flickering
 
 PATHS = JobPaths("job")
 
@@ -25,8 +32,8 @@ PATHS = JobPaths("job")
 class Job:
     """A job whose JobMasters publish epochs, and leave checkpoints that they did not publish."""
 
-    def __init__(self) -> None:
-        self.store = MemoryStore()
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore()
         self.log = EpochLog(self.store, PATHS)
         self.record: LogRecord | None = None
         self.restart()
@@ -73,6 +80,22 @@ def test_a_checkpoint_of_a_fenced_generation_that_no_epoch_names_is_garbage() ->
     assert collect(job.store, "job", dry_run=False).collected == []
 
 
+@pytest.mark.promise("C4")
+def test_the_bytes_of_garbage_are_counted_without_reading_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket would send all of it, only to say how much it is."""
+    job = Job()
+    job.checkpoint()
+    job.restart()
+    read = job.store.read
+
+    def records_only(path: str) -> bytes:
+        assert path.endswith(".json"), path
+        return read(path)
+
+    monkeypatch.setattr(job.store, "read", records_only)
+    assert collect(job.store, "job", dry_run=True).bytes == 5
+
+
 def test_a_checkpoint_whose_files_a_later_epoch_uses_is_needed() -> None:
     job = Job()
     first = job.checkpoint()
@@ -80,6 +103,33 @@ def test_a_checkpoint_whose_files_a_later_epoch_uses_is_needed() -> None:
     job.publish(shared=first.subtasks[0].files)
     job.restart()
     assert folders(job) == []
+
+
+@pytest.mark.promise("D9")
+def test_a_snapshot_that_was_claimed_with_a_savepoint_is_left_to_the_jobmaster_which_deletes_both() -> None:
+    job = Job()
+    job.publish()
+    job.checkpoint()
+    job.store.write("job/gen-0001/chk-0000002/copy-x/claimed.json", b"{}")
+    job.restart()
+    assert folders(job) == []
+
+
+@pytest.mark.promise("C4")
+def test_a_running_job_and_gc_need_the_same_snapshots() -> None:
+    """An epoch needs the snapshots that its files lie in, whoever asks."""
+    job = Job()
+    first = job.checkpoint()
+    job.restart()
+    job.publish()
+    shared = job.publish(shared=first.subtasks[0].files)
+    last = job.log.last()
+    assert last is not None and last.newest is not None
+    fresh, remembers = Needs(job.log), Needs(job.log)
+    remembers.add(last.newest, shared)
+    assert fresh.of([last.newest]) == remembers.of([last.newest]) == {(1, 1), (2, 2)}
+    files = job.store.list("job")
+    assert disposable(PATHS, files, [last.newest], fresh.of([last.newest]), 2) == ["job/gen-0002/chk-0000001"]
 
 
 def test_if_a_record_or_a_manifest_is_damaged_nothing_is_garbage() -> None:
@@ -95,6 +145,22 @@ def test_if_a_record_or_a_manifest_is_damaged_nothing_is_garbage() -> None:
         assert found.collected == [] and damaged in found.problems[0]
 
 
+@pytest.mark.promise("C4", "H8")
+def test_if_the_store_is_away_for_a_moment_no_epoch_s_snapshot_is_garbage() -> None:
+    """A mount that is gone leaves an empty folder: then no record is found, and no epoch seems to need anything."""
+    for first in range(1, 40):
+        for calls in (1, 2, 5, 40):
+            store = Flickering()
+            job = Job(store)
+            job.publish()
+            job.publish()
+            job.restart()
+            kept = set(store.files)
+            store.calls, store.gone = 0, range(first, first + calls)
+            collect(store, "job", dry_run=False)
+            assert set(store.files) == kept, f"away from call {first} on, for {calls}"
+
+
 def test_a_damaged_table_is_told_as_a_problem_of_its_job_and_holds_up_no_other_job() -> None:
     job = Job()
     manifest = job.checkpoint()
@@ -105,6 +171,23 @@ def test_a_damaged_table_is_told_as_a_problem_of_its_job_and_holds_up_no_other_j
     job.store.write("job/tables/pv/_folds/0000000001.json", b"damaged")
     found = collect(job.store, "job", dry_run=False)
     assert found.collected == [] and "0000000001.json is not what Weir wrote" in found.problems[0]
+
+
+def test_a_folded_file_that_no_fold_names_is_deleted_but_not_in_a_dry_run() -> None:
+    job = Job()
+    sink = SinkDescription("out", "table", "pv", "pv", [], 1)
+    manifest = msgspec.structs.replace(job.checkpoint(), description=JobDescription(sinks=[sink]))
+    assert job.record is not None
+    job.record = job.log.publish(job.record, job.log.write_manifest(manifest))
+    assert job.record is not None
+    TableLog(job.store, "job/tables/pv").create(0, Entries([], sealed=True))
+    FoldLog(job.store, "job/tables/pv").append(Fold(1, 2, ALL_RECORDS, {}, []))
+    orphan = f"job/tables/pv/{folded_name(job.record.job_id, 1, 1, 1, 1)}"
+    job.store.write(orphan, b"rows")
+    assert [one.path for one in collect(job.store, "job", dry_run=True).collected] == [orphan]
+    assert orphan in job.store.files
+    collect(job.store, "job", dry_run=False)
+    assert orphan not in job.store.files
 
 
 def test_without_a_log_nothing_is_garbage_because_a_fork_may_be_under_way() -> None:
@@ -120,11 +203,72 @@ def test_a_savepoint_is_never_garbage_and_what_its_replaced_writer_left_is() -> 
     folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
     folder.write("nightly", manifest, Origin(job.log, "1d", 1), stopped=False)
     job.store.write("job/savepoints/half/1d-0001-0001-0000009/0.pv.arrow", b"state")
+    job.store.write("job/savepoints/nightly/1d-0001-0002-0000009/0.pv.arrow", b"of a writer that was slower")
     assert folders(job) == []
     job.restart()
-    assert folders(job) == ["job/savepoints/half/1d-0001-0001-0000009"]
+    left = ["job/savepoints/half/1d-0001-0001-0000009", "job/savepoints/nightly/1d-0001-0002-0000009"]
+    assert folders(job) == left
     collect(job.store, "job", dry_run=False)
     assert folder.manifest().epoch == 1
+
+
+@pytest.mark.promise("D5", "F2")
+def test_a_jobmaster_that_sleeps_while_its_savepoint_is_collected_makes_none_of_deleted_files() -> None:
+    """It is stopped (SIGSTOP) before the last step of a savepoint; another takes over; weir gc runs; it wakes up."""
+    job = Job()
+    manifest = job.publish()
+    folder, origin = SavepointFolder(job.store.below(PATHS.savepoint("nightly"))), Origin(job.log, "1d", 1)
+    draft = folder.prepare(manifest, origin)
+    job.restart()
+    (found,) = collect(job.store, "job", dry_run=True).collected
+    assert collect(job.store, "job", dry_run=False).collected == [found]
+    with pytest.raises(StoreError, match="another JobMaster runs the job"):
+        folder.finish(draft, "nightly", manifest, 1, stopped=False)
+    assert not folder.exists()
+    assert collect(job.store, "job", dry_run=False).collected == []
+
+
+@pytest.mark.promise("D5", "F2")
+def test_a_savepoint_whose_writer_is_about_to_make_it_is_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JobMaster that was replaced sleeps in the very last step, and wakes up after weir gc."""
+    job = Job()
+    manifest = job.publish()
+    folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
+    made = SavepointFolder._made
+
+    def slept(self: SavepointFolder, data: bytes) -> bool:
+        job.restart()
+        assert collect(job.store, "job", dry_run=False).collected == []
+        return made(self, data)
+
+    monkeypatch.setattr(SavepointFolder, "_made", slept)
+    folder.write("nightly", manifest, Origin(job.log, "1d", 1), stopped=False)
+    assert folder.manifest().epoch == 1
+    assert folder.copy_to(MemoryStore(), "new/copy").epoch == 1
+
+
+@pytest.mark.promise("D5", "C4")
+def test_what_a_delete_that_died_has_left_of_a_savepoint_is_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies before each of its deletes in turn. The files are as large as the job's state."""
+    for deletes in range(3):
+        job = Job()
+        folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
+        folder.write("nightly", job.publish(), Origin(job.log, "1d", 1), stopped=False)
+        job.restart()
+        delete, left = MemoryStore.delete, iter([True] * deletes)
+
+        def dying(store: MemoryStore, path: str, delete: Any = delete, left: Iterator[bool] = left) -> None:
+            if not next(left, False):
+                raise StoreError("dead")
+            delete(store, path)
+
+        with monkeypatch.context() as died:
+            died.setattr(MemoryStore, "delete", dying)
+            with pytest.raises(StoreError, match="dead"):
+                folder.delete()
+        collect(job.store, "job", dry_run=False)
+        states = [path for path in job.store.list(PATHS.savepoints()) if path.endswith(".arrow")]
+        assert bool(states) == folder.exists() == (deletes == 0), f"after {deletes} deletes"
 
 
 # --- the epoch log ---

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine.api import (
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -19,13 +20,14 @@ from engine.api import (
     RuntimeContext,
     StreamEnvironment,
     ValueStateDescriptor,
+    WatermarkStrategy,
 )
 from engine.cli.main import app
 from engine.connectors.table import TableSink
 from engine.observe.client import JobClient
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.query import NoSuchState, StateOfKey, look_up
-from engine.testing import ListSource, LocalRun, run
+from engine.testing import Checkpoint, ListSource, LocalRun, run
 from tests.observe.answering import AnsweringRun
 from tests.observe.test_http import ask
 
@@ -73,6 +75,43 @@ def test_the_state_of_every_key_is_found_at_any_parallelism() -> None:
             ]
             assert "days" not in found.states
         assert asked(result, "keep it", "k1", "0").states == {}, "no such key"
+
+
+class Sums(KeyedCoProcessFunction):
+    def open(self, context: RuntimeContext) -> None:
+        self._sum = context.get_state(ValueStateDescriptor("sum", "long"))
+
+    def process_element1(self, value: dict[str, Any], context: ProcessContext) -> Iterable[Any]:
+        self._sum.update((self._sum.value() or 0) + value["n"])
+        return ()
+
+    process_element2 = process_element1
+
+
+@pytest.mark.promise("A7", "A8", "F4")
+@pytest.mark.parametrize("second", ["k", "id"])
+def test_the_state_of_two_streams_is_found_also_if_both_name_their_key_alike(second: str) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("n")
+
+    def two(env: StreamEnvironment) -> None:
+        ours = [{"k": f"k{n % 3}", "n": n} for n in range(6)]
+        theirs = [{second: row["k"], "n": row["n"] * 10} for row in ours]
+        one = env.from_source(ListSource([*ours, Checkpoint()]), "k string, n long", uid="one")
+        other = env.from_source(ListSource([*theirs, Checkpoint()]), f"{second} string, n long", uid="other")
+        left, right = (of.assign_timestamps_and_watermarks(strategy) for of in (one, other))
+        keyed = left.key_by("k"), right.key_by(second)
+        keyed[0].connect(keyed[1]).process(Sums(), uid="sums", schema="n long").sink_to(TableSink("a"), uid="a")
+        joined = keyed[0].interval_join(keyed[1]).between("-1 h", "1 h")
+        joined.select("n", uid="joined").sink_to(TableSink("b"), uid="b")
+
+    result = run(two, parallelism=2, until=lambda so_far: so_far.epochs == 1)
+    assert asked(result, "sums", "k1").states == {"sum": [{"_value": 55}]}
+    found = asked(result, "joined", "k1")
+    assert found.key == {"k": "k1"}
+    assert sorted(row["n"] for row in found.states["left"]) == [1, 4]
+    assert sorted(row["n"] for row in found.states["right"]) == [10, 40]
+    with pytest.raises(NoSuchState, match=r"the key of 'joined' is \(k\): give 1 value, not 2"):
+        asked(result, "joined", "k1", "k2")
 
 
 @pytest.mark.promise("F4")

@@ -6,9 +6,15 @@ from hypothesis import strategies as st
 from engine.core.paths import JobPaths
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import ManifestRef
-from engine.snapshot.retention import disposable
+from engine.snapshot.retention import disposable as decide
 
 PATHS = JobPaths("job")
+
+
+def disposable(paths: JobPaths, files: list[str], kept: list[ManifestRef], generation: int) -> list[str]:
+    """Decides for epochs whose files all lie beside their manifests."""
+    needed = {parsed for ref in kept if (parsed := paths.parse_checkpoint(ref.path))}
+    return decide(paths, files, kept, needed, generation)
 
 
 def ref(generation: int, checkpoint: int, epoch: int) -> ManifestRef:

@@ -23,6 +23,7 @@ from engine.protocol.job_description import JobDescription, SinkDescription
 from engine.protocol.manifest import Committable, Manifest, StateFile, SubtaskState
 from engine.snapshot.commits import commit_epoch
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.inputs import place_newest_inputs
 from engine.snapshot.rewind import TRIES, as_forked, fork, go_back, newest_intact
 from engine.snapshot.statefile import checksum
 from engine.store.directory import DirectoryStore
@@ -51,7 +52,7 @@ def publish(log: EpochLog, *, commit: bool = True, owner: str = "") -> int:
     assert claimed is not None
     last = claimed.record
     for committer in committers(log).values():
-        committer.claim(last.job_id, 1)
+        committer.claim(last.job_id, last.newest.epoch + 1 if last.newest else 1)
     if last.newest is not None:
         commit_epoch(committers(log), CommitPermit.issue(last.newest), log.read_manifest(last.newest))
     epoch, checkpoint = (last.newest.epoch if last.newest else 0) + 1, last.next_checkpoint
@@ -360,8 +361,33 @@ def test_a_fork_may_end_between_any_two_writes(tmp_path: Path, after: bool) -> N
             ends += 1
         if other.last() is None:
             fork(log, "copy", "second", lambda: None)
+        place_newest_inputs(other)
         assert state_of(other) == b"state 1" and log.store.read("copy/sources/orders/part-0.parquet") == b"orders"
     assert ends > 4
+
+
+def test_a_fork_that_was_killed_leaves_no_input_to_one_from_a_later_state(log: EpochLog) -> None:
+    """The first one has copied its inputs, and dies before the record that makes them count."""
+    log.store.write("job/static/prices/1.json", b"old")
+    with pytest.raises(Crash):
+        fork(EpochLog(Fused(log.store, 5, False), log.paths), "copy", "killed", lambda: None)  # type: ignore[arg-type]
+    log.store.delete("job/static/prices/1.json")
+    log.store.write("job/static/prices/2.json", b"new")
+    fork(log, "copy", "second", lambda: None)
+    other = EpochLog(log.store, JobPaths("copy"))
+    place_newest_inputs(other)
+    assert {path: log.store.read(path) for path in log.store.list("copy/static")} == {
+        "copy/static/prices/2.json": b"new"
+    }
+
+
+def test_a_fork_that_goes_back_before_its_first_start_keeps_its_inputs(log: EpochLog) -> None:
+    log.store.write("job/static/prices/1.json", b"prices")
+    fork(log, "copy", "cli", lambda: None)
+    other = EpochLog(log.store, JobPaths("copy"))
+    back(other, hide=True)
+    place_newest_inputs(other)
+    assert log.store.read("copy/static/prices/1.json") == b"prices"
 
 
 def test_who_goes_back_at_the_same_time_overwrites_nothing(log: EpochLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,6 +437,7 @@ def test_a_fork_has_its_own_files_and_begins_to_count_epochs_anew(log: EpochLog)
     for path in ("sources/orders/part-0.parquet", "sources/orders/_SUCCESS", "static/prices/1/_SUCCESS"):
         log.store.write(f"job/{path}", path.encode())
     assert fork(log, "copy", "cli", lambda: None) == 2
+    place_newest_inputs(EpochLog(log.store, JobPaths("copy")))
     assert log.store.read("copy/sources/orders/part-0.parquet") == b"sources/orders/part-0.parquet"
     assert log.store.list("copy/static") == ["copy/static/prices/1/_SUCCESS"]
     other = EpochLog(log.store, JobPaths("copy"))
@@ -456,7 +483,10 @@ def test_a_fork_copies_the_record_of_an_input_after_the_files_that_it_speaks_of(
 
     monkeypatch.setattr(DirectoryStore, "write", noted)
     fork(log, "copy", "cli", lambda: None)
-    inputs = [path.removeprefix("copy/sources/") for path in written if path.startswith("copy/sources/")]
+    inputs = [path.partition("/inputs/sources/")[2] for path in written if "/inputs/sources/" in path]
+    place_newest_inputs(EpochLog(log.store, JobPaths("copy")))
+    placed = [path.removeprefix("copy/sources/") for path in written if path.startswith("copy/sources/")]
+    assert placed == inputs
     assert inputs == ["orders/part-0.parquet", "zebras/part-0.parquet", "orders.json"]
 
 
@@ -465,5 +495,5 @@ def test_a_fork_has_no_sinks_yet_so_that_each_begins_its_table_with_the_first_ep
     target = newest_intact(log)
     sink = SinkDescription("out", "TableSink", "the table 't'", "t", [], 1)
     described = msgspec.structs.replace(target.description, sinks=[sink])
-    forked = as_forked(msgspec.structs.replace(target, description=described), "copy")
+    forked = as_forked(msgspec.structs.replace(target, description=described), "copy", {})
     assert forked.description.sinks == [] and forked.job == "copy" and forked.epoch == 0

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from engine.core.errors import CorruptSnapshot, NoSavepoint, SavepointExists, StoreError
 from engine.core.paths import JobPaths
-from engine.protocol.epoch_records import Created
+from engine.protocol.epoch_records import Created, LogRecord
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
+from engine.snapshot.beginning import begin
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.inputs import place_inputs, place_newest_inputs
 from engine.snapshot.savepoints import Origin, SavepointFolder
 from engine.snapshot.statefile import checksum
 from engine.store.directory import DirectoryStore
@@ -63,12 +66,75 @@ def test_a_savepoint_holds_everything_that_the_job_needs() -> None:
     folder = SavepointFolder(target)
     folder.write("nightly", manifest(), origin(store), stopped=False)
     store.files.clear()
-    copied = folder.copy_to(store, JobPaths("other"), "other/copy")
+    copied = folder.copy_to(store, "other/gen-0001/chk-0000007/copy-me")
     assert [store.read(file.path) for state in copied.subtasks for file in state.files] == [b"zero", b"one"]
     assert [state.inline for state in copied.subtasks] == [{"pv": {"n": 0}}, {"pv": {"n": 1}}]
     assert copied.ledger == {"source:rows": 9}
+    assert not store.list("other/sources") and not store.list("other/static"), "the log does not name them yet"
+    place_inputs(EpochLog(store, JobPaths("other")), copied)
     for path, data in INPUTS.items():
         assert store.read(path.replace("job/", "other/")) == data
+
+
+def test_files_of_two_folders_that_share_a_name_stay_apart() -> None:
+    """A state file of an older checkpoint may be part of a snapshot."""
+    files = {f"job/gen-0001/chk-000000{n}/1/pv.0.panes.arrow": f"of {n}".encode() for n in (6, 7)}
+    subtasks = [
+        SubtaskState(SubtaskId("pv", n), [StateFile("pv", "panes", path, len(data), checksum(data), 1)], {})
+        for n, (path, data) in enumerate(files.items())
+    ]
+    store, folder = MemoryStore(), SavepointFolder(MemoryStore())
+    source = origin(store)
+    store.files |= files
+    folder.write("nightly", msgspec.structs.replace(manifest(), subtasks=subtasks), source, stopped=False)
+    copied = folder.copy_to(store, "other/copy")
+    assert [store.read(file.path) for state in copied.subtasks for file in state.files] == [b"of 6", b"of 7"]
+
+
+@pytest.mark.promise("D5")
+def test_inputs_are_put_in_their_place_once_and_what_an_earlier_start_left_there_goes() -> None:
+    store, folder = MemoryStore(), SavepointFolder(MemoryStore())
+    folder.write("nightly", manifest(), origin(), stopped=False)
+    other = EpochLog(store, JobPaths("other"))
+    copied = folder.copy_to(store, "other/gen-0001/chk-0000007/copy-me")
+    store.files["other/static/prices/9.json"] = b"of a start that came to no epoch"
+    place_inputs(other, copied)
+    placed = {path: data for path, data in store.files.items() if path.split("/")[1] in ("sources", "static")}
+    assert placed == {path.replace("job/", "other/"): data for path, data in INPUTS.items()}
+    store.files["other/static/prices/2.json"] = b"a refresh since"
+    place_inputs(other, copied)
+    assert store.files["other/static/prices/2.json"] == b"a refresh since"
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize("how", ["killed", "lost"])
+def test_a_start_that_came_to_no_record_leaves_no_input_to_one_from_another_savepoint(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command copies its savepoint, and is killed before the record, or another one is faster."""
+    store, other = MemoryStore(), JobPaths("other")
+    first, second = SavepointFolder(MemoryStore()), SavepointFolder(MemoryStore())
+    first.write("first", manifest(), origin(), stopped=False)
+    changed = origin()
+    changed.log.store.files |= {**dict.fromkeys(INPUTS, b"changed"), "job/static/new/1.json": b"new"}  # type: ignore[attr-defined]
+    second.write("second", manifest(), changed, stopped=False)
+    append = EpochLog.append_fence
+
+    def interrupted(log: EpochLog, fence: LogRecord) -> Created:
+        monkeypatch.setattr(EpochLog, "append_fence", append)
+        begin(second, EpochLog(store, other), "second", lambda: None, claim=False)
+        if how == "killed":
+            raise KeyboardInterrupt
+        return append(log, fence)
+
+    monkeypatch.setattr(EpochLog, "append_fence", interrupted)
+    with pytest.raises(KeyboardInterrupt if how == "killed" else StoreError):
+        begin(first, EpochLog(store, other), "first", lambda: None, claim=False)
+    place_newest_inputs(EpochLog(store, other))
+    read = {path: data for path, data in store.files.items() if path.split("/")[1] in ("sources", "static")}
+    wanted = {path.replace("job/", "other/"): b"changed" for path in INPUTS}
+    assert read == {**wanted, "other/static/new/1.json": b"new"}
+    assert any("copy-first" in path for path in store.files) is (how == "killed")
 
 
 @pytest.mark.promise("D5")
@@ -79,7 +145,7 @@ def test_a_savepoint_that_was_moved_can_be_read_at_its_new_place(tmp_path: Path)
     moved = SavepointFolder(DirectoryStore(tmp_path / "elsewhere" / "deep"))
     assert moved.head().stopped
     store = MemoryStore()
-    copied = moved.copy_to(store, JOB, "job/copy")
+    copied = moved.copy_to(store, "job/copy")
     assert len([store.read(file.path) for state in copied.subtasks for file in state.files]) == 2
 
 
@@ -89,11 +155,27 @@ def test_all_files_are_durable_before_the_savepoint_exists() -> None:
 
     class Watched(MemoryStore):
         def create(self, path: str, data: bytes) -> Created:
-            synced.append(self.files.keys() - set(self.synced))
+            synced.append({file for file in self.files.keys() - set(self.synced) if not file.endswith(".seal")})
             return super().create(path, data)
 
     SavepointFolder(Watched()).write("nightly", manifest(), origin(), stopped=False)
-    assert synced == [set()]
+    assert synced == [set(), set()], "before the seal, which is created durably, and before the head"
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize(
+    "edit", [{"checkpoint": 99}, {"epoch": 0}, {"inputs": {"x": "1"}}, {"inputs": {}}, {"job_id": ""}]
+)
+def test_a_head_that_was_edited_is_named_and_one_of_an_earlier_version_is_read(edit: dict[str, Any]) -> None:
+    """Other inputs in `savepoint.json` ended the start with an IndexError, or began the job without its inputs."""
+    target = MemoryStore()
+    folder = SavepointFolder(target)
+    head = folder.write("nightly", manifest(), origin(), stopped=False)
+    target.files["savepoint.json"] = msgspec.json.encode(msgspec.structs.replace(head, **edit))
+    with pytest.raises(CorruptSnapshot, match=r"savepoint.json is not what was written: its checksum differs"):
+        folder.copy_to(MemoryStore(), "other/copy")
+    target.files["savepoint.json"] = msgspec.json.encode(msgspec.structs.replace(head, seal=""))
+    assert folder.head().checkpoint == head.checkpoint
 
 
 def test_a_savepoint_is_never_replaced() -> None:
@@ -134,9 +216,26 @@ def test_a_lost_answer_is_asked_for_again(made: bool) -> None:
 
 def test_a_store_that_never_answers_is_told_and_the_files_stay_if_the_savepoint_exists() -> None:
     target = MemoryStore()
-    target.answers = [(Created.UNKNOWN, True)] + [(Created.UNKNOWN, False)] * 9
+    sealed = (Created.CREATED, True)
+    target.answers = [sealed, (Created.UNKNOWN, True)] + [(Created.UNKNOWN, False)] * 9
     folder = SavepointFolder(target)
     with pytest.raises(StoreError, match="look with weir savepoints"):
+        folder.write("nightly", manifest(), origin(), stopped=False)
+    assert len(folder.manifest().subtasks) == 2
+
+
+def test_a_savepoint_that_was_made_without_an_answer_keeps_its_files_if_the_store_then_fails() -> None:
+    class Failing(MemoryStore):
+        def create(self, path: str, data: bytes) -> Created:
+            if path.endswith(".seal"):
+                return super().create(path, data)
+            if path in self.files:
+                raise StoreError("no connection")
+            super().create(path, data)
+            return Created.UNKNOWN
+
+    folder = SavepointFolder(Failing())
+    with pytest.raises(StoreError, match="no connection"):
         folder.write("nightly", manifest(), origin(), stopped=False)
     assert len(folder.manifest().subtasks) == 2
 
@@ -147,6 +246,8 @@ def test_a_create_that_is_carried_out_after_the_last_look_finds_its_files() -> N
 
     class Late(MemoryStore):
         def create(self, path: str, data: bytes) -> Created:
+            if path.endswith(".seal"):
+                return super().create(path, data)
             sent.append(data)
             return Created.UNKNOWN
 
@@ -156,12 +257,18 @@ def test_a_create_that_is_carried_out_after_the_last_look_finds_its_files() -> N
         folder.write("nightly", manifest(), origin(), stopped=False)
     late.files["savepoint.json"] = sent[-1]
     assert len(folder.manifest().subtasks) == 2
-    folder.copy_to(MemoryStore(), JobPaths("new"), "copy")
+    folder.copy_to(MemoryStore(), "copy")
 
 
-def test_a_write_that_fails_leaves_no_savepoint_and_no_files() -> None:
-    target = MemoryStore()
-    target.fail_writes = 1
+@pytest.mark.parametrize("file", ["0.pv.0.panes.arrow", "orders.json", "manifest.json"])
+def test_a_write_that_fails_leaves_no_savepoint_and_no_files(file: str) -> None:
+    class Full(MemoryStore):
+        def write(self, path: str, data: bytes) -> None:
+            if path.endswith(file):
+                raise StoreError("no space left")
+            super().write(path, data)
+
+    target = Full()
     folder = SavepointFolder(target)
     with pytest.raises(StoreError):
         folder.write("nightly", manifest(), origin(), stopped=False)
@@ -179,7 +286,7 @@ def test_a_snapshot_whose_file_was_changed_becomes_no_savepoint() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
-@pytest.mark.parametrize("file", ["manifest.json", "0.pv.0.panes.arrow"])
+@pytest.mark.parametrize("file", ["manifest.json", "0.pv.0.panes.arrow", "orders/part-0.parquet"])
 def test_a_damaged_savepoint_is_told_by_the_name_of_its_file(damage: str, file: str) -> None:
     target = MemoryStore()
     folder = SavepointFolder(target)
@@ -193,7 +300,7 @@ def test_a_damaged_savepoint_is_told_by_the_name_of_its_file(damage: str, file: 
         case _:
             target.files[path] = b"x" * len(target.files[path])
     with pytest.raises(CorruptSnapshot, match=file):
-        folder.copy_to(MemoryStore(), JOB, "job/copy")
+        folder.copy_to(MemoryStore(), "job/copy")
 
 
 def test_a_folder_without_a_savepoint_says_so() -> None:

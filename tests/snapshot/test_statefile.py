@@ -1,6 +1,7 @@
 """State files: rows filed by key group, so that any parallelism finds every row once; damage is always noticed."""
 
 import datetime as dt
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +11,15 @@ from hypothesis import strategies as st
 
 from engine.core.errors import CorruptSnapshot
 from engine.core.paths import JobPaths
+from engine.core.pieces import Pieces
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
+from engine.snapshot import statefile
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.restore import Wanted, restore
-from engine.snapshot.statefile import checksum, decode, encode
+from engine.snapshot.statefile import checksum, decode, decode_plain, encode, encode_plain
+from engine.state import group_order
+from engine.state.group_order import in_group_order
 from engine.state.key_groups import KeyGroupRange, key_groups, range_of, subtask_of
 from engine.state.key_hash import hash_columns
 from tests.fakes import MemoryStore
@@ -76,6 +81,46 @@ def test_rows_of_one_key_keep_their_order() -> None:
     assert of_a == list(range(0, 100, 2))
 
 
+def places(data: Pieces, table: pa.Table) -> int:
+    """Returns how many bytes of a content are the memory of the table itself."""
+    own = [
+        (buffer.address, buffer.address + buffer.size)
+        for column in table.columns
+        for chunk in column.chunks
+        for buffer in chunk.buffers()
+        if buffer
+    ]
+    addresses = [(np.frombuffer(piece, np.uint8).ctypes.data, piece.nbytes) for piece in data]
+    return sum(size for at, size in addresses if any(start <= at and at + size <= end for start, end in own))
+
+
+def test_large_state_in_order_is_written_from_where_it_lies_and_only_newer_rows_are_copied() -> None:
+    keys = np.arange(400_000)
+    old = in_group_order(pa.table({"k": keys, "n": keys}), ["k"], MAX)
+    new = in_group_order(pa.table({"k": keys[:1000], "n": keys[:1000] + 1}), ["k"], MAX)
+    with patch.object(group_order, "LEAST_SLICE", 1 << 10), patch.object(statefile, "LEAST_BATCH", 1 << 14):
+        data = encode(pa.concat_tables([old, new]), ["k"], ALL, MAX)
+    assert places(data, old) >= 0.98 * old.nbytes
+    assert len(data) < 1.02 * (old.nbytes + new.nbytes)
+    restored = decode(data, ALL)
+    assert sorted(restored.column("n").to_pylist()) == sorted([*keys.tolist(), *(keys[:1000] + 1).tolist()])
+    group = KeyGroupRange(7, 8)
+    assert decode(data, group).equals(owned(pa.concat_tables([old, new]), ["k"], group))
+
+
+def test_state_in_many_small_chunks_becomes_few_batches() -> None:
+    crumbs = pa.concat_tables([TABLE] * 2000)
+    for data in (encode(crumbs, ["k"], ALL, MAX), encode_plain(crumbs)):
+        batches = pa.ipc.open_file(bytes(data)).num_record_batches
+        assert batches <= 1 + crumbs.nbytes // (1 << 20) * 2
+        assert decode_plain(data).num_rows == crumbs.num_rows
+
+
+def test_the_checksum_of_pieces_is_that_of_their_bytes() -> None:
+    data = encode(TABLE, ["k"], ALL, MAX)
+    assert checksum(data) == checksum(bytes(data)) == checksum(memoryview(bytes(data)))
+
+
 def test_nested_dictionary_and_temporal_columns_come_back_as_they_were() -> None:
     table = pa.table(
         {
@@ -106,7 +151,7 @@ def test_a_snapshot_of_another_key_hash_is_refused(monkeypatch: pytest.MonkeyPat
 
 @given(st.data())
 def test_a_truncated_file_or_one_flipped_bit_is_noticed(data) -> None:
-    content = encode(TABLE.slice(0, 20), ["k"], ALL, MAX)
+    content = bytes(encode(TABLE.slice(0, 20), ["k"], ALL, MAX))
     store = MemoryStore()
     expected = checksum(content)
     if data.draw(st.booleans()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -71,6 +72,23 @@ def test_only_weir_s_own_error_means_that_the_job_can_not_be_built() -> None:
     assert judged("engine.core.errors.JobError: there is no module 'x'") is JobError
     assert judged("shop.errors.MyJobError: refused") is SparkLost
     assert judged("ValueError: a JobError: not ours") is SparkLost
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ModuleNotFoundError: No module named 'engine'",
+        "ModuleNotFoundError: No module named 'pyarrow.flight'",
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has 3.9",
+        'java.io.IOException: Cannot run program "/opt/venv/bin/python": error=2, No such file or directory',
+    ],
+)
+def test_workers_with_another_python_are_told_of_pyspark_python(said: str) -> None:
+    cause = _cause(Exception(f"An error occurred while calling z:org.apache.spark\n\tat java.Base\n{said}\n\tat more"))
+    assert cause.startswith(said) and f"set PYSPARK_PYTHON={sys.executable}" in cause
+    assert _cause(Exception("Traceback\nModuleNotFoundError: No module named 'enginex'")).endswith("'enginex'")
+    busy = 'java.io.IOException: Cannot run program "/opt/venv/bin/python": error=11, Resource temporarily unavailable'
+    assert _cause(Exception(busy)) == busy, "another Python would not help a machine without processes or memory"
 
 
 class Scheduler:

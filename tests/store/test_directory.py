@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import numpy as np
 import pytest
 
 from engine.core.errors import StoreError, SyncFailed, WeirError
+from engine.core.pieces import Pieces
 from engine.protocol.epoch_records import Created
 from engine.store.directory import DirectoryStore, check_directory
 
@@ -28,6 +30,12 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (paths.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1])
     return paths
+
+
+def test_a_content_in_pieces_is_written_as_one_file(store: DirectoryStore) -> None:
+    store.write("state/1", b"something longer than what comes now")
+    store.write("state/1", Pieces([b"a", memoryview(b"xbcx")[1:3], b"", memoryview(np.arange(3, dtype=np.int64))]))
+    assert store.read("state/1") == b"abc" + np.arange(3, dtype=np.int64).tobytes()
 
 
 def test_a_create_leaves_no_temporary_file(store: DirectoryStore) -> None:

@@ -28,7 +28,8 @@ def test_the_address_of_a_directory_is_absolute(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "store", ["gs://lake/a", "s3a://lake/a", "http://host/lake", "s3://", "s3://key:secret@lake/a"]
+    "store",
+    ["gs://lake/a", "s3a://lake/a", "http://host/lake", "s3:/lake/a", "S3://lake/a", "s3://", "s3://key:secret@lake/a"],
 )
 def test_what_is_no_address_of_a_store_is_refused_and_credentials_in_it_are_not_repeated(store: str) -> None:
     with pytest.raises(WeirError, match="s3://bucket/prefix") as refused:

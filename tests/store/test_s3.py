@@ -7,26 +7,21 @@ wrong credentials and addresses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from engine.core.errors import StoreError, WeirError
+from engine.core.pieces import Pieces
 from engine.protocol.epoch_records import Created
-from engine.store.s3 import PART_BYTES, RETRIES, Bucket, S3Store
+from engine.store.bucket import Endpoint
+from engine.store.s3 import ASKED_AT_ONCE, PART_BYTES, RETRIES, Bucket, S3Store, client_from_environment
 from tests.servers.faulty import Fault, FaultyProxy, once, times
 from tests.servers.minio import MinioServer
-
-
-@pytest.fixture
-def proxy(minio_server: MinioServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    minio_server.use(monkeypatch)
-    faulty = FaultyProxy(minio_server.endpoint)
-    with faulty.running() as address:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        yield faulty
 
 
 @pytest.fixture
@@ -51,6 +46,15 @@ def test_a_create_that_the_server_refuses_for_a_moment_is_unknown_and_then_creat
     store: S3Store, proxy: FaultyProxy
 ) -> None:
     proxy.decide = once(Fault.REFUSE, "PUT")
+    assert store.create("log/1", b"mine") is Created.UNKNOWN
+    assert store.create("log/1", b"mine") is Created.CREATED
+
+
+def test_a_create_beside_another_one_is_unknown_and_never_taken_for_the_other_s_success(
+    store: S3Store, proxy: FaultyProxy
+) -> None:
+    """Amazon's S3 answers 409 while another conditional create is under way: that one may fail yet."""
+    proxy.decide = once(Fault.CONFLICT, "PUT")
     assert store.create("log/1", b"mine") is Created.UNKNOWN
     assert store.create("log/1", b"mine") is Created.CREATED
 
@@ -116,6 +120,27 @@ def test_a_server_that_goes_on_failing_is_an_error_that_names_the_file(store: S3
     assert len(proxy.requests) == RETRIES + 1
 
 
+def test_a_read_is_repeated_as_often_as_a_write_and_no_more(store: S3Store, proxy: FaultyProxy) -> None:
+    proxy.decide = times(99, Fault.LOSE_ANSWER, "GET")
+    with pytest.raises(StoreError):
+        store.read("state/a")
+    assert len(proxy.requests) == RETRIES + 1
+
+
+def test_a_file_that_the_server_does_not_delete_is_an_error_that_names_it(store: S3Store, proxy: FaultyProxy) -> None:
+    store.write("state/a", b"data")
+    proxy.decide = once(Fault.KEEP, "POST")
+    with pytest.raises(StoreError, match=r"can't delete state/a in s3://weir/.*: AccessDenied"):
+        store.delete("state/a")
+
+
+def test_a_delete_leaves_files_alone_whose_names_begin_the_same(store: S3Store) -> None:
+    for path in ("state/1/a", "state/10/a", "state/1.seal"):
+        store.write(path, b"")
+    store.delete("state/1")
+    assert store.list("") == ["state/1.seal", "state/10/a"]
+
+
 @pytest.mark.promise("H8")
 @pytest.mark.parametrize(
     ("fault", "says"),
@@ -179,12 +204,49 @@ def test_the_directories_in_a_directory_are_listed_without_what_is_below_them(st
     )
 
 
+# --- copies ---
+
+
+def test_the_server_copies_between_prefixes_and_parts_of_stores(
+    store: S3Store, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    other = S3Store(f"s3://weir/{tmp_path.name}-other/deep")
+    other.write("from/a", b"data")
+    proxy.requests.clear()
+    assert store.copy_from("to/a", other, "from/a")
+    assert store.copy_from("to/b", other.below("from"), "a")
+    assert store.below("part").copy_from("c", other, "from/a")
+    assert "GET" not in {method for method, _ in proxy.requests}, "no byte of it comes here"
+    assert [store.read(path) for path in ("to/a", "to/b", "part/c")] == [b"data"] * 3
+    proxy.requests.clear()
+    store.sync(["to/a"])
+    assert proxy.requests == [], "the server makes a copy durable before it answers"
+
+
+def test_the_server_copies_between_buckets(store: S3Store, minio_server: MinioServer, tmp_path: Path) -> None:
+    minio_server.client.make_bucket("elsewhere")
+    other = S3Store(f"s3://elsewhere/{tmp_path.name}")
+    other.write("a", b"data")
+    store.copy_from("b", other, "a")
+    other.copy_from("c", store, "b")
+    assert (store.list(""), other.list(""), other.read("c")) == (["b"], ["a", "c"], b"data")
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_a_copy_of_a_file_that_is_not_there_says_so(store: S3Store, part: bool) -> None:
+    """Retention may delete a file of a checkpoint while a rehearsal copies it: then a newer one is copied."""
+    with pytest.raises(FileNotFoundError, match="from/a does not exist"):
+        store.copy_from("to/a", store.below("from") if part else store, "a" if part else "from/a")
+
+
 # --- large ---
 
 
-def test_a_large_file_is_sent_in_parts(store: S3Store, proxy: FaultyProxy) -> None:
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_a_large_file_is_sent_in_parts(store: S3Store, proxy: FaultyProxy, pieces: int) -> None:
     data = bytes(range(256)) * ((2 * PART_BYTES + 5 * 256) // 256)
-    store.write("state/large", data)
+    step = len(data) // pieces + 1
+    store.write("state/large", Pieces(data[start : start + step] for start in range(0, len(data), step)))
     assert store.read("state/large") == data
     assert len([1 for method, _ in proxy.requests if method == "PUT"]) == 3
 
@@ -208,6 +270,20 @@ def test_a_good_store_passes_its_check_and_keeps_nothing_of_it(store: S3Store) -
 
 def test_a_server_that_ignores_conditions_is_refused(store: S3Store, proxy: FaultyProxy) -> None:
     proxy.decide = times(99, Fault.IGNORE_CONDITION, "PUT")
+    with pytest.raises(WeirError, match="does not honour conditional writes"):
+        store.check()
+
+
+def test_a_server_that_says_that_an_object_exists_and_replaces_it_is_refused(
+    store: S3Store, proxy: FaultyProxy
+) -> None:
+    asked: list[str] = []
+
+    def lie(method: str, address: str) -> Fault | None:
+        asked.append(method)
+        return Fault.LIE if asked.count("PUT") == 2 and method == "PUT" else None
+
+    proxy.decide = lie
     with pytest.raises(WeirError, match="does not honour conditional writes"):
         store.check()
 
@@ -288,6 +364,34 @@ def test_no_message_holds_a_credential_or_a_signature(
 
 
 @pytest.mark.parametrize(
+    ("environ", "address", "region"),
+    [
+        ({}, "https://s3.amazonaws.com", "us-east-1"),
+        ({"AWS_ENDPOINT_URL": "http://a:1"}, "http://a:1", "us-east-1"),
+        ({"AWS_ENDPOINT_URL": "http://a:1", "WEIR_S3_ENDPOINT": "https://b:2"}, "https://b:2", "us-east-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-1"}, "https://s3.amazonaws.com", "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-1", "AWS_REGION": "eu-north-1"}, "https://s3.amazonaws.com", "eu-north-1"),
+    ],
+)
+def test_the_server_is_the_one_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], address: str, region: str
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "WEIR_S3_ENDPOINT", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", **environ}.items():
+        monkeypatch.setenv(name, value)
+    endpoint = Endpoint.from_environment()
+    assert (str(endpoint), endpoint.region) == (address, region)
+    signed = client_from_environment(urllib3.PoolManager()).presigned_get_object("lake", "a")
+    assert signed.startswith(f"{address.partition('://')[0]}://") and f"%2F{region}%2Fs3" in signed
+
+
+def test_a_path_may_hold_the_prefix_of_its_store_again() -> None:
+    bucket = Bucket("lake", "weir")
+    assert bucket.path(bucket.key("weir/tables/weir/a")) == "weir/tables/weir/a"
+
+
+@pytest.mark.parametrize(
     ("url", "bucket"),
     [
         ("s3://lake", Bucket("lake", "")),
@@ -310,3 +414,58 @@ def test_a_wrong_address_is_refused_and_its_credentials_are_not_repeated(url: st
 
 def test_spark_reads_over_s3a(store: S3Store, tmp_path: Path) -> None:
     assert store.uri("t/a%b c") == f"s3a://weir/{tmp_path.name}/t/a%25b%20c"
+
+
+# --- sizes ---
+
+
+class AtOnce:
+    """A proxy's decision that breaks nothing: each request stays for a moment, and `most` were there at a time."""
+
+    def __init__(self, method: str, stays_s: float) -> None:
+        self.most = 0
+        self._method = method
+        self._stays_s = stays_s
+        self._now = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, method: str, address: str) -> Fault | None:
+        if method != self._method:
+            return None
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+        time.sleep(self._stays_s)
+        with self._lock:
+            self._now -= 1
+        return None
+
+
+def test_sizes_of_many_files_are_asked_for_beside_each_other_and_within_a_bound(
+    store: S3Store, proxy: FaultyProxy
+) -> None:
+    paths = [f"table/{number}" for number in range(2 * ASKED_AT_ONCE)]
+    for number, path in enumerate(paths):
+        store.write(path, b"x" * number)
+    proxy.decide = looks = AtOnce("HEAD", stays_s=0.2)
+    assert store.sizes([*paths, "table/none"]) == [*range(len(paths)), None]
+    assert 4 <= looks.most <= ASKED_AT_ONCE
+
+
+def test_many_files_are_read_beside_each_other_and_within_a_bound(store: S3Store, proxy: FaultyProxy) -> None:
+    paths = [f"log/{number}" for number in range(2 * ASKED_AT_ONCE)]
+    for path in paths:
+        store.write(path, path.encode())
+    proxy.decide = reads = AtOnce("GET", stays_s=0.2)
+    assert store.read_all([*paths, "log/none"]) == [*(path.encode() for path in paths), None]
+    assert 4 <= reads.most <= ASKED_AT_ONCE
+
+
+def test_sizes_can_not_be_had_from_a_server_that_fails_for_one_of_the_files(proxy: FaultyProxy, tmp_path: Path) -> None:
+    store = S3Store(f"s3://weir/{tmp_path.name}", retries=0)
+    for path in ("table/1", "table/2", "table/3"):
+        store.write(path, b"x")
+    proxy.decide = once(Fault.REFUSE, "HEAD", "table/2")
+    with pytest.raises(StoreError, match="can't look at table/2"):
+        store.sizes(["table/1", "table/2", "table/3"])
+    assert store.sizes(["table/1", "table/2", "table/3"]) == [1, 1, 1]

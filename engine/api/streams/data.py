@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, NoReturn, overload
 import polars as pl
 import pyarrow as pa
 
+from engine.api import foreign
 from engine.api.expressions import filtering, selection
 from engine.api.functions import checked_function, checked_is, checked_process_function, no_method
 from engine.api.schema import out_schema
+from engine.api.streams.all_windowed import AllWindowedStream, with_one_key
 from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
 from engine.api.streams.connected import BroadcastConnectedStream, ConnectedStreams
 from engine.api.streams.keyed import KeyedStream
@@ -25,7 +27,11 @@ from engine.api.streams.keyed_input import KeyedInput
 from engine.api.streams.partitioning import Partitioned
 from engine.api.streams.sink import DataStreamSink
 from engine.api.streams.static_join import joined_schema, static_table
-from engine.api.watermarks import WatermarkStrategy
+from engine.api.streams.window_functions import WindowOptions, checked_assigner, count_options
+from engine.api.streams.window_join import JoinedStreams, WindowCoGrouped, WindowJoined
+from engine.api.watermarks import WatermarkStrategy, check_alignment, check_idleness
+from engine.api.window_assigners import GlobalWindows
+from engine.api.windows import WindowAssigner
 from engine.connectors.dataframe import DataFrameLike
 from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
@@ -181,18 +187,21 @@ class DataStream(Partitioned):
         """
         example = 'WatermarkStrategy.for_bounded_out_of_orderness("2 s").with_timestamps("ts")'
         checked_is("assign_timestamps_and_watermarks", strategy, WatermarkStrategy, f"a strategy such as {example}")
-        compiled = strategy.compiled()
+        compiled = strategy.compiled(self._named)
         self._require([compiled.column], "assign_timestamps_and_watermarks")
         kind = self.schema.field(compiled.column).type
         if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
             raise JobError(
-                f"the event time column {compiled.column!r} is a {kind}; it must be a timestamp, or integers that "
-                "are milliseconds since 1970"
+                f"assign_timestamps_and_watermarks: the event time column {compiled.column!r} is a {kind}; it must be "
+                "a timestamp, or integers that are milliseconds since 1970: declare or compute it so"
             )
         kept = [field for field in self.schema if field.name != EVENT_TIME]
         schema = pa.schema([*kept, EVENT_TIME_FIELD])
         node = self._env.graph.nodes[self._node]
-        if node.source is not None and self._exchange is None:
+        at_source = node.source is not None and self._exchange is None
+        check_alignment(compiled.alignment, self._named, at_source, self._env.graph)
+        check_idleness(compiled, self._named, at_source)
+        if node.source is not None and at_source:
             if node.source.strategy not in (None, compiled):
                 raise JobError(
                     f"source {node.uid!r} has event time already, {node.source.strategy}, so it can't also have "
@@ -213,6 +222,22 @@ class DataStream(Partitioned):
         self._check_key("key_by", columns)
         self._check_no_exchange(f"key_by({', '.join(columns)})")
         return KeyedStream(KeyedInput(self._env, self._node, self.schema, columns))
+
+    def window_all(self, assigner: WindowAssigner) -> AllWindowedStream:
+        """Divides all records of the stream into windows. One subtask computes them; with keys, use `key_by` first.
+
+        views.window_all(TumblingEventTimeWindows.of("10 s")).process(Busiest(), uid="busiest")
+        """
+        checked_assigner("window_all", assigner, self.schema)
+        return self._all_windows(assigner, None)
+
+    def count_window_all(self, size: int, slide: int | None = None) -> AllWindowedStream:
+        """Divides all records into windows of `size` records; or takes the last `size` after each `slide`."""
+        return self._all_windows(GlobalWindows.create(), count_options("count_window_all", size, slide))
+
+    def _all_windows(self, assigner: WindowAssigner, options: WindowOptions | None) -> AllWindowedStream:
+        one = with_one_key(self._env, self._input, self.schema, self._parallelism())
+        return AllWindowedStream(one, assigner, options, one.keys[0])
 
     def union(self, *others: DataStream) -> DataStream:
         """Returns the records of this stream and of others that have the same schema; the order between them is any."""
@@ -250,6 +275,22 @@ class DataStream(Partitioned):
             )
         return BroadcastConnectedStream(self, checked_broadcast(other, self._env))
 
+    def join(self, other: DataStream) -> JoinedStreams[WindowJoined]:
+        """Joins another stream: pairs of records that have the same key and are in the same window.
+
+            orders.join(payments).where("id").equal_to("order").window(TumblingEventTimeWindows.of("1 min"))
+
+        and then `select(uid=...)` or `apply(function, uid=..., schema=...)`. Both streams need event time.
+        """
+        return JoinedStreams("join", self, self._checked_other("join", other), WindowJoined)
+
+    def co_group(self, other: DataStream) -> JoinedStreams[WindowCoGrouped]:
+        """Puts the records of this stream and another together by key and window, also if only one of them has some.
+
+        The calls that follow are those of `join`; `apply` takes a `CoGroupFunction`. With it outer joins are written.
+        """
+        return JoinedStreams("co_group", self, self._checked_other("co_group", other), WindowCoGrouped)
+
     def join_static(
         self,
         frame: DataFrameLike,
@@ -275,23 +316,21 @@ class DataStream(Partitioned):
     def get_side_output(self, tag: OutputTag) -> DataStream:
         """Returns the records that the operator emits under this tag.
 
-        A process function emits to a side output with `yield TAG, record`; a source its malformed records. Side output
-        that nothing takes is an error, so that no record is lost silently.
+        A process function emits to a side output with `yield TAG, record`; a source its malformed records, and a
+        window its late ones. Side output that nothing takes is an error, so that no record is lost silently.
 
             LATE = OutputTag("late", "user string, at long")
             late = events.key_by("user").process(Sessions(), uid="sessions").get_side_output(LATE)
         """
         checked_is("get_side_output", tag, OutputTag, 'a tag such as OutputTag("late", "n long")')
         node = self._env.graph.nodes[self._node]
-        if node.operator is None or not node.operator.emits_aside:
-            offered = node.source.source.side_outputs if node.source else ()
-            if tag not in offered:
-                names = [other.name for other in offered]
-                hint = "; call get_side_output on the stream that process(...) returned" if node.operator else ""
-                raise JobError(
-                    f"{node.named} has no side output {tag.name!r}{nearest(tag.name, names)}; it has: "
-                    f"{', '.join(names) or 'none'}{hint}"
-                )
+        if (node.operator is None or not node.operator.emits_aside) and tag not in node.side_outputs:
+            names = [other.name for other in node.side_outputs]
+            hint = "; call get_side_output on the stream that process(...) returned" if node.operator else ""
+            raise JobError(
+                f"{node.named} has no side output {tag.name!r}{nearest(tag.name, names)}; it has: "
+                f"{', '.join(names) or 'none'}{hint}"
+            )
         timed = node.operator is not None and EVENT_TIME in node.schema.names
         taken = OutputTag(tag.name, side_schema(tag.schema, timed))
         for known in self._env.graph.side_outputs(node.id):
@@ -335,6 +374,12 @@ class DataStream(Partitioned):
     def _named(self) -> str:
         return self._env.graph.nodes[self._node].named
 
+    def _checked_other(self, what: str, other: DataStream) -> DataStream:
+        instead = f"a stream without keys, as in {what}(other).where(COLUMN).equal_to(COLUMN): it says the keys itself"
+        checked_is(what, other, DataStream, instead)
+        self._check_same_job(what, other)
+        return other
+
     def _check_same_job(self, what: str, other: DataStream) -> None:
         if other._env is not self._env:
             raise JobError(f"{what}: the two streams belong to different environments, so to different jobs")
@@ -361,10 +406,13 @@ class DataStream(Partitioned):
 
 
 _INSTEAD = {
+    **foreign.STREAM,
     **{
         name: f"{name} needs key_by first, as in stream.key_by(COLUMN).{name}(...)"
-        for name in ("window", "reduce", "sum", "min", "max", "min_by", "max_by")
+        for name in ("window", "count_window", "reduce", "sum", "min", "max", "min_by", "max_by")
     },
+    "interval_join": "interval_join needs key_by first, on both streams, as in "
+    "left.key_by(COLUMN).interval_join(right.key_by(COLUMN))",
     "side_output": "it is called get_side_output, as in PyFlink",
     "aggregate": "aggregate needs a window, as in stream.key_by(COLUMN).window(...).aggregate(...)",
 }

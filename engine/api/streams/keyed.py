@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import pyarrow as pa
 
+from engine.api import foreign
 from engine.api.columns import check_number, check_ordered
 from engine.api.functions import checked_function, checked_is, checked_process_function, no_method
 from engine.api.schema import out_schema
 from engine.api.streams.broadcast import BroadcastStream, checked_broadcast
 from engine.api.streams.connected import KeyedBroadcastConnectedStream, KeyedConnectedStreams
+from engine.api.streams.interval_join import IntervalJoin
 from engine.api.streams.keyed_input import KeyedInput
+from engine.api.streams.window_functions import checked_assigner, count_options
 from engine.api.streams.windowed import WindowedStream
-from engine.api.windows import EventTimeWindows
+from engine.api.window_assigners import GlobalWindows
+from engine.api.windows import WindowAssigner
 from engine.core.errors import JobError
-from engine.core.event_time import EVENT_TIME, described
+from engine.core.event_time import described
 from engine.core.functions import KeyedProcessFunction, ReduceFunction, Row
 from engine.graph.job_graph import OperatorSpec
 from engine.runtime.functions import own
@@ -38,18 +42,21 @@ class KeyedStream:
     def __init__(self, keyed: KeyedInput) -> None:
         self._keyed = keyed
 
-    def window(self, assigner: EventTimeWindows) -> WindowedStream:
-        """Divides the records of each key into windows of event time, for `aggregate`.
+    def window(self, assigner: WindowAssigner) -> WindowedStream:
+        """Divides the records of each key into windows, for `aggregate`, `reduce` or `process`.
 
-        The stream needs event time: call `assign_timestamps_and_watermarks` before `key_by`.
+        Windows of event time need it: call `assign_timestamps_and_watermarks` before `key_by`.
 
             views.key_by("app_id").window(TumblingEventTimeWindows.of("10 s")).aggregate(pv=count(), uid="pv")
         """
-        example = 'TumblingEventTimeWindows.of("10 s")'
-        checked_is("window", assigner, EventTimeWindows, f"windows such as {example}")
-        if EVENT_TIME not in self._keyed.schema.names:
-            raise JobError("window needs event time: call assign_timestamps_and_watermarks(...) before key_by(...)")
-        return WindowedStream(self._keyed, assigner)
+        return WindowedStream(self._keyed, checked_assigner("window", assigner, self._keyed.schema))
+
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+        """Divides the records of each key into windows of `size` records; or takes the last `size` after each `slide`.
+
+        payments.key_by("user").count_window(3).process(Three(), uid="threes")
+        """
+        return WindowedStream(self._keyed, GlobalWindows.create(), count_options("count_window", size, slide))
 
     def reduce(self, function: Callable[[Row, Row], Row] | ReduceFunction, uid: str) -> DataStream:
         """Combines the records of each key into one running value, and emits that value for every record.
@@ -136,6 +143,18 @@ class KeyedStream:
             )
         return KeyedBroadcastConnectedStream(self._keyed, checked_broadcast(other, self._keyed.env))
 
+    def interval_join(self, other: KeyedStream) -> IntervalJoin:
+        """Joins another keyed stream: records with the same key whose event times are not too far apart.
+
+        Both streams need event time, and key columns of the same types. Null equals nothing, as in SQL.
+
+            orders.key_by("id").interval_join(payments.key_by("order")).between(0, "15 min").select(uid="paid")
+        """
+        if hasattr(other, "key_by") and not isinstance(other, KeyedStream):
+            raise JobError("interval_join: the other stream has no keys: call key_by(...) on it, too")
+        checked_is("interval_join", other, KeyedStream, 'a keyed stream, as in interval_join(payments.key_by("order"))')
+        return IntervalJoin(self._keyed, other._keyed)
+
     def _first_by(self, column: str, uid: str, better: Callable[[Any, Any], bool]) -> DataStream:
         def chosen(left: Row, right: Row) -> Row:
             held, value = left[column], right[column]
@@ -169,9 +188,16 @@ _BEFORE = (
     *("assign_timestamps_and_watermarks", "sink_to", "to_spark_table", "print"),
 )
 _INSTEAD = {
+    **foreign.STREAM,
+    **foreign.KEYED,
     **{
         name: f"call {name} before key_by, or on the result of sum, reduce, process or window(...).aggregate(...)"
         for name in _BEFORE
+    },
+    **{
+        name: f"call {name} before key_by, as in left.{name}(right).where(COLUMN).equal_to(COLUMN).window(...); "
+        "keyed streams have interval_join"
+        for name in ("join", "co_group")
     },
     "get_side_output": "call get_side_output on the stream that process(...) returned",
     "aggregate": "aggregate needs a window, as in keyed.window(...).aggregate(...)",

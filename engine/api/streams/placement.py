@@ -53,6 +53,8 @@ class Placed:
 
 def checked_parallelism(parallelism: int) -> int:
     """Returns the parallelism, or raises a `JobError` if there cannot be that many subtasks."""
+    if type(parallelism) is not int:
+        raise JobError(f"the parallelism is a whole number, 1 or more, not {parallelism!r}")
     if parallelism < 1:
         raise JobError(f"the parallelism must be at least 1, not {parallelism}")
     return parallelism

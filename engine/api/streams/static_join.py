@@ -19,7 +19,7 @@ def static_table(
 ) -> DataFrameTable:
     """Returns the table side of the join, or raises a `JobError` if it cannot be read as asked."""
     what = f"join_static {uid!r}"
-    refresh_ms = None if refresh is None else to_ms(refresh)
+    refresh_ms = None if refresh is None else to_ms(refresh, "join_static, refresh")
     if refresh_ms is not None and refresh_ms < 1000:
         raise JobError(f"{what}: refresh={refresh!r} is too often for Spark; refresh at most once a second")
     if refresh_ms is not None and not callable(frame):

@@ -54,8 +54,11 @@ class CsvSource(TextSource):
     ) -> None:
         super().__init__(path, watch, malformed, splittable=not multiline)
         for name, given in (("delimiter", delimiter), ("quote", quote)):
-            if len(given.encode()) != 1:
-                raise ValueError(f"{name}={given!r}: it has to be one ASCII character")
+            if not isinstance(given, str) or len(given.encode()) != 1:
+                unused = "; for files without quotes take one that no value contains, such as quote='\\x01'"
+                raise ValueError(
+                    f"CsvSource, {name}={given!r}: it has to be one ASCII character{unused if name == 'quote' else ''}"
+                )
         self._dialect = _Dialect(header, delimiter, quote, null, multiline)
 
     def check(self, schema: pa.Schema) -> None:

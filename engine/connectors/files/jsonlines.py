@@ -30,6 +30,8 @@ _LOOK_LINES = 1000
 
 
 class JsonSource(TextSource):
+    """Reads JSON, one object per line. Fields that are missing are null; those that are not declared are ignored."""
+
     def __init__(self, path: str, *, watch: Duration | None = None, malformed: Policy = "fail") -> None:
         super().__init__(path, watch, malformed)
         self._told: set[str] = set()  # declared fields of which a warning says that records do not have them

@@ -137,6 +137,8 @@ class Location:
     own: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, str):
+            raise ValueError(f"the path of files is a text, as in '/data/events', not {self.path!r}")
         if not Path(self.path).is_absolute():
             raise ValueError(f"{self.path!r} is not an absolute path: write one, because slots run in other folders")
 

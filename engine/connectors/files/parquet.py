@@ -20,6 +20,8 @@ CHUNK_ROWS = 262_144
 
 
 class ParquetSource(FileSource):
+    """Reads Parquet. Columns are found by name; a file that lacks one, or has another type for it, is refused."""
+
     def __init__(self, path: str, *, watch: Duration | None = None) -> None:
         super().__init__(path, watch)
 

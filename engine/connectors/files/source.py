@@ -23,7 +23,7 @@ class FileSource(Source):
 
     def __init__(self, path: str, watch: Duration | None) -> None:
         self.location = Location(path)
-        self.watch_ms = None if watch is None else to_ms(watch)
+        self.watch_ms = None if watch is None else to_ms(watch, "watch")
         if self.watch_ms == 0:
             raise ValueError(f"watch={watch!r}: looking without a pause keeps a core busy; write '2 s' or so")
 

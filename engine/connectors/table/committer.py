@@ -33,6 +33,11 @@ from engine.protocol.manifest import Committable
 MARKER = "_spark_metadata/weir.json"
 """Names the table's owner. It exists before the first data file: without `_spark_metadata` Spark would read that."""
 
+_BRING_BACK = (
+    "Bring back the table's copy of the same time, too; or let another job go on from here with a table at another "
+    "path: --fork NAME"
+)
+
 _FILE_NAME = re.compile(r"(?P<job_id>[0-9a-f]+)-(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+\.parquet")
 
 
@@ -91,9 +96,12 @@ class TableCommitter(Committer):
     def claim(self, job_id: str, next_epoch: int) -> None:
         """Looks first and then creates the marker; a folder with anything else in it is left as it is.
 
-        The marker is created again on every claim, which makes its name durable if an earlier create did not.
+        The marker is created again on every claim, which makes its name durable if an earlier create did not. A table
+        that is ahead of the job's log is refused: the job would write files under names that are published already.
         """
         self._checked_owner(job_id)
+        if self._log.has(next_epoch - 1):
+            raise self._ahead(next_epoch - 1)
         marker = f"{self._table}/{MARKER}"
         made(self._store, marker, msgspec.json.encode(_Owner(job_id, self._job, self._home, next_epoch)))
         owner = self._checked_owner(job_id)
@@ -102,10 +110,20 @@ class TableCommitter(Committer):
         self._job_id = job_id
         self._first_epoch = owner.first_epoch
 
+    def _ahead(self, epoch: int) -> TargetTaken:
+        return TargetTaken(
+            f"the table {self._store.uri(self._table)} has epochs after {epoch}, with which the log of job "
+            f"{self._job!r} ends: an older copy of the job's folder was brought back. Nothing was changed in the "
+            f"table. {_BRING_BACK}"
+        )
+
     def _checked_owner(self, job_id: str) -> _Owner | None:
         """Returns the content of the marker, None if there is none. Raises TargetTaken if it is not the job's place."""
         owner = self._owner()
         strange = [] if owner is not None else self._strange_files(job_id)
+        if strange:  # unless the store was away when the marker was looked for
+            owner = self._owner()
+            strange = strange if owner is None else []
         if strange:
             raise TargetTaken(
                 f"{self._store.uri(self._table)} holds files that this job did not write, such as {strange[0]}: choose "
@@ -156,6 +174,17 @@ class TableCommitter(Committer):
         return [file for file in files if not file.startswith((*known, f"{self._table}/{job_id}-"))]
 
     # --- epochs ---
+
+    def check(self, committables: Sequence[Committable]) -> None:
+        """Looks for the files and for the marker. Without that one, a restart would take the table for another's."""
+        marker = f"{self._table}/{MARKER}"
+        written = {payload["path"]: payload["size"] for payload in (one.payload for one in committables)}
+        paths = [marker, *written]
+        for path, found in zip(paths, self._store.sizes(paths), strict=True):
+            if found is None:
+                raise StoreError(f"{self._store.uri(path)} is gone: was the store away when it was written?")
+            if path != marker and found != written[path]:
+                raise StoreError(f"{self._store.uri(path)} has {found} bytes, and {written[path]} were written")
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         if permit.epoch < self._first_epoch:
@@ -226,7 +255,7 @@ class TableCommitter(Committer):
         if newest is not None and 0 < epoch <= newest.records_from:
             raise TargetTaken(
                 f"the table {self._store.uri(self._table)} has no records of epoch {epoch} any more, and the job's log "
-                "has no later epoch: was an older copy of the job's folder brought back?"
+                f"has no later epoch: was an older copy of the job's folder brought back? {_BRING_BACK}"
             )
         return self._log.until(epoch)
 

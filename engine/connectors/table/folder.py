@@ -30,6 +30,7 @@ from engine.connectors.table.folds import (
 )
 from engine.connectors.table.log import Entries, TableLog, base_of, file_name, line_name, line_size
 from engine.connectors.table.planning import Visible, choose, large
+from engine.core.errors import StoreError
 from engine.core.ports import Store
 from engine.core.sinks import Tidied
 from engine.state.digests import digest, digested
@@ -168,7 +169,9 @@ class TableFolder:
         number = newest.number + 1 if newest is not None else 1
         orphans, self._orphans = self._orphans, True
         folded = [*self._written(this, number, groups), *self._adopted(this, whole)]
-        self._store.sync([path for of in folded for path in (f"{self._table}/{of.file}", self._index_path(of.file))])
+        paths = [path for of in folded for path in (f"{self._table}/{of.file}", self._index_path(of.file))]
+        self._store.sync(paths)
+        self._check_there(paths)
         self._unsure = fold = Fold(number, this.generation, records_from, self._born_before(records_from), folded)
         if self._settled() != fold:
             return  # another JobMaster was faster, and deletes these files
@@ -180,6 +183,12 @@ class TableFolder:
             into=len(replaced),
             written_bytes=sum(of.size for of in replaced),
         )
+
+    def _check_there(self, paths: list[str]) -> None:
+        """Looks for files before a fold names them: an empty folder in the place of the store may have taken them."""
+        for path, found in zip(paths, self._store.sizes(paths), strict=True):
+            if found is None:
+                raise StoreError(f"{path} is gone: was the store away when it was written?")
 
     def _records_from(self, epoch: int, kept_from: int, before: int) -> int:
         """Returns the compact record from which the oldest epoch is read that the job can go back to.

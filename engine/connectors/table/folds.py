@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from engine.connectors.table.log import TableLog, file_name, line_name, made
+from engine.core.errors import StoreError
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
 from engine.snapshot.statefile import checksum
@@ -261,6 +262,7 @@ def orphans(store: Store, table: str, job_id: str) -> list[str]:
     """Returns the folded files that no fold and no record names, of generations before that of the newest fold.
 
     Their folders can make no fold any more: the number that they would give it is taken. Any process may delete them.
+    Raises a StoreError if the records can't be seen: the store may be away for a moment, as a mount may be.
     """
     log, folds = TableLog(store, table), FoldLog(store, table)
     newest = folds.newest()
@@ -268,7 +270,12 @@ def orphans(store: Store, table: str, job_id: str) -> list[str]:
         return []
     listed = [path for path in store.list(table) if maker_of(path.removeprefix(f"{table}/")) is not None]
     old = [path for path in listed if _older(path, job_id, newest.generation)]
-    known = {name for number in log.numbers() for name in log.read(number).names} if old else set()
+    if not old:
+        return []
+    records = log.numbers()
+    if not records:  # there is a fold, so there are the records whose files it has folded
+        raise StoreError(f"{store.uri(table)} has folded files, but no record: is the store mounted?")
+    known = {name for number in records for name in log.read(number).names}
     known |= {of.file for fold in folds.kept().values() for of in fold.folded}
     return [path for path in old if file_name(path) not in known]
 

@@ -57,7 +57,7 @@ class TableLog:
         """Returns the entries of a record. Raises a StoreError if there is none."""
         found = self.find(number)
         if found is None:
-            raise StoreError(f"{self.record(number)} is missing, and the records after it need it")
+            raise self._missing(number)
         return found
 
     def find(self, number: int) -> Entries | None:
@@ -107,18 +107,20 @@ class TableLog:
         """
         data = record_of(entries.lines)
         if self._made(self.record(number), data) is not Created.CREATED:
-            data = self._store.read(self.record(number))
             there, ours = self.read(number).names, entries.names
             if there != ours and sorted(canonical(there)) != sorted(canonical(ours)):
                 raise self.damaged(number, "it names other files than this epoch's")
+            data = self._there(number)
         if entries.sealed:
             self._seal(number, data)
+        self._check_there(number)
 
     def create_if_missing(self, number: int, entries: Entries) -> None:
         """Creates a record and seals it. A record that exists is left as it is, whatever it names."""
         data = record_of(entries.lines)
         if self._made(self.record(number), data) is Created.CREATED and entries.sealed:
             self._seal(number, data)
+        self._check_there(number)
 
     def numbers(self) -> list[int]:
         """Returns the numbers of the records that the store lists. New ones may be missing."""
@@ -158,6 +160,21 @@ class TableLog:
             f"none, move {self._store.uri(self._table)} away and start the job with --allow-non-restored-state: it "
             "then goes on with a new, empty table"
         )
+
+    def _missing(self, number: int) -> StoreError:
+        return StoreError(f"{self.record(number)} is missing, and the records after it need it")
+
+    def _check_there(self, number: int) -> None:
+        """Looks for a record that was created: it may have been, in an empty folder where the store was mounted."""
+        if self._store.sizes([self.record(number)]) == [None]:
+            raise self._missing(number)
+
+    def _there(self, number: int) -> bytes:
+        """Returns the bytes of a record. Raises a StoreError if there is none."""
+        data = self._content(number)
+        if data is None:
+            raise self._missing(number)
+        return data
 
     def _content(self, number: int) -> bytes | None:
         """Returns the bytes of a record, None if there is none. Raises if there was one: its seal is left."""

@@ -33,6 +33,8 @@ class TableSink(Sink):
     can_rewind = True
 
     def __init__(self, path: str, *, fold_mb: int | None = 128, keep_replaced: Duration = "1 h") -> None:
+        if not isinstance(path, str):
+            raise ValueError(f"TableSink({path!r}): the path of a table is a text, as in TableSink('pv')")
         path = address_of(path) if is_bucket(path) else path
         within = Bucket.parse(path).prefix if is_bucket(path) else path.removeprefix("/")
         if any(part in ("", ".", "..") for part in within.split("/")):
@@ -48,7 +50,7 @@ class TableSink(Sink):
             raise ValueError(f"fold_mb={fold_mb} is no size of files: write 1 or more, or None to fold nothing")
         self.path = path
         self._fold_bytes = None if fold_mb is None else fold_mb * 1_000_000
-        self._keep_ms = to_ms(keep_replaced)
+        self._keep_ms = to_ms(keep_replaced, "keep_replaced")
 
     @property
     def target(self) -> str:

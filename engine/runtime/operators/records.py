@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from datetime import UTC, datetime
 from functools import lru_cache
 from operator import itemgetter
@@ -31,6 +32,11 @@ def records_of(batch: pa.RecordBatch) -> list[Row]:
     return _maker(names)(*columns_of(batch, names))
 
 
+def copier(record: pa.DataType) -> Callable[[Row], Row]:
+    """Returns what copies records of this type, so that a function may change a copy, and lists in it as well."""
+    return deepcopy if any(pa.types.is_nested(field.type) for field in record) else dict
+
+
 def batch_of(rows: Sequence[Row], schema: pa.Schema, operator: str, times: pa.Array | None) -> pa.RecordBatch:
     """Returns a batch of these records and event times. `operator` names it in messages.
 
@@ -46,6 +52,12 @@ def batch_of(rows: Sequence[Row], schema: pa.Schema, operator: str, times: pa.Ar
             arrays.append(_array(list(map(itemgetter(name), rows)), field))
         except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowNotImplementedError) as error:
             _check_records(rows, schema, operator)
+            lacking = next((row for row in rows if name not in row), None)
+            if lacking is not None:
+                raise SchemaMismatch(
+                    f"{operator}: its function returned {short(lacking)}, which has no field {name!r}: add it, or "
+                    "declare the fields that its results have"
+                ) from error
             raise SchemaMismatch(
                 f"{operator} declares the field {name!r} as {field.type}, but its function "
                 f"returned records such as {short(rows[0])}: {type(error).__name__}: {error}"

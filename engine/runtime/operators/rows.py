@@ -27,8 +27,9 @@ from engine.runtime.operators.base import (
     RestoredState,
     StatePart,
 )
-from engine.runtime.operators.records import batch_of, columns_of, records_of, short
+from engine.runtime.operators.records import batch_of, columns_of, copier, records_of, short
 from engine.runtime.timers import TIMERS, KeyTimers
+from engine.state.group_clock import GroupClock
 from engine.state.key_hash import hash_columns
 from engine.state.keyed.backend import Key, KeyedBackend
 from engine.state.keyed.heap import HeapBackend
@@ -72,13 +73,16 @@ class RowOperator(Operator):
 
     def _check_claimed(self) -> None:
         """Refuses state that nobody asks for any more: under another name a function would start empty in silence."""
-        keyed = self._backend()
-        unclaimed = [*(keyed.unclaimed if keyed else []), *self._operator_state.unclaimed]
+        unclaimed = [*self._unclaimed_keyed(), *self._operator_state.unclaimed]
         if unclaimed:
             raise StateUnclaimed(
                 f"operator {self.context.uid!r}: the state {unclaimed[0]!r} is in the snapshot, but open() does not "
                 "ask for it: ask for it under this name, and clear it if it is no longer needed"
             )
+
+    def _unclaimed_keyed(self) -> list[str]:
+        keyed = self._backend()
+        return keyed.unclaimed if keyed else []
 
     def _backend(self) -> KeyedBackend | None:
         return None
@@ -224,6 +228,9 @@ class KeyedRowOperator(RowOperator):
     nothing else.
     """
 
+    _timer_call = "on_timer"
+    """What is called when a timer fires, for messages."""
+
     def __init__(self, function: Any, keys: Sequence[str], input_schema: pa.Schema, schema: pa.Schema) -> None:
         super().__init__(function, schema)
         self._keys = tuple(keys)
@@ -233,21 +240,35 @@ class KeyedRowOperator(RowOperator):
         self._fired = 0
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        self._clock = context.group_clock(restored)
+        self._clock = self._make_clock(context, restored)
         self._keyed: KeyedBackend = HeapBackend(self._fields, context.clock.wall_ms)
-        self._timers = KeyTimers(self._keyed, self._fields, context.clock, self._clock, self._timed is not None)
+        self._timers = self._make_timers(context)
         for name, table in restored.tables if restored else []:
-            if name not in TIMERS:
-                self._keyed.restore(name, table)
-            elif self._timed is None:
-                raise StateUnclaimed(
-                    f"operator {context.uid!r}: its snapshot holds {table.num_rows} {name}, but the function has no "
-                    "on_timer(timestamp, context) any more: put it back, and let it do nothing if they are not needed"
-                )
-            else:
-                self._timers.load(name, table)
+            self._restore_part(context, name, table)
         super().open(context, restored)
         self._timer_context = self._make_timer_context()
+
+    def _make_clock(self, context: OperatorContext, restored: RestoredState | None) -> GroupClock:
+        return context.group_clock(restored)
+
+    def _make_timers(self, context: OperatorContext) -> KeyTimers:
+        return KeyTimers(self._keyed, self._fields, context.clock, self._clock, self._has_timers)
+
+    @property
+    def _has_timers(self) -> bool:
+        return self._timed is not None
+
+    def _restore_part(self, context: OperatorContext, name: str, table: pa.Table) -> None:
+        """Takes part of a saved state, before the function asks for it."""
+        if name not in TIMERS:
+            self._keyed.restore(name, table)
+        elif not self._has_timers:
+            raise StateUnclaimed(
+                f"operator {context.uid!r}: its snapshot holds {table.num_rows} {name}, but the function has no "
+                "on_timer(timestamp, context) any more: put it back, and let it do nothing if they are not needed"
+            )
+        else:
+            self._timers.load(name, table)
 
     def _make_timer_context(self) -> OnTimerContext:
         return OnTimerContext(self._timers)
@@ -279,11 +300,12 @@ class KeyedRowOperator(RowOperator):
             context.current_watermark_ms = watermark
             yield call(record, context) or ()
 
-    def _watermarks_of(self, batch: pa.RecordBatch, keys: Sequence[str]) -> list[int]:
-        """Returns the watermark of each record's key group."""
-        if not self._clock.uneven:
-            return [self._clock.now_ms] * batch.num_rows
-        watermarks: list[int] = self._clock.of_rows(hash_columns([batch.column(k) for k in keys])).tolist()
+    def _watermarks_of(self, batch: pa.RecordBatch, keys: Sequence[str], clock: GroupClock | None = None) -> list[int]:
+        """Returns the watermark of each record's key group, or its time of another clock."""
+        clock = clock or self._clock
+        if not clock.uneven:
+            return [clock.now_ms] * batch.num_rows
+        watermarks: list[int] = clock.of_rows(hash_columns([batch.column(k) for k in keys])).tolist()
         return watermarks
 
     # --- timers ---
@@ -327,10 +349,11 @@ class KeyedRowOperator(RowOperator):
             context.current_watermark_ms = self._timers.current_watermark()
             context.domain = domain
             try:
-                assert self._timed is not None
-                rows.extend(several_of(self._timed.on_timer(timestamp_ms, context) or ()))
+                rows.extend(several_of(self._on_timer(timestamp_ms, context)))
+            except SchemaMismatch:
+                raise
             except Exception as error:
-                where = f"on_timer({timestamp_ms}) of {domain.value} for the key {short(key)}"
+                where = f"{self._timer_call}({timestamp_ms}) of {domain.value} for the key {short(key)}"
                 raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error) from error
             times += [timestamp_ms if domain is TimeDomain.EVENT_TIME else None] * (len(rows) - len(times))
             fired += 1
@@ -338,6 +361,11 @@ class KeyedRowOperator(RowOperator):
         if rows:
             self._emit(self._batch(rows, pa.array(times, pa.int64())), out)
         return fired
+
+    def _on_timer(self, timestamp_ms: int, context: OnTimerContext) -> Iterable[Any]:
+        """Does what is to be done at this time for the current key; returns the results."""
+        assert self._timed is not None
+        return self._timed.on_timer(timestamp_ms, context) or ()
 
     def _inline(self) -> dict[str, Any]:
         return {WATERMARKS: self._clock.snapshot()}
@@ -355,20 +383,21 @@ class KeyedReduce(KeyedRowOperator):
         super().__init__(function, keys, schema, schema)
         self._call = call
         self._line = defined_at(call)
+        self._record_type = pa.struct([field for field in schema if field.name != EVENT_TIME])
+        self._copy = copier(self._record_type)
 
     def _open_states(self) -> None:
-        fields = [field for field in self._schema if field.name != EVENT_TIME]
-        self._state = self._keyed.state(ValueStateDescriptor("reduced", pa.struct(fields)))
+        self._state = self._keyed.state(ValueStateDescriptor("reduced", self._record_type))
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
         return self._one_each(batch, self._reduced(batch, records), done)
 
     def _reduced(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Row]:
-        keyed, state, call = self._keyed, self._state, self._call
+        keyed, state, call, copied = self._keyed, self._state, self._call, self._copy
         for key, record in zip(self._keys_of(batch, self._keys), records, strict=True):
             keyed.key = key
             held = state.value()
             # A copy: a function may change its first argument in place, and the row emitted before must not change.
-            value = record if held is None else call(dict(held), record)
+            value = record if held is None else call(copied(held), record)
             state.update(value)
             yield value

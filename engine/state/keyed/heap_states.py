@@ -172,5 +172,14 @@ class Aggregating(AggregatingState[K, V]):
         before = self._function.create_accumulator() if held is None else held
         self._accumulator.update(self._function.add(value, before))
 
+    def accumulator(self) -> Any:
+        """Returns the accumulator; None if nothing was added."""
+        return self._accumulator.value()
+
+    def merge(self, accumulator: Any) -> None:
+        """Merges an accumulator of another window into this one."""
+        held = self._accumulator.value()
+        self._accumulator.update(accumulator if held is None else self._function.merge(held, accumulator))
+
     def clear(self) -> None:
         self._accumulator.clear()

@@ -1,38 +1,42 @@
-"""Computes built-in aggregates by Arrow kernels: partials per batch, merged partials, results. No Python per row.
-
-Invariant: merging is associative and commutative. So partials may be merged in any grouping (before the exchange, in a
-pane, on restore) and give the same result; sums of floats are equal up to rounding.
-"""
+"""The built-in aggregates of windows, as the author of a job names them: what each keeps, and its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.core.evolution import adapted
-
-ROWS = "_rows"
-WINDOW = "_window"
-
-_MERGE = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
-
-Column: TypeAlias = "pa.Array | pa.ChunkedArray"
+from engine.core.errors import JobError
+from engine.state.windows import sketches
+from engine.state.windows.held import Distinct, Ends, Moments, State, Top, Weighed
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate of a window. `parts` are the Arrow kernels whose partial values it is computed from."""
+    """One aggregate of a window. `parts` are the Arrow kernels whose partial values it is computed from.
+
+    An aggregate with a `state` is computed from that instead: `result` makes the column of results from it.
+    """
 
     kind: str
     column: str | None
-    parts: tuple[str, ...]
+    parts: tuple[str, ...] = ()
+    state: State | None = None
+    result: Callable[[pa.Array], pa.Array] | None = None
+    more: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        if self.state is not None:
+            return self.state.columns
+        return () if self.column is None else (self.column,)
 
     def __str__(self) -> str:
-        return f"{self.kind}({self.column or '*'})"
+        return f"{self.kind}({self.column or '*'}{self.more})"
 
 
 def count(column: str | None = None) -> Aggregate:
@@ -60,163 +64,118 @@ def mean(column: str) -> Aggregate:
     return Aggregate("mean", column, ("sum", "count"))
 
 
-class AggregatePlan:
-    """Computes the named aggregates of one window operator for an input schema.
+def first(column: str) -> Aggregate:
+    """Takes the value with the least event time that is not null. Of several at that time it takes the least."""
+    return Aggregate("first", column, state=Ends(column, latest=False), result=_value)
 
-    Kernels run over columns that are named by position, so a user's column name never clashes with a kernel's result.
-    Partials have no dictionary columns: the dictionaries of two batches could differ.
+
+def last(column: str) -> Aggregate:
+    """Takes the value with the greatest event time that is not null. Of several at that time it takes the greatest."""
+    return Aggregate("last", column, state=Ends(column, latest=True), result=_value)
+
+
+def count_distinct(column: str) -> Aggregate:
+    """Counts the distinct values that are not null, exactly: the window keeps each of them."""
+    return Aggregate("count_distinct", column, state=Distinct(column), result=_length)
+
+
+def approx_count_distinct(column: str) -> Aggregate:
+    """Estimates the number of distinct values that are not null, with a standard error of 1.6 %.
+
+    A window keeps at most 4,096 small numbers per key for it.
     """
-
-    def __init__(self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], schema: pa.Schema) -> None:
-        self.keys = list(keys)
-        self.aggregates = dict(aggregates)
-        self._partial_of: dict[tuple[str, str], str] = {}
-        for aggregate in self.aggregates.values():
-            for part in aggregate.parts:
-                assert aggregate.column is not None
-                self._partial_of.setdefault((aggregate.column, part), self._free_name(f"{aggregate.column}${part}"))
-        self._names = [*self.keys, WINDOW, ROWS, *self._partial_of.values()]
-        assert len(set(self._names)) == len(self._names), f"a key column has a reserved name: {self.keys}"
-        self.partial_schema = self.partial(schema.empty_table(), 0).schema
-        self.result_schema = self.finish(self.partial_schema.empty_table()).schema
-
-    def partial(self, rows: pa.RecordBatch | pa.Table, windows: pa.Array | int) -> pa.Table:
-        """Groups rows by key and window. `windows` is one window start for all rows, or one per row."""
-        keys = [rows.column(key) for key in self.keys]
-        codes = [_coded(key) for key in keys]
-        per_row = not isinstance(windows, int)
-        if per_row:
-            codes.append(windows)
-        values = [(_plain(rows.column(column)), part) for column, part in self._partial_of]
-        grouped, (counts, *partials) = _group(codes, [(None, "count_all"), *values])
-        starts = grouped.pop() if per_row else _repeat(windows, len(counts))
-        distinct = [_decoded(code, key) for code, key in zip(grouped, keys, strict=True)]
-        return pa.table([*distinct, starts, counts, *partials], names=self._names)
-
-    def ungrouped(self, rows: pa.RecordBatch, windows: pa.Array | int) -> pa.RecordBatch:
-        """Turns each row into a partial of its own."""
-        starts = _repeat(windows, rows.num_rows) if isinstance(windows, int) else windows
-        keys = [_canonical(_plain(rows.column(key))) for key in self.keys]
-        values = [_of_one(_plain(rows.column(column)), part) for column, part in self._partial_of]
-        arrays = [*keys, starts, _repeat(1, rows.num_rows), *values]
-        typed = [array.cast(field.type) for array, field in zip(arrays, self.partial_schema, strict=True)]
-        return pa.RecordBatch.from_arrays(typed, schema=self.partial_schema)
-
-    def adopted(self, saved: pa.Table) -> pa.Table:
-        """Returns the partials of an earlier version of this plan in the form of this one.
-
-        An aggregate that is new has seen no record of them: its partials are null, and counts are 0.
-        """
-        counts = {name for (_, part), name in self._partial_of.items() if part == "count"}
-        columns = []
-        for field in self.partial_schema:
-            if field.name in saved.column_names:
-                columns.append(adapted(saved.column(field.name), field.type))
-            else:
-                unseen = pa.scalar(0 if field.name in counts else None, field.type)
-                columns.append(pa.chunked_array([pa.repeat(unseen, saved.num_rows)]))
-        return pa.table(columns, schema=self.partial_schema)
-
-    def merge(self, partials: Sequence[pa.Table]) -> pa.Table:
-        """Merges partials of one window into one, with one row per key."""
-        joined = pa.concat_tables(partials)
-        start = joined.column(WINDOW)[0].as_py() if joined.num_rows else 0
-        values = [(joined.column(name), _MERGE[part]) for (_, part), name in self._partial_of.items()]
-        keys, merged = _group([joined.column(key) for key in self.keys], [(joined.column(ROWS), "sum"), *values])
-        return pa.table([*keys, _repeat(start, len(merged[0])), *merged], names=self._names)
-
-    def finish(self, merged: pa.Table) -> pa.Table:
-        columns = {name: merged.column(name) for name in self.keys}
-        for name, aggregate in self.aggregates.items():
-            columns[name] = _FINISH[aggregate.kind](merged, self._partials(aggregate))
-        return pa.table(columns)
-
-    def described(self) -> str:
-        """Writes down which partials are kept, in any order: saved ones can be used by a plan with the same."""
-        types = {part: self.partial_schema.field(name).type for part, name in self._partial_of.items()}
-        parts = [f"{kernel}({column}) {types[column, kernel]}" for column, kernel in types]
-        return ", ".join(["count(*) int64", *sorted(parts)])
-
-    def _partials(self, aggregate: Aggregate) -> list[str]:
-        return [self._partial_of[aggregate.column, part] for part in aggregate.parts if aggregate.column is not None]
-
-    def _free_name(self, name: str) -> str:
-        while name in self.keys or name in self._partial_of.values():
-            name += "$"
-        return name
+    state = Weighed(column, "registers", "max", sketches.registers)
+    return Aggregate("approx_count_distinct", column, state=state, result=sketches.distinct_estimate)
 
 
-def _group(
-    keys: Sequence[Column], kernels: Sequence[tuple[Column | None, str]]
-) -> tuple[list[pa.ChunkedArray], list[pa.ChunkedArray]]:
-    """Returns the distinct keys, and for each kernel its value per key. A kernel without a column counts rows."""
-    key_names = [f"k{position}" for position in range(len(keys))]
-    columns = dict(zip(key_names, keys, strict=True))
-    wanted: list[tuple[str | list[str], str]] = []
-    made: list[str] = []
-    for position, (column, kernel) in enumerate(kernels):
-        if column is None:
-            wanted.append(([], kernel))
-            made.append(kernel)
-        else:
-            columns[f"v{position}"] = column
-            wanted.append((f"v{position}", kernel))
-            made.append(f"v{position}_{kernel}")
-    grouped = pa.table(columns).group_by(key_names, use_threads=False).aggregate(wanted)
-    return [grouped.column(name) for name in key_names], [grouped.column(name) for name in made]
+def top_n(column: str, n: int, by: str | None = None) -> Aggregate:
+    """Takes the n greatest values that are not null, greatest first, as a list.
+
+    With `by` it takes the n records with the greatest `by`, as a list of structs of `by` and `column`; of records that
+    are equal in `by` those with the greatest `column`. Records in which either is null are left out.
+    """
+    more = f", {n!r}" + (f", by={by}" if by is not None else "")
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise JobError(f"top_n({column}{more}): n is a whole number from 1 on, as in top_n({column!r}, 3)")
+    if by == column:
+        raise JobError(f"top_n({column}{more}): leave out by={by!r}, the column itself")
+    return Aggregate("top_n", column, state=Top(column, n, by), result=lambda held: held, more=more)
 
 
-def _of_one(column: pa.Array, kernel: str) -> pa.Array:
-    """Returns the kernel's value for each row alone; its type may still differ."""
-    return column.is_valid() if kernel == "count" else column
+def quantile(column: str, q: float) -> Aggregate:
+    """Computes a quantile of the values that are not null: 0.5 is the median. It interpolates, as Spark's percentile.
+
+    It is exact: the window keeps each distinct value with its count.
+    """
+    return _quantile_of("quantile", column, [q], False)
 
 
-def _coded(key: Column) -> Column:
-    """Returns the column to group by. It is the indices of a dictionary, so that values are not compared per row."""
-    return key.indices if isinstance(key, pa.DictionaryArray) else _canonical(_plain(key))
+def quantiles(column: str, qs: Sequence[float]) -> Aggregate:
+    """Computes several quantiles, as a list in the order given; see `quantile`."""
+    return _quantile_of("quantiles", column, qs, False)
 
 
-def _decoded(code: pa.ChunkedArray, key: Column) -> pa.ChunkedArray:
-    """Returns the keys of grouped `_coded` values. If a dictionary holds a value twice, so does the partial."""
-    return _canonical(_plain(key.dictionary)).take(code) if isinstance(key, pa.DictionaryArray) else code
+def approx_quantile(column: str, q: float) -> Aggregate:
+    """Estimates a quantile: the result is within 1 % of the value at its rank, rounded down.
+
+    The window keeps one count per bucket of values that differ by at most 2 %.
+    """
+    return _quantile_of("approx_quantile", column, [q], True)
 
 
-def _plain(column: Column) -> Column:
-    if pa.types.is_dictionary(column.type):
-        return _plain(column.cast(column.type.value_type))
-    if pa.types.is_string_view(column.type):
-        return column.cast(pa.string())
-    if pa.types.is_binary_view(column.type):
-        return column.cast(pa.binary())
-    return column
+def approx_quantiles(column: str, qs: Sequence[float]) -> Aggregate:
+    """Estimates several quantiles, as a list in the order given; see `approx_quantile`."""
+    return _quantile_of("approx_quantiles", column, qs, True)
 
 
-def _canonical(key: Column) -> Column:
-    """Makes -0.0 and 0.0 one key, and all NaNs, as the key hash does. Arrow would group them by their bits."""
-    if not (pa.types.is_float32(key.type) or pa.types.is_float64(key.type)):
-        return key
-    return pc.if_else(pc.is_nan(key), pa.scalar(float("nan"), key.type), pc.add(key, pa.scalar(0.0, key.type)))
+def variance(column: str) -> Aggregate:
+    """Computes the sample variance of the values that are not null; null if there are fewer than two."""
+    return Aggregate("variance", column, state=Moments(column), result=_variance)
 
 
-def _repeat(value: int, rows: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, pa.int64()), rows)
+def stddev(column: str) -> Aggregate:
+    """Computes the sample standard deviation of the values that are not null; null if there are fewer than two."""
+    return Aggregate("stddev", column, state=Moments(column), result=lambda held: pc.sqrt(_variance(held)))
 
 
-def _mean(merged: pa.Table, names: list[str]) -> pa.ChunkedArray:
-    total_, count_ = (merged.column(name) for name in names)
-    nonzero = pc.if_else(pc.equal(count_, 0), pa.scalar(None, count_.type), count_)
-    return pc.divide(pc.cast(total_, pa.float64()), pc.cast(nonzero, pa.float64()))
+def _quantile_of(kind: str, column: str, qs: Sequence[float], approximate: bool) -> Aggregate:
+    several = kind.endswith("s")
+    more = f", {list(qs) if several else qs[0]}"
+    if not qs:
+        raise JobError(f"{kind}({column}{more}): write which, as in {kind}({column!r}, [0.5, 0.99])")
+    for q in qs:
+        if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+            raise JobError(f"{kind}({column}{more}): {q!r} is not a number from 0 to 1, such as 0.5 for the median")
+    if approximate:
+        state, compute = Weighed(column, "buckets", "sum", sketches.buckets), sketches.approx_quantiles
+    else:
+        state, compute = Weighed(column, "values", "sum", sketches.values_of), sketches.exact_quantiles
+
+    def result(held: pa.Array) -> pa.Array:
+        columns = compute(held, qs)
+        return _lists_of(columns) if several else columns[0]
+
+    return Aggregate(kind, column, state=state, result=result, more=more)
 
 
-def _only(merged: pa.Table, names: list[str]) -> pa.ChunkedArray:
-    (name,) = names
-    return merged.column(name)
+def _value(held: pa.Array) -> pa.Array:
+    return pc.struct_field(held, "value")
 
 
-_FINISH: dict[str, Callable[[pa.Table, list[str]], pa.ChunkedArray]] = {
-    "count": lambda merged, names: merged.column(names[0] if names else ROWS),
-    "total": _only,
-    "minimum": _only,
-    "maximum": _only,
-    "mean": _mean,
-}
+def _length(held: pa.Array) -> pa.Array:
+    return pc.list_value_length(held).fill_null(0).cast(pa.int64())
+
+
+def _variance(held: pa.Array) -> pa.Array:
+    n, squares = pc.struct_field(held, "n"), pc.struct_field(held, "squares")
+    degrees = pc.if_else(pc.greater(n, 1), pc.cast(pc.subtract(n, 1), pa.float64()), pa.scalar(None, pa.float64()))
+    return pc.divide(squares, degrees)
+
+
+def _lists_of(columns: Sequence[pa.Array]) -> pa.Array:
+    """Returns for each row the list of its values in these columns; null if they are null."""
+    rows, width = len(columns[0]), len(columns)
+    values = pa.concat_arrays(columns).take(pa.array(np.arange(rows * width).reshape(width, rows).T.reshape(-1)))
+    offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * width)
+    kind = pa.list_(pa.field("element", pa.float64()))
+    return pc.if_else(columns[0].is_valid(), pa.ListArray.from_arrays(offsets, values, kind), pa.scalar(None, kind))

@@ -48,6 +48,13 @@ class Spans:
         """Returns the start of the last window that has this pane."""
         return pane_ms - (pane_ms - self.offset_ms) % self.slide_ms
 
+    def last_windows(self, panes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return panes - np.mod(panes - self.offset_ms, self.slide_ms)
+
+    def windows(self, pane_ms: int) -> range:
+        """Returns the starts of the windows that have this pane."""
+        return range(self.first_window(pane_ms), self.last_window(pane_ms) + 1, self.slide_ms)
+
     def first_window(self, pane_ms: int) -> int:
         """Returns the start of the first window that has this pane."""
         return self._next_start(pane_ms + self.pane_ms - self.size_ms)

@@ -5,7 +5,18 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from engine.api import JobError, TumblingEventTimeWindows, count, maximum, mean, minimum, total
+from engine.api import (
+    JobError,
+    OutputTag,
+    TumblingEventTimeWindows,
+    count,
+    maximum,
+    mean,
+    minimum,
+    quantile,
+    top_n,
+    total,
+)
 from tests.api.streams.building import TEN_SECONDS, timed
 
 
@@ -41,6 +52,22 @@ def test_window_results_can_be_windowed_again() -> None:
 
 
 MISTAKES: list[tuple[Callable[[], object], str]] = [
+    (
+        lambda: timed().key_by("app_id").window(TEN_SECONDS).aggregate(best=top_n("user_id", 3, by="byte"), uid="w"),
+        "window 'w': best=top_n(user_id, 3, by=byte): there is no column 'byte'; the stream has (app_id string",
+    ),
+    (
+        lambda: timed().key_by("app_id").window(TEN_SECONDS).aggregate(mid=quantile("app_id", 0.5), uid="w"),
+        "window 'w': mid=quantile(app_id, 0.5) needs a number; 'app_id' is string",
+    ),
+    (
+        lambda: timed().key_by("app_id").window(TEN_SECONDS).side_output_late_data(OutputTag("late", "n long")),
+        "the tag 'late' has (n int64), but late records have the fields of the stream, (app_id string",
+    ),
+    (
+        lambda: timed().key_by("app_id").window(TEN_SECONDS).side_output_late_data("late"),
+        "side_output_late_data",
+    ),
     (
         lambda: timed().key_by("app_id").window(TEN_SECONDS).aggregate(uid="w"),
         "window 'w' needs at least one aggregate",

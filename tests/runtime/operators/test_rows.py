@@ -74,7 +74,12 @@ def test_records_may_change_their_schema() -> None:
     assert run(operator, [row("a", 1)]).rows == [{"name": "a", "pair": {"a": 1, "b": ["a"]}}]
 
 
-@pytest.mark.parametrize("wrong", [{"k": "a"}, {"k": "a", "x": "text"}, {"k": 5, "x": 1}, {"k": "a", "x": object()}])
+def test_a_record_that_lacks_a_field_is_told_with_operator_and_field() -> None:
+    with pytest.raises(SchemaMismatch, match=r"operator 'op' .* returned \{'k': 'a'\}, which has no field 'x': add it"):
+        run(RowMap(None, lambda r: {"k": "a"}, SCHEMA), [row("a", 1)])
+
+
+@pytest.mark.parametrize("wrong", [{"k": "a", "x": "text"}, {"k": 5, "x": 1}, {"k": "a", "x": object()}])
 def test_a_record_that_does_not_fit_the_declared_schema_is_told_with_operator_and_field(wrong: Any) -> None:
     with pytest.raises(SchemaMismatch, match=r"operator 'op' .* declares the field '[kx]' as (string|int64), but its"):
         run(RowMap(None, lambda r: wrong, SCHEMA), [row("a", 1)])
@@ -218,6 +223,19 @@ def test_a_reduce_that_changes_its_left_side_in_place_still_emits_each_value() -
 
     operator = KeyedReduce(in_place, in_place, ["k"], SCHEMA)
     assert run(operator, [row("a", 1), row("a", 2), row("a", 3)]).rows == [row("a", 1), row("a", 3), row("a", 6)]
+
+
+def test_a_reduce_that_changes_a_list_of_its_left_side_still_emits_each_value() -> None:
+    schema = pa.schema([("k", pa.string()), ("xs", pa.list_(pa.int64()))])
+
+    def appended(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+        left["xs"].extend(right["xs"])
+        return left
+
+    operator, out = KeyedReduce(appended, appended, ["k"], schema), Collected()
+    operator.open(context("op"), None)
+    operator.process(pa.RecordBatch.from_pylist([{"k": "a", "xs": [x]} for x in (1, 2, 3)], schema=schema), out)
+    assert [row["xs"] for row in out.rows] == [[1], [1, 2], [1, 2, 3]]
 
 
 @pytest.mark.promise("A2")

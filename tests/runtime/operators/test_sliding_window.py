@@ -1,5 +1,6 @@
 """Sliding windows (B4, B5): each record is kept once, and counts in every window that contains its time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from engine.api import SlidingEventTimeWindows, TumblingEventTimeWindows
 from engine.api.windows import EventTimeWindows
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.runtime.operators.base import RestoredState
+from engine.runtime.operators.window import WindowMerge
 from engine.state.key_groups import range_of
 from tests.runtime.operators.test_window import GROUP, KEYS, ROWS, Window, brief
 
@@ -104,13 +106,18 @@ def test_windows_equal_a_plain_computation_with_a_watermark_behind_each_batch(ba
     assert window.late == late
 
 
-def restored(windows: EventTimeWindows, before: list[Window], subtask: int, parallelism: int) -> Window:
-    snapshots = [window.merge.snapshot(1) for window in before]
+def state_of(before: Sequence[WindowMerge], subtask: int, parallelism: int) -> RestoredState:
+    """Returns what a subtask is restored from: the panes of its key groups, from the snapshots of all subtasks."""
+    snapshots = [merge.snapshot(1) for merge in before]
     groups = range_of(subtask, parallelism, 128)
     tables = [part.table() for taken in snapshots for part in taken.parts]
     kept = [pa.array([GROUP[k] in groups for k in table["k"].to_pylist()], pa.bool_()) for table in tables]
-    mine = [table.filter(mask) for table, mask in zip(tables, kept, strict=True)]
-    state = RestoredState([taken.inline for taken in snapshots], [("panes", table) for table in mine])
+    mine = [("panes", table.filter(mask)) for table, mask in zip(tables, kept, strict=True)]
+    return RestoredState([taken.inline for taken in snapshots], mine)
+
+
+def restored(windows: EventTimeWindows, before: list[Window], subtask: int, parallelism: int) -> Window:
+    state = state_of([window.merge for window in before], subtask, parallelism)
     return Window(windows, state, subtask, parallelism)
 
 

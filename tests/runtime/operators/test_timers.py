@@ -240,3 +240,30 @@ def test_a_function_that_lost_its_on_timer_does_not_lose_its_timers_silently() -
     restored = RestoredState([snapshot.inline], [(part.name, part.table()) for part in snapshot.parts])
     with pytest.raises(StateUnclaimed, match=r"its snapshot holds 1 event-time timers, but .* no on_timer"):
         opened(Wrong(), restored)
+
+
+class Later(Due):
+    """Registers a timer at the time that it was made with."""
+
+    def __init__(self, at: Any) -> None:
+        self._at = at
+
+    def process_element(self, value: dict[str, Any], context: ProcessContext) -> Iterable[Any]:
+        context.timer_service().register_event_time_timer(self._at)
+        return ()
+
+
+@pytest.mark.promise("B8")
+@pytest.mark.parametrize("at", [-(2**63), 2**63 - 1])
+def test_the_first_and_the_last_moment_that_a_snapshot_can_hold_may_be_timers(at: int) -> None:
+    operator = opened(Later(at))
+    operator.process(batch(("a", 1)), Collected())
+    tables = {part.name: part.table() for part in operator.snapshot(1).parts}
+    assert tables["event-time timers"].column("_timer_ms").to_pylist() == [at]
+
+
+@pytest.mark.promise("B8")
+@pytest.mark.parametrize("at", [2**63, -(2**63) - 1, True, 1.5, "12:00"])
+def test_a_time_that_no_snapshot_can_hold_is_refused_where_it_is_given(at: Any) -> None:
+    with pytest.raises(UserFunctionError, match=r"register_event_time_timer takes Unix milliseconds, an int"):
+        opened(Later(at)).process(batch(("a", 1)), Collected())

@@ -193,6 +193,21 @@ def test_expired_keys_are_removed_while_others_are_written_without_a_look_at_all
     assert len(held) == TTL_MS
 
 
+@pytest.mark.promise("C1")
+@pytest.mark.parametrize("kind", ["list", "map"])
+def test_a_read_of_all_lets_what_is_alive_live_longer_also_beside_something_expired(kind: str) -> None:
+    clock = Clock()
+    backend = HeapBackend(KEYS, clock)
+    state: Any = backend.state(descriptor(kind, on_read=True))
+    backend.key = ("a",)
+    write(state, kind, "old", 1)
+    clock.now += TTL_MS // 2
+    write(state, kind, "new", 2)
+    for passed_ms in (TTL_MS // 2, TTL_MS - 1, TTL_MS - 1):
+        clock.now += passed_ms
+        assert read(state, kind) == ([2] if kind == "list" else {"new": 2})
+
+
 def test_a_key_that_is_written_and_cleared_again_and_again_is_queued_once() -> None:
     backend = HeapBackend(KEYS, Clock())
     state = backend.state(descriptor("value", on_read=False))
@@ -202,6 +217,70 @@ def test_a_key_that_is_written_and_cleared_again_and_again_is_queued_once() -> N
         state.clear()
     expiry = backend._states["s"].expiry
     assert expiry is not None and len(expiry._queue) == 1
+
+
+@pytest.mark.promise("C1")
+def test_keys_of_a_restored_state_are_removed_when_they_expire() -> None:
+    clock = Clock()
+    backend, of = HeapBackend(KEYS, clock), descriptor("value", on_read=False)
+    state = backend.state(of)
+    for n in range(50):
+        backend.key = (f"old{n}",)
+        state.update(n)
+    backend = through_files(backend, clock)
+    state, held = backend.state(of), backend._states["s"].values
+    clock.now += TTL_MS
+    for n in range(25):
+        backend.key = (f"new{n}",)
+        state.update(n)
+    assert set(held) == {(f"new{n}",) for n in range(25)}, "two go with each write"
+
+
+@pytest.mark.promise("C1")
+def test_a_value_that_expires_at_this_moment_is_not_shown_to_a_function_of_all_keys() -> None:
+    clock = Clock()
+    backend, of = HeapBackend(KEYS, clock), descriptor("value", on_read=False)
+    backend.key = ("a",)
+    backend.state(of).update(1)
+    for passed_ms, seen in ((TTL_MS - 1, [("a",)]), (1, [])):
+        clock.now += passed_ms
+        found: list[Any] = []
+        backend.apply_to_all(of, lambda key, state, found=found: found.append(key))
+        assert found == seen
+
+
+@pytest.mark.promise("C1")
+def test_a_snapshot_removes_all_keys_that_are_due() -> None:
+    clock = Clock()
+    backend = HeapBackend(KEYS, clock)
+    state, held = backend.state(descriptor("value", on_read=False)), backend._states["s"].values
+    for n in range(50):
+        backend.key = (f"k{n}",)
+        state.update(n)
+    clock.now += TTL_MS
+    backend.snapshot()
+    assert held == {}
+
+
+@pytest.mark.promise("C1")
+def test_a_key_that_was_touched_again_goes_when_that_time_is_over_and_not_later() -> None:
+    clock = Clock()
+    backend, of = HeapBackend(KEYS, clock), descriptor("value", on_read=False)
+    state, held = backend.state(of), backend._states["s"].values
+
+    def write_to(key: str) -> None:
+        backend.key = (key,)
+        state.update(1)
+
+    write_to("a")
+    clock.now += TTL_MS // 2
+    write_to("a")
+    clock.now += TTL_MS // 2
+    backend.snapshot()  # the time of the first write is over
+    assert set(held) == {("a",)}
+    clock.now += TTL_MS // 2
+    write_to("b")
+    assert set(held) == {("b",)}
 
 
 @pytest.mark.promise("C1", "D8")

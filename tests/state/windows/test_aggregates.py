@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.state.windows.aggregates import ROWS, WINDOW, AggregatePlan, count, maximum, mean, minimum, total
+from engine.state.windows.aggregates import count, maximum, mean, minimum, total
+from engine.state.windows.plan import ROWS, WINDOW, AggregatePlan
 
 SCHEMA = pa.schema([("k", pa.string()), ("g", pa.int32()), ("x", pa.int64()), ("f", pa.float64()), ("s", pa.string())])
 AGGREGATES = {
@@ -242,3 +243,16 @@ def test_what_has_no_sum_is_an_error_when_the_plan_is_made() -> None:
 
 def test_an_aggregate_reads_like_its_call() -> None:
     assert (str(count()), str(mean("x"))) == ("count(*)", "mean(x)")
+
+
+@pytest.mark.promise("D8")
+def test_what_snapshots_hold_of_the_first_aggregates_does_not_change() -> None:
+    """The names and types of columns in state files, and their description in manifests: older ones have to restore."""
+    plan = AggregatePlan(["k"], AGGREGATES, SCHEMA)
+    assert str(plan.partial_schema).split("\n") == [
+        *("k: string", "_window: int64", "_rows: int64"),
+        *("x$sum: int64", "x$min: int64", "x$max: int64", "x$count: int64", "s$max: string", "f$sum: double"),
+    ]
+    assert plan.described() == (
+        "count(*) int64, count(x) int64, max(s) string, max(x) int64, min(x) int64, sum(f) double, sum(x) int64"
+    )

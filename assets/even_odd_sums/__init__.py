@@ -1,0 +1,1 @@
+"""Even and odd sums so far: windows, then a running sum of their results."""

@@ -1,0 +1,1 @@
+"""Three failed logins in a row: a pattern that repeats."""

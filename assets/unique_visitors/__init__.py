@@ -1,0 +1,1 @@
+"""Unique visitors of each site, every hour: exact distinct counts."""

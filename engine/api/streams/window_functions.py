@@ -1,0 +1,330 @@
+"""Windows with functions of the author's own: triggers, evictors, lateness, and `reduce`, `aggregate` and `process`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from engine.api.functions import check_timers, checked_function, checked_is, shown
+from engine.api.schema import out_schema
+from engine.api.state_names import check_state_names
+from engine.api.streams.keyed_input import KeyedInput
+from engine.api.windows import WindowAssigner
+from engine.core.builtin_triggers import (
+    CountTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    described,
+)
+from engine.core.ddl import parse_type
+from engine.core.durations import Duration, to_ms
+from engine.core.errors import JobError
+from engine.core.event_time import EVENT_TIME
+from engine.core.event_time import described as fields_of
+from engine.core.evictors import CountEvictor, Evictor
+from engine.core.functions import AggregateFunction, Function, ReduceFunction, Row
+from engine.core.tags import OutputTag
+from engine.core.triggers import Trigger
+from engine.core.window_functions import ProcessAllWindowFunction, ProcessWindowFunction
+from engine.graph.job_graph import OperatorSpec
+from engine.runtime.functions import own
+from engine.runtime.operators.window_contents import Aggregated, Contents, Records, Reduced, Timestamped
+from engine.runtime.operators.windowed_functions import AnyWindowFunction, WindowOperator, WindowPlan
+from engine.state.windows.assigners import Assigner, GlobalAssigner
+
+if TYPE_CHECKING:  # for annotations only: see engine/api/streams/__init__.py
+    from engine.api.streams.data import DataStream
+
+W = TypeVar("W", bound="FunctionWindows")
+Fold = Callable[[pa.DataType], tuple[Contents, Any]]
+"""Makes the contents of windows and their function for one subtask, from the type of a record."""
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """What was set on a windowed stream before its function."""
+
+    trigger: Trigger | None = None
+    evictor: Evictor | None = None
+    lateness_ms: int = 0
+    late: OutputTag | None = None
+
+
+class FunctionWindows:
+    """The part of windowed streams that calls functions of the author, one record at a time.
+
+    `hidden` is the key column of a stream without keys, which functions do not see.
+    """
+
+    _process_function: type[ProcessWindowFunction] | type[ProcessAllWindowFunction] = ProcessWindowFunction
+
+    def __init__(
+        self,
+        keyed: KeyedInput,
+        assigner: WindowAssigner,
+        options: WindowOptions | None = None,
+        hidden: str | None = None,
+    ) -> None:
+        self._keyed = keyed
+        self._assigner = assigner
+        self._options = options or WindowOptions()
+        self._hidden = hidden
+
+    # --- options ---
+
+    def trigger(self: W, trigger: Trigger) -> W:
+        """Sets when windows are computed, in place of the assigner's own trigger."""
+        checked_is("trigger", trigger, Trigger, "a trigger such as CountTrigger.of(3)")
+        if self._assigner.compiled().merging and not trigger.can_merge():
+            raise JobError(
+                f"trigger: {self._assigner} merge, but {type(trigger).__name__} has no on_merge(window, context): "
+                "add it"
+            )
+        return self._with(replace(self._options, trigger=trigger))
+
+    def evictor(self: W, evictor: Evictor) -> W:
+        """Sets what removes records from a window when it is computed. The window then keeps all of its records."""
+        checked_is("evictor", evictor, Evictor, "an evictor such as CountEvictor.of(10)")
+        return self._with(replace(self._options, evictor=evictor))
+
+    def allowed_lateness(self: W, lateness: Duration) -> W:
+        """Keeps windows for so long after their end, such as "1 min", and computes them again for each late record.
+
+        Named aggregates are computed again once per key for each batch of late records.
+        """
+        self._check_event_time("allowed_lateness")
+        return self._with(replace(self._options, lateness_ms=to_ms(lateness, "allowed_lateness")))
+
+    def side_output_late_data(self: W, tag: OutputTag) -> W:
+        """Emits late records to a side output instead of dropping them. The tag has the schema of the stream.
+
+        Before named aggregates, all records then travel to the window one by one, since only there it is known which
+        are late.
+
+            LATE = OutputTag("late", "app_id string, bytes long, ts timestamp")
+            counts = windows.side_output_late_data(LATE).aggregate(n=count(), uid="n")
+            counts.get_side_output(LATE).sink_to(TableSink("late"), uid="late")
+        """
+        self._check_event_time("side_output_late_data")
+        visible = self._visible
+        checked_is("side_output_late_data", tag, OutputTag, f'a tag such as OutputTag("late", "{fields_of(visible)}")')
+        if not tag.schema.equals(visible):
+            raise JobError(
+                f"side_output_late_data: the tag {tag.name!r} has ({fields_of(tag.schema)}), but late records have the "
+                f"fields of the stream, ({fields_of(visible)}): declare these"
+            )
+        return self._with(replace(self._options, late=tag))
+
+    def _with(self: W, options: WindowOptions) -> W:
+        return type(self)(self._keyed, self._assigner, options, self._hidden)
+
+    def _check_event_time(self, what: str) -> None:
+        if not self._assigner.compiled().event_time:
+            raise JobError(f"{what}: windows that are {self._assigner} have no late records: leave it out")
+
+    # --- functions ---
+
+    def reduce(
+        self,
+        function: Callable[[Row, Row], Row] | ReduceFunction,
+        window_function: AnyWindowFunction | None = None,
+        *,
+        uid: str,
+        schema: pa.Schema | str | None = None,
+    ) -> DataStream:
+        """Reduces the records of each window to one, with a function of two records, and emits it.
+
+        A `window_function` gets that record as its only element, and returns records of `schema`.
+
+            windows.reduce(lambda left, right: {**right, "n": left["n"] + right["n"]}, uid="sums")
+        """
+        checked_function("reduce", function, ReduceFunction, "lambda left, right: {**right, 'n': left['n'] + 1}")
+        if window_function is not None:
+            self._check_window_function(uid, window_function)
+        elif schema is not None:
+            raise JobError(
+                f"window {uid!r}: reduce returns records with the fields of the stream; leave schema out, or add a "
+                "ProcessWindowFunction as second argument"
+            )
+
+        def fold(record: pa.DataType) -> tuple[Contents, Any]:
+            mine = own(function)
+            return Reduced(mine.reduce if isinstance(mine, ReduceFunction) else mine, record), mine
+
+        return self._add(uid, fold, window_function, schema, "reduced record", fields_of(self._visible))
+
+    def _aggregate(
+        self,
+        function: AggregateFunction,
+        window_function: AnyWindowFunction | None,
+        uid: str,
+        accumulator_type: pa.DataType | str | None,
+        schema: pa.Schema | str | None,
+    ) -> DataStream:
+        self._check_aggregate(uid, function)
+        name = type(function).__name__
+        if window_function is not None:
+            self._check_window_function(uid, window_function)
+        if accumulator_type is None:
+            raise JobError(
+                f"window {uid!r}: declare the type of the accumulator of {name}, as in accumulator_type='long' or "
+                "accumulator_type='struct<sum long, n long>': it is part of the snapshot"
+            )
+        if schema is None:
+            raise JobError(
+                f"window {uid!r}: declare the fields of the results with schema=..., as in schema='n long'; "
+                f"{'the window function' if window_function else f'get_result of {name}'} returns records of it"
+            )
+        accumulator = parse_type(accumulator_type, "accumulator_type")
+
+        def fold(record: pa.DataType) -> tuple[Contents, Any]:
+            mine = own(function)
+            return Aggregated(mine, accumulator, record), mine
+
+        return self._add(uid, fold, window_function, schema, "accumulator", f"accumulator {accumulator}")
+
+    def _process(self, function: Any, uid: str, schema: pa.Schema | str | None) -> DataStream:
+        self._check_window_function(uid, function)
+        fields = fields_of(self._visible)
+        return self._add(uid, lambda record: (Records(record), None), function, schema, "records", fields)
+
+    # --- building ---
+
+    @property
+    def _visible(self) -> pa.Schema:
+        """The fields of the stream as functions see them."""
+        return pa.schema([f for f in self._keyed.schema if f.name not in (EVENT_TIME, self._hidden)])
+
+    def _check_aggregate(self, uid: str, function: AggregateFunction) -> None:
+        """Refuses what is no aggregate function, or one that lacks a method that these windows need."""
+        if isinstance(function, type) and issubclass(function, AggregateFunction):
+            name = function.__name__
+            raise JobError(f"window {uid!r}: aggregate takes an object, not the class {name}: write {name}()")
+        if not isinstance(function, AggregateFunction):
+            raise JobError(
+                f"window {uid!r}: aggregate takes an object of a class that extends AggregateFunction, or built-in "
+                f"aggregates by name, as in aggregate(n=count(), uid=...), not {shown(function)}"
+            )
+        name = type(function).__name__
+        for method in ("create_accumulator", "add", "get_result"):
+            if getattr(type(function), method) is getattr(AggregateFunction, method):
+                raise JobError(f"window {uid!r}: {name} has no {method}(...): add it")
+        if self._assigner.compiled().merging and type(function).merge is AggregateFunction.merge:
+            raise JobError(
+                f"window {uid!r}: {self._assigner} merge, but {name} has no merge(left, right): add it, and return "
+                "the accumulator of what both hold"
+            )
+
+    def _check_window_function(self, uid: str, function: Any) -> None:
+        kind = self._process_function
+        arguments = "key, context, elements" if kind is ProcessWindowFunction else "context, elements"
+        what = f"window {uid!r}: process takes an object of a class that extends {kind.__name__}"
+        if isinstance(function, type) and issubclass(function, Function):
+            name = function.__name__
+            raise JobError(f"window {uid!r}: process takes an object of {name}, not the class: write {name}()")
+        check_timers(f"window {uid!r}: process", function)
+        if isinstance(function, ProcessWindowFunction | ProcessAllWindowFunction) and not isinstance(function, kind):
+            keys = "has keys" if kind is ProcessWindowFunction else "has no keys"
+            raise JobError(f"{what}, because the stream {keys}, not {shown(function)}")
+        if not isinstance(function, kind):
+            raise JobError(f"{what}, not {shown(function)}")
+        try:
+            inspect.signature(function.process).bind(*arguments.split(", "))
+        except TypeError:
+            raise JobError(
+                f"window {uid!r}: {type(function).__name__}.process must be called as it is declared: "
+                f"def process(self, {arguments})"
+            ) from None
+        check_state_names(f"window {uid!r}", function)
+
+    def _add(
+        self,
+        uid: str,
+        fold: Fold,
+        function: AnyWindowFunction | None,
+        schema: pa.Schema | str | None,
+        kept: str,
+        kept_type: str,
+    ) -> DataStream:
+        """Adds the operator. `kept` and its type say in the description of the job what windows hold."""
+        keyed, options, hidden = self._keyed, self._options, self._hidden
+        assigner, record = self._assigner.compiled(), pa.struct(list(self._visible))
+        trigger = options.trigger or _default_trigger(assigner)
+        before = self._visible.append(keyed.schema.field(EVENT_TIME)) if self._timed else self._visible
+        out = out_schema(schema, before)
+
+        def build() -> WindowOperator:
+            contents, folding = fold(record)
+            mine = own(function)
+            if options.evictor is not None:
+                contents = Timestamped(contents, record)
+            plan = WindowPlan(
+                assigner,
+                own(trigger),
+                contents,
+                mine,
+                own(options.evictor),
+                options.lateness_ms,
+                options.late,
+                tuple(one for one in (folding, mine) if one is not None),
+                hidden,
+            )
+            return WindowOperator(plan, keyed.keys, keyed.schema, out)
+
+        if options.evictor is not None:
+            kept, kept_type = "records and times", fields_of(self._visible)
+        spec = OperatorSpec(
+            uid,
+            "window",
+            build,
+            row_lane=True,
+            state={"windows": str(self._assigner), kept: kept_type, "trigger": described(trigger)},
+            emits_aside=function is not None,
+            side_outputs=() if options.late is None else (options.late,),
+        )
+        return self._placed(spec, out)
+
+    def _placed(self, spec: OperatorSpec, out: pa.Schema) -> DataStream:
+        return self._keyed.add_operator(spec, out)
+
+    @property
+    def _timed(self) -> bool:
+        return EVENT_TIME in self._keyed.schema.names
+
+
+def _default_trigger(assigner: Assigner) -> Trigger:
+    if isinstance(assigner, GlobalAssigner):
+        return NeverTrigger()
+    return EventTimeTrigger() if assigner.event_time else ProcessingTimeTrigger()
+
+
+def checked_assigner(what: str, assigner: WindowAssigner, schema: pa.Schema) -> WindowAssigner:
+    """Returns an assigner that fits a stream of this schema."""
+    if isinstance(assigner, type) and issubclass(assigner, WindowAssigner):
+        raise JobError(f"{what} takes windows, not the class {assigner.__name__}: write {_example(assigner)}")
+    checked_is(what, assigner, WindowAssigner, 'windows such as TumblingEventTimeWindows.of("10 s")')
+    if assigner.compiled().event_time and EVENT_TIME not in schema.names:
+        before = "before key_by(...)" if what == "window" else "first"
+        raise JobError(f"{what} needs event time: call assign_timestamps_and_watermarks(...) {before}")
+    return assigner
+
+
+def _example(assigner: type[WindowAssigner]) -> str:
+    ways = {"of": '.of("10 s")', "with_gap": '.with_gap("10 s")', "create": ".create()"}
+    return assigner.__name__ + next((call for way, call in ways.items() if hasattr(assigner, way)), "(...)")
+
+
+def count_options(what: str, size: int, slide: int | None) -> WindowOptions:
+    """Returns the trigger and the evictor that make count windows of a global window."""
+    for name, given in (("size", size), ("slide", slide)):
+        if given is not None and (type(given) is not int or given < 1):
+            raise JobError(f"{what}: the {name} is a number of records, 1 or more, not {given!r}")
+    if slide is None:
+        return WindowOptions(PurgingTrigger.of(CountTrigger.of(size)))
+    return WindowOptions(CountTrigger.of(slide), CountEvictor.of(size))

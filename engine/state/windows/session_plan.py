@@ -1,0 +1,125 @@
+"""`SessionPlan`: divides rows of a batch into sessions per key, and merges sessions that touch. No Python per row.
+
+Rows are sorted by key and start; a session ends where the next row of the key starts after all that came before it has
+ended. Two records whose times are at most the gap apart are in one session, and a session ends a gap after its last
+record. Aggregates are computed by an `AggregatePlan` whose key is the number of the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from engine.core.event_time import EVENT_TIME
+from engine.state.key_columns import Column, canonical, plain
+from engine.state.windows.aggregates import Aggregate
+from engine.state.windows.grouping import Groups, Ints, grouped, one_array
+from engine.state.windows.plan import WINDOW, AggregatePlan, coded
+
+END = "_end"
+_NUMBER = f"{EVENT_TIME}.session"  # no column of a stream can have this name
+
+
+class SessionPlan:
+    """Partials have the keys, the start and the end of a session, the number of its rows and its partial aggregates."""
+
+    def __init__(
+        self, keys: Sequence[str], aggregates: Mapping[str, Aggregate], schema: pa.Schema, gap_ms: int
+    ) -> None:
+        assert gap_ms > 0
+        self.keys = list(keys)
+        self.gap_ms = gap_ms
+        numbered = schema.append(pa.field(_NUMBER, pa.int64()))
+        self._plan = AggregatePlan([_NUMBER], aggregates, numbered, apart=[*keys, END])
+        self._kept = [name for name in self._plan.partial_schema.names if name not in (_NUMBER, WINDOW)]
+        self.partial_schema = self.partial(schema.empty_table())[0].schema
+        self.result_schema = self.finish(self.partial_schema.empty_table()).schema
+
+    def partial(self, rows: pa.RecordBatch | pa.Table) -> tuple[pa.Table, Ints]:
+        """Returns the sessions of a batch, and for each row the number of its session among them."""
+        times = rows.column(EVENT_TIME).to_numpy()
+        codes = [coded(rows.column(key)) for key in self.keys]
+        of, first, starts, ends = _sessions(codes, times, times + self.gap_ms)
+        partials = self._plan.partial(rows.append_column(_NUMBER, pa.array(of)), 0)
+        keys = [canonical(plain(rows.column(key).take(pa.array(first)))) for key in self.keys]
+        return self._made(keys, starts, ends, partials), of
+
+    def ungrouped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Turns each row into a session of its own."""
+        times = rows.column(EVENT_TIME).to_numpy()
+        alone = self._plan.ungrouped(rows.append_column(_NUMBER, pa.array(np.arange(rows.num_rows))), 0)
+        keys = [canonical(plain(rows.column(key))) for key in self.keys]
+        (batch,) = self._made(keys, times, times + self.gap_ms, pa.table(alone)).combine_chunks().to_batches()
+        return batch
+
+    def merge(self, table: pa.Table) -> tuple[pa.Table, Ints]:
+        """Merges the sessions of a key that touch; also returns for each row the number of its session."""
+        keys = [table.column(key) for key in self.keys]
+        of, first, starts, ends = _sessions(keys, table.column(WINDOW).to_numpy(), table.column(END).to_numpy())
+        numbered = table.select([WINDOW, *self._kept]).append_column(_NUMBER, pa.array(of))
+        merged = self._plan.merge([numbered.select(self._plan.partial_schema.names)])
+        return self._made([key.take(pa.array(first)) for key in keys], starts, ends, merged), of
+
+    def _made(self, keys: Sequence[Column], starts: Ints, ends: Ints, partials: pa.Table) -> pa.Table:
+        """Puts sessions together; `partials` has their numbers, in any order."""
+        partials = partials.take(pa.array(np.argsort(partials.column(_NUMBER).to_numpy())))
+        columns = [*keys, pa.array(starts), pa.array(ends), *(partials.column(name) for name in self._kept)]
+        return pa.table([one_array(column) for column in columns], [*self.keys, WINDOW, END, *self._kept])
+
+    def adopted(self, saved: pa.Table) -> pa.Table:
+        """Returns the sessions of an earlier version of this plan in the form of this one."""
+        kept = saved.drop_columns([*self.keys, END]).append_column(_NUMBER, pa.array(np.arange(saved.num_rows)))
+        starts, ends = (saved.column(name).to_numpy() for name in (WINDOW, END))
+        return self._made([saved.column(key) for key in self.keys], starts, ends, self._plan.adopted(kept))
+
+    def finish(self, merged: pa.Table) -> pa.Table:
+        """Returns the keys and the results of sessions."""
+        numbered = merged.append_column(_NUMBER, pa.array(np.arange(merged.num_rows)))
+        results = self._plan.finish(numbered).drop_columns([_NUMBER])
+        columns = {key: merged.column(key) for key in self.keys}
+        return pa.table({**columns, **dict(zip(results.column_names, results.columns, strict=True))})
+
+    def described(self) -> str:
+        """Writes down which partials are kept."""
+        return self._plan.described()
+
+
+def _sessions(keys: Sequence[Column], starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Returns the number of each row's session; and for each session a row of it, its start and its end."""
+    if not len(starts):
+        none = np.zeros(0, np.int64)
+        return none, none, none, none
+    _, (rows,) = grouped(keys, [(pa.array(np.arange(len(starts))), "list")])
+    groups = Groups.from_lists(rows)
+    order = groups.order[_by_group(starts[groups.order], groups.of)]
+    sorted_starts, sorted_ends = starts[order], ends[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (np.diff(groups.of) > 0) | (sorted_starts[1:] > _reach(sorted_ends, groups.of)[:-1])
+    first = np.flatnonzero(begins)
+    of = np.empty(len(order), np.int64)
+    of[order] = np.cumsum(begins) - 1
+    return of, order[first], sorted_starts[first], np.maximum.reduceat(sorted_ends, first)
+
+
+def _by_group(starts: Ints, of: Ints) -> Ints:
+    """Returns the order of rows by group, then start. Groups ascend, and starts mostly do within them, so a stable sort
+    of both in one number is nearly linear."""
+    low = int(starts.min())
+    span = int(starts.max()) - low + 1
+    if span * (int(of[-1]) + 1) >= 2**62:  # one number does not hold both
+        return np.lexsort((starts, of))
+    return np.argsort(of * span + (starts - low), kind="stable")
+
+
+def _reach(ends: Ints, of: Ints) -> Ints:
+    """Returns for each row the latest end of the rows of its group up to it. Groups ascend."""
+    low = int(ends.min())
+    span = int(ends.max()) - low + 1
+    if span * (int(of[-1]) + 1) < 2**62:
+        shifts = of * span - low
+        return np.maximum.accumulate(ends + shifts) - shifts
+    values, ranks = np.unique(ends, return_inverse=True)
+    shifts = of * len(values)
+    return values[np.maximum.accumulate(ranks + shifts) - shifts]
