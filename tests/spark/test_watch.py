@@ -42,13 +42,27 @@ def test_a_spark_that_died_was_stopped_or_hangs_is_lost(
 def test_a_spark_that_answers_is_not_lost_and_nobody_hears_of_one_that_ends_on_purpose(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch, "ASK_S", 0.02)
+    """The patience is far above what a busy machine takes for a thread's turn, so only the answers decide."""
+    monkeypatch.setattr(watch, "ASK_S", 0.01)
     lost: list[str] = []
+    answers: list[bool] = []
+    asked_often = threading.Event()
     ends = threading.Event()
-    watching = SparkWatch(ends.is_set, 0.1, lost.append)
+
+    def stopped() -> bool:
+        if len(answers) == 20:
+            asked_often.set()
+            ends.wait(60)
+        answers.append(ends.is_set())
+        return answers[-1]
+
+    before = set(threading.enumerate())
+    watching = SparkWatch(stopped, 120, lost.append)
     watching.start()
-    threading.Event().wait(0.4)
+    watchers = set(threading.enumerate()) - before
+    assert asked_often.wait(60) and lost == []
     watching.stop()
     ends.set()
-    threading.Event().wait(0.2)
-    assert lost == []
+    for watcher in watchers:
+        watcher.join(60)
+    assert answers == [False] * 20 + [True] and lost == []
