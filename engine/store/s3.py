@@ -84,7 +84,7 @@ def pause_s(repeats: int, chance: float) -> float:
     The pause doubles each time, up to a bound. Chance takes away up to half of it: clients that failed together, such
     as the slots of a job, must not come back together.
     """
-    longest = min(FIRST_PAUSE_S * 2 ** min(repeats, 30), LONGEST_PAUSE_S)
+    longest = min(FIRST_PAUSE_S * 2.0 ** min(repeats, 30), LONGEST_PAUSE_S)
     return longest * (1 - chance / 2)
 
 
