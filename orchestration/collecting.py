@@ -25,6 +25,8 @@ def gc_job(spec: StreamSpec) -> dg.JobDefinition:
         said = "would be deleted" if config.dry_run else "deleted"
         for part in found.collected:
             context.log.info(f"{said}: {part.path}: {part.why}, {part.files} files, {part.bytes} bytes")
+        for path in found.completed:
+            context.log.info(f"{'would be completed' if config.dry_run else 'completed'}: {path}, a savepoint")
         context.log.info(f"{sum(part.files for part in found.collected)} files {said}, {found.bytes} bytes")
         if found.problems:
             raise dg.Failure("\n".join(found.problems), allow_retries=False)

@@ -67,9 +67,11 @@ class FakeOffload:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+        self.queues: list[str] = []
 
     def submit(self, queue: str, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         self.waiting.append((work, done))
+        self.queues.append(queue)
 
     def run(self) -> None:
         waiting, self.waiting = self.waiting, []

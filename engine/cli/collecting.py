@@ -32,8 +32,8 @@ def gc(
 ) -> None:
     """Delete what killed JobMasters left half-made: checkpoints, savepoints and folded files that nobody can use.
 
-    It is safe beside running jobs. Epochs, complete savepoints and what is under way are never touched. A running job
-    deletes its old snapshots, files and records by itself.
+    A savepoint that lacks only its last step is completed. It is safe beside running jobs. Epochs, complete savepoints
+    and what is under way are never touched. A running job deletes its old snapshots, files and records by itself.
     """
     names = [client_of(store, job).name] if job is not None else known_jobs(store)
     if job is not None and names[0] not in known_jobs(store):
@@ -63,5 +63,9 @@ def _show(found: list[Collection], dry_run: bool) -> None:
     files = sum(part.files for _, part in rows)
     console.print(f"{files} files of {len(found)} jobs {said}, {total:,} bytes", highlight=False)
     for one in found:
+        for path in one.completed:
+            done = "would be completed" if dry_run else "completed"
+            why = "its JobMaster was killed right before the last step"
+            console.print(f"{path} {done}: {why}; weir savepoint delete deletes it", highlight=False, soft_wrap=True)
         for problem in one.problems:
             errors.print(f"[bold red]{escape(one.job)}:[/] {escape(problem)}")

@@ -26,6 +26,7 @@ from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.host.folders import PRIVATE
 from engine.host.launch import MasterLaunch
+from engine.host.locks import held
 from engine.host.places import local_folder
 from engine.host.rehearsal_request import RehearsalRequest
 from engine.host.starts import Desired, Start, shared_start
@@ -35,6 +36,7 @@ from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.remedy import Stage
 from engine.protocol.scaling import Scaling
+from engine.protocol.upgrading import CANCELLED_MEANWHILE, Phase
 from engine.store.bucket import is_bucket
 
 T = TypeVar("T")
@@ -64,6 +66,13 @@ class _ExitFile(MasterExit, frozen=True):
     """The end, and the start that it is the end of. Files of earlier versions of Weir do not name the start."""
 
     launch_id: str = ""
+
+
+class _CancelledUpgrade(msgspec.Struct, frozen=True):
+    """A user has cancelled the job while this upgrade was under way."""
+
+    id: str
+    by: str
 
 
 class LastHeartbeat(msgspec.Struct, frozen=True):
@@ -157,6 +166,7 @@ class RunFolder:
         self._token = self.folder / "token"
         self._desired = self.folder.parent / "desired.json"
         self._upgrade = self.folder.parent / "upgrade.json"
+        self._cancelled_upgrade = self.folder.parent / "upgrade-cancelled.json"
         self._upgrade_request = self.folder.parent / "upgrade-request.json"
         self.upgrade_lock = self.folder / "upgrade.lock"
         """Held by whoever checks or carries out an upgrade of the job."""
@@ -408,6 +418,36 @@ class RunFolder:
     def read_upgrade(self) -> UpgradeRecord | None:
         """Returns the last upgrade of the job, done or not; None: there was none."""
         return _read(self._upgrade, UpgradeRecord)
+
+    def cancel_upgrade(self, by: str) -> bool:
+        """Keeps an upgrade that is not over from starting any version. Returns False if there is none.
+
+        Between the two versions nobody else could be told. Raises a StoreError if it can't be written.
+        """
+        record = self.read_upgrade()
+        if record is None or record.progress.phase.over:
+            return False
+        try:
+            _write(self._cancelled_upgrade, msgspec.json.encode(_CancelledUpgrade(record.id, by)), durable=True)
+        except OSError as error:
+            raise StoreError(
+                f"the upgrade of {record.old.name!r} can't be cancelled: {error.filename} can't be written "
+                f"({error.strerror}), so it would start the job again. Make room, and cancel again"
+            ) from error
+        return True
+
+    def upgrade_is_cancelled(self, id: str) -> bool:
+        found = _read(self._cancelled_upgrade, _CancelledUpgrade)
+        return found is not None and found.id == id
+
+    def settle_cancelled_upgrade(self) -> None:
+        """Ends an upgrade that was cancelled while no version runs, unless a command carries it out and does so."""
+        with held(self.upgrade_lock) as taken:
+            record = self.read_upgrade()
+            if not taken or record is None or record.progress.phase.over or not self.upgrade_is_cancelled(record.id):
+                return
+            kept = msgspec.structs.replace(record.progress, phase=Phase.KEPT, reason=CANCELLED_MEANWHILE)
+            self.write_upgrade(msgspec.structs.replace(record, progress=kept, changed_ms=_now_ms()))
 
     def write_upgrade_request(self, request: UpgradeRequest) -> None:
         _write(self._upgrade_request, msgspec.json.format(msgspec.json.encode(request)))

@@ -1,4 +1,7 @@
-"""Collects the garbage of a job, for `weir gc` and `POST /gc`. Safe at any moment, beside a running JobMaster too."""
+"""Collects the garbage of a job, for `weir gc` and `POST /gc`. Safe at any moment, beside a running JobMaster too.
+
+A savepoint that lacks nothing but its last step is completed first: it is no garbage.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.graph.description import table_place
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.garbage import find_garbage
+from engine.snapshot.garbage import almost_made, find_garbage
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -24,12 +27,16 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 class Collection(msgspec.Struct, frozen=True):
-    """The garbage of one job. `problems` says what could not be judged or deleted, and why."""
+    """The garbage of one job. `problems` says what could not be judged or deleted, and why.
+
+    `completed` are the savepoints whose last step was taken, or would be: a JobMaster was killed right before it.
+    """
 
     job: str
     dry_run: bool
     collected: list[Collected]
     problems: list[str]
+    completed: list[str] = []
 
     @property
     def bytes(self) -> int:
@@ -41,7 +48,9 @@ def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
     log = EpochLog(store, JobPaths(job))
     collected: list[Collected] = []
     problems: list[str] = []
+    completed: list[str] = []
     try:
+        completed += [one.path for one in almost_made(log) if dry_run or one.complete()]
         for one in find_garbage(log):
             if not dry_run and not one.give_up():
                 continue  # a JobMaster that was replaced has made, or is about to make, a savepoint of it
@@ -49,7 +58,7 @@ def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
         collected += _orphans(log, dry_run)
     except (CorruptSnapshot, DamagedTable, ForeignSnapshot, StoreError) as error:
         problems.append(str(error))
-    return Collection(job, dry_run, collected, problems)
+    return Collection(job, dry_run, collected, problems, completed)
 
 
 def _orphans(log: EpochLog, dry_run: bool) -> list[Collected]:

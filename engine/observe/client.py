@@ -249,6 +249,20 @@ class JobClient:
     def cancel(self, by: str = "cli") -> None:
         """Ends the job. If it is not running, keeps it from being started again, and raises `NotRunning`.
 
+        An upgrade that is under way starts no version any more. Between its two versions none runs, and that is no
+        error: there was something to cancel.
+        """
+        upgraded = self.folder.cancel_upgrade(by)
+        try:
+            self.cancel_start(by)
+        except NotRunning:
+            if not upgraded:
+                raise
+            self.folder.settle_cancelled_upgrade()
+
+    def cancel_start(self, by: str) -> None:
+        """Ends what runs now. An upgrade that is under way goes on. Raises `NotRunning` if nothing runs.
+
         While its JobMaster starts there is nobody to ask: the supervisor sees that it should stop. A bucket is asked
         last, because it may be away; a JobMaster that is cancelled tells it itself.
         """

@@ -268,12 +268,12 @@ class _Upgrade:
                 if seen.version is Version.BACK:
                     self._again(_died("old", seen))
                 self._start_old()
-            case Step.CANCEL_NEW:
+            case Step.CANCEL_NEW | Step.CANCEL:
                 if self._cancelled:
-                    self._again("the new version was cancelled, and is seen to run")
+                    self._again("the job was cancelled, and is seen to run")
                 self._cancelled = True
                 with contextlib.suppress(NotRunning):
-                    self._client.cancel(self._record.by)
+                    self._client.cancel_start(self._record.by)
                     self._client.wait_until_ended()
             case Step.WAIT:
                 if seen.version is Version.NEW and seen.up:
@@ -354,6 +354,7 @@ class _Upgrade:
             reason=reason,
             raised=raised,
             asked=stop is not None and not stop.failed,
+            cancelled=self._client.folder.upgrade_is_cancelled(self._record.id),
             declined=self._declined or (stop.reason if self._asked and stop is not None and stop.failed else ""),
         )
 

@@ -19,6 +19,8 @@ import msgspec
 
 from engine.protocol.failures import Raised
 
+CANCELLED_MEANWHILE = "the job was cancelled meanwhile"
+
 
 class Phase(Enum):
     STOPPING = "stopping"
@@ -75,7 +77,7 @@ class Seen:
 
     Neither: its processes died without an outcome. `epoch` is the newest of the job. `waited_ms` is the time since the
     phase began, `up` says that records flow. `asked`: the version was asked to stop and is about to; `declined`: it
-    could not, and why.
+    could not, and why. `cancelled`: a user has cancelled the job since the upgrade began.
     """
 
     version: Version
@@ -88,6 +90,7 @@ class Seen:
     raised: Raised | None = None
     asked: bool = False
     declined: str = ""
+    cancelled: bool = False
 
 
 class Step(Enum):
@@ -97,6 +100,7 @@ class Step(Enum):
     START_NEW = "start the new version"
     CANCEL_NEW = "cancel the new version"
     START_OLD = "start the old version again"
+    CANCEL = "cancel the version that runs, as a user has asked"
     WAIT = "wait"
 
 
@@ -113,6 +117,8 @@ def decide(progress: Progress, seen: Seen, patience_ms: float) -> Decision:
 
     So long a command also waits for an old version that is being restarted.
     """
+    if seen.cancelled and not progress.phase.over:
+        return _cancelled(progress, seen)
     match progress.phase:
         case Phase.STOPPING:
             return _stopping(progress, seen, patience_ms)
@@ -122,6 +128,16 @@ def decide(progress: Progress, seen: Seen, patience_ms: float) -> Decision:
             return _going_back(progress, seen)
         case _:
             return Decision(progress, None)
+
+
+def _cancelled(progress: Progress, seen: Seen) -> Decision:
+    """No version is started any more. One that was started in the same moment is cancelled."""
+    if seen.version is Version.OTHER:
+        return _over(progress, Phase.KEPT, "the job was started anew by somebody else")
+    if seen.runs:
+        return Decision(progress, Step.CANCEL)
+    passed = seen.version is Version.NEW and progress.cut is not None and seen.epoch > progress.cut
+    return _over(progress, Phase.UPGRADED if passed else Phase.KEPT, CANCELLED_MEANWHILE)
 
 
 def _stopping(progress: Progress, seen: Seen, patience_ms: float) -> Decision:
@@ -136,7 +152,7 @@ def _stopping(progress: Progress, seen: Seen, patience_ms: float) -> Decision:
     if seen.ended is Ended.FAILED:
         return _over(progress, Phase.KEPT, f"the old version failed while it was stopped: {seen.reason}", seen.raised)
     if seen.ended is Ended.CANCELLED:
-        return _over(progress, Phase.KEPT, "the job was cancelled meanwhile")
+        return _over(progress, Phase.KEPT, CANCELLED_MEANWHILE)
     if seen.ended is None:
         died = "the processes of the old version died while it was stopped; `weir resume` starts it again"
         return _over(progress, Phase.KEPT, died)

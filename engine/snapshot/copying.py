@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from engine.core.errors import CorruptSnapshot, StoreError
 from engine.core.ports import Store
-from engine.protocol.manifest import Manifest
+from engine.protocol.manifest import Manifest, StateFile
 from engine.snapshot.statefile import checksum
 
 ReadChecked = Callable[[str, str], bytes]
@@ -20,21 +21,29 @@ def copy_state(
     """Copies the state files into this folder and makes them durable. Returns the manifest with their new paths.
 
     `source` is the store that holds them, if the two stores may copy them by themselves. Then nobody reads them here:
-    who restores the copy compares it with its checksum.
+    only their sizes are compared, and who restores the copy compares it with its checksum.
     """
     subtasks = []
     copied: list[str] = []
+    unread: dict[str, StateFile] = {}
     for state in manifest.subtasks:
         files = []
         for file in state.files:
             # Numbered, because files of two folders may share a name.
             path = f"{folder}/{len(copied)}.{file.path.rsplit('/', 1)[-1]}"
-            if source is None or not target.copy_from(path, source, file.path):
+            if source is not None and target.copy_from(path, source, file.path):
+                unread[path] = file
+            else:
                 target.write(path, read(file.path, file.checksum))
             copied.append(path)
             files.append(msgspec.structs.replace(file, path=path))
         subtasks.append(msgspec.structs.replace(state, files=files))
     target.sync(copied)
+    for (path, file), size in zip(unread.items(), target.sizes(list(unread)), strict=True):
+        if size is None:
+            raise StoreError(f"{path} is gone, which was copied a moment ago: is the store still there?")
+        if size != file.size:
+            raise CorruptSnapshot(f"{file.path} is not what was written: it has {size} bytes instead of {file.size}")
     return msgspec.structs.replace(manifest, subtasks=subtasks)
 
 

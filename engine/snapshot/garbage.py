@@ -61,8 +61,47 @@ def _snapshots(log: EpochLog, last: LogRecord) -> Iterator[Garbage]:
             yield Garbage(log.paths.checkpoint(of, checkpoint), "a checkpoint that no epoch needs", len(files))
 
 
+@dataclass(frozen=True)
+class Almost:
+    """A savepoint all of whose files are written. The JobMaster that wrote them was replaced before its last step.
+
+    That JobMaster may only sleep, so its files are no garbage. `complete` takes the step in its place.
+    """
+
+    path: str
+    files: int
+    complete: Callable[[], bool]
+
+
+def almost_made(log: EpochLog) -> list[Almost]:
+    """Returns the savepoints in the job's folder that only lack their head. Nobody else would ever make or delete them.
+
+    Others are garbage, or are being written by the newest generation.
+    """
+    last = log.last()
+    if last is None:
+        return []
+    found = []
+    for name, writer, files in _left_by_writers(log.store, log.paths, last.generation):
+        folder = SavepointFolder(log.store.below(log.paths.savepoint(name)))
+        if not folder.exists() and folder.is_sealed(writer):
+            found.append(Almost(log.paths.savepoint(name), files, partial(folder.complete, writer)))
+    return found
+
+
 def _savepoints(store: Store, paths: JobPaths, generation: int) -> Iterator[Garbage]:
     """Yields what writers of savepoints left that were replaced before they had made one."""
+    for name, writer, files in _left_by_writers(store, paths, generation):
+        folder = SavepointFolder(store.below(paths.savepoint(name)))
+        there = folder.exists()
+        if folder.head().manifest.startswith(f"{writer}/") if there else folder.is_sealed(writer):
+            continue
+        given_up = partial(folder.give_up, writer)
+        yield Garbage(f"{paths.savepoint(name)}/{writer}", "a savepoint that was not completed", files, given_up)
+
+
+def _left_by_writers(store: Store, paths: JobPaths, generation: int) -> Iterator[tuple[str, str, int]]:
+    """Yields savepoint, writer and number of files of each writer that was replaced, whether it made one or not."""
     writers: dict[tuple[str, str], int] = {}
     for path in store.list(paths.savepoints()):
         parts = path.removeprefix(f"{paths.savepoints()}/").split("/")
@@ -70,9 +109,5 @@ def _savepoints(store: Store, paths: JobPaths, generation: int) -> Iterator[Garb
             writers[parts[0], parts[1]] = writers.get((parts[0], parts[1]), 0) + 1
     for (name, writer), files in sorted(writers.items()):
         parsed = writer.split("-")
-        if len(parsed) != 4 or not parsed[1].isdecimal() or int(parsed[1]) >= generation:
-            continue
-        folder = SavepointFolder(store.below(paths.savepoint(name)))
-        if not folder.exists() or not folder.head().manifest.startswith(f"{writer}/"):
-            given_up = partial(folder.give_up, writer)
-            yield Garbage(f"{paths.savepoint(name)}/{writer}", "a savepoint that was not completed", files, given_up)
+        if len(parsed) == 4 and parsed[1].isdecimal() and int(parsed[1]) < generation:
+            yield name, writer, files

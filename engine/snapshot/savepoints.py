@@ -2,11 +2,13 @@
 
     <folder>/savepoint.json     made last, by create-if-absent: without it there is no savepoint
              <writer>/          manifest, state files and the job's inputs; all paths are relative to the folder
-             <writer>.seal      made before `savepoint.json` by the writer, or by who gives up on the writer
+             <writer>.seal      made before `savepoint.json`: its copy, or a note of who gave up on the writer
 
 Invariants: a savepoint never changes once `savepoint.json` exists. Each writer has a subfolder of its own, so a
 JobMaster that was replaced while it wrote harms nothing. Only `delete` removes a savepoint. Files of a writer are
 deleted only after its seal says that it was given up: a JobMaster that slept meanwhile then makes no savepoint of them.
+A writer that has sealed its files may make the savepoint at any later moment. So nobody gives up on it, and whoever
+finds that it died `complete`s the savepoint: its files are there and durable, and the seal says what the head is.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from engine.core.errors import CorruptSnapshot, NoSavepoint, SavepointExists, StoreError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, NoSavepoint, SavepointExists, StoreError
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
 from engine.protocol.manifest import Manifest, SubtaskState
@@ -30,7 +32,7 @@ from engine.snapshot.statefile import checksum
 
 FORMAT = 1
 _HEAD = "savepoint.json"
-_WRITTEN, _GIVEN_UP = b"written", b"given up"
+_GIVEN_UP = b"given up"
 _TRIES = 5
 
 
@@ -188,9 +190,10 @@ class SavepointFolder:
                 checksum=written,
                 inputs=draft.inputs,
             ).sealed()
-            if not self._sealed(draft.writer, _WRITTEN):
+            data = msgspec.json.encode(head)
+            if not self._sealed(draft.writer, data):
                 raise StoreError(f"the files of {self.place} were deleted meanwhile: another JobMaster runs the job")
-            made = self._made(msgspec.json.encode(head))
+            made = self._made(data)
         except _Unknown:
             raise  # the savepoint may exist, or appear later: its files stay
         except StoreError:
@@ -233,9 +236,48 @@ class SavepointFolder:
     def give_up(self, writer: str) -> bool:
         """Makes sure that this writer makes no savepoint here any more. Returns False if it may, or already has.
 
-        The seal stays, as long as anybody may wake up who has this writer's name.
+        One that has sealed its files can't make it if there is another one. The seal stays, as long as anybody may wake
+        up who has this writer's name.
         """
-        return self._sealed(writer, _GIVEN_UP)
+        if self._sealed(writer, _GIVEN_UP):
+            return True
+        if not self.exists() or self.head().manifest.startswith(f"{writer}/"):
+            return False
+        self.store.write(f"{writer}.seal", _GIVEN_UP)
+        return True
+
+    def is_sealed(self, writer: str) -> bool:
+        """Says whether a writer has written all files of a savepoint, so that only its head may be missing."""
+        return self._sealed_head(writer) is not None
+
+    def complete(self, writer: str) -> bool:
+        """Makes the savepoint of a writer that has sealed its files and died. Returns False if there is another one.
+
+        If the writer only sleeps, it finds its own savepoint when it wakes up.
+        """
+        data = self._sealed_head(writer)
+        return data is not None and self._made(data)
+
+    def _sealed_head(self, writer: str) -> bytes | None:
+        """Returns the head that the seal of a writer repeats; None: there is none, or a file is missing or damaged."""
+        try:
+            data = self.store.read(f"{writer}.seal")
+            head = msgspec.json.decode(data, type=Savepoint)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        own = head.seal and head.intact and head.manifest.startswith(f"{writer}/")
+        return data if own and self._is_whole(head) else None
+
+    def _is_whole(self, head: Savepoint) -> bool:
+        """Says whether all files of a savepoint are there."""
+        try:
+            manifest = self._read_checked(head.manifest, head.checksum)
+            states = decode_manifest(manifest, f"{self.place}/{head.manifest}").subtasks
+        except (CorruptSnapshot, ForeignSnapshot):
+            return False
+        due = {file.path: file.size for state in states for file in state.files}
+        sizes = self.store.sizes([*due, *head.inputs])
+        return sizes[: len(due)] == list(due.values()) and None not in sizes
 
     def _sealed(self, writer: str, seal: bytes) -> bool:
         """Seals the files of a writer, and says whether the seal is this one."""
@@ -278,8 +320,12 @@ class SavepointFolder:
 
     def _leave_to_gc(self, writer: str) -> None:
         """Lets `weir gc` delete what is left of a writer's files if this process dies before it has deleted all."""
-        with suppress(StoreError):  # who deletes because the store is full must not need room for it
-            self.store.write(f"{writer}.seal", _GIVEN_UP)
+        seal = f"{writer}.seal"
+        try:
+            self.store.write(seal, _GIVEN_UP)
+        except StoreError:  # who deletes because the store is full must not need room for it
+            with suppress(StoreError):
+                self.store.delete(seal)
 
     def _taken(self) -> SavepointExists:
         return SavepointExists(

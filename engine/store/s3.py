@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, Self, TypeVar, cast
 from urllib.parse import quote
 
 import urllib3
@@ -56,6 +56,7 @@ CONNECTIONS = 32
 """So many connections are kept open: those requests must not take the connections of others."""
 CONNECT_S, ANSWER_S = 5.0, 30.0
 RETRIES = 4
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 _CONDITION = {"If-None-Match": "*"}
 _SIGNED_FOR = timedelta(minutes=5)
 
@@ -77,23 +78,54 @@ def client_from_environment(http: urllib3.PoolManager) -> Minio:
     )
 
 
+def pause_s(repeats: int, chance: float) -> float:
+    """Returns how long to wait before a request is sent again that was repeated so often. `chance` is in [0, 1).
+
+    The pause doubles each time, up to a bound. Chance takes away up to half of it: clients that failed together, such
+    as the slots of a job, must not come back together.
+    """
+    longest = min(FIRST_PAUSE_S * 2 ** min(repeats, 30), LONGEST_PAUSE_S)
+    return longest * (1 - chance / 2)
+
+
+class _Repeats(urllib3.Retry):
+    """Pauses as its store does. What a server says in Retry-After is not heard: it may be minutes, without a bound."""
+
+    pause: Callable[[int], None]
+
+    def new(self, **changed: Any) -> Self:
+        made = super().new(**changed)
+        made.pause = self.pause
+        return made
+
+    def sleep(self, response: urllib3.BaseHTTPResponse | None = None) -> None:
+        self.pause(len(self.history) - 1)
+
+
 _NO_SUCH_FILE = ("NoSuchKey", "XMinioInvalidObjectName")
 
 
 class S3Store:
-    """`answer_s`: how long a request may wait for an answer before it is repeated or its outcome is unknown."""
+    """`answer_s`: how long a request may wait for an answer before it is repeated or its outcome is unknown.
 
-    def __init__(self, url: str, *, answer_s: float = ANSWER_S, retries: int = RETRIES) -> None:
+    `sleep` and `chance` make the pauses before a request is repeated.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        answer_s: float = ANSWER_S,
+        retries: int = RETRIES,
+        sleep: Callable[[float], None] = time.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
         self._bucket = Bucket.parse(url)
         self._retries = retries
-        repeated = urllib3.Retry(
-            total=retries,
-            backoff_factor=0.2,
-            backoff_jitter=0.2,
-            backoff_max=5.0,
-            status_forcelist=(500, 502, 503, 504),
-            raise_on_status=False,
-        )
+        self._sleep = sleep
+        self._chance = chance
+        repeated = _Repeats(total=retries, status_forcelist=(500, 502, 503, 504), raise_on_status=False)
+        repeated.pause = self._pause
         self._http = urllib3.PoolManager(
             maxsize=CONNECTIONS, timeout=urllib3.Timeout(connect=CONNECT_S, read=answer_s), retries=repeated
         )
@@ -158,7 +190,7 @@ class S3Store:
     def read(self, path: str) -> bytes:
         key = self._key(path)
         with self._errors(f"can't read {path}"):
-            return _repeated(self._retries, lambda: self._get(key))
+            return self._repeated(lambda: self._get(key))
 
     def _get(self, key: str) -> bytes:
         try:
@@ -217,7 +249,7 @@ class S3Store:
         with self._errors(f"can't delete {path}"):
             doomed = [DeleteObject(one) for one in (key, *(self._bucket.key(below) for below in self._below(path)))]
             remove = partial(self._client.remove_objects, self._bucket.name)
-            failed = _repeated(self._retries, lambda: list(remove(doomed)), InvalidResponseError, ServerError)
+            failed = self._repeated(lambda: list(remove(doomed)), InvalidResponseError, ServerError)
         if failed:
             raise StoreError(f"can't delete {self._bucket.path(failed[0].name or '')} in {self}: {failed[0].code}")
 
@@ -268,25 +300,27 @@ class S3Store:
         with suppress(StoreError):  # the error of the probe itself says more
             self.delete(probe)
 
+    def _repeated(self, request: Callable[[], T], *refusals: type[Exception]) -> T:
+        """Repeats what the client does not: an answer that broke off in the middle, and these refusals."""
+        passing: tuple[type[Exception], ...] = (HTTPError, *refusals)
+        for number in range(self._retries):
+            try:
+                return request()
+            except MaxRetryError:
+                raise  # the client has repeated it already
+            except passing:
+                self._pause(number)
+        return request()
+
+    def _pause(self, repeats: int) -> None:
+        self._sleep(pause_s(repeats, self._chance()))
+
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except (MinioException, HTTPError) as error:
             raise StoreError(f"{what} in {self}: {_in_words(error)}") from None
-
-
-def _repeated(retries: int, request: Callable[[], T], *refusals: type[Exception]) -> T:
-    """Repeats what the client does not: an answer that broke off in the middle, and these refusals."""
-    passing: tuple[type[Exception], ...] = (HTTPError, *refusals)
-    for number in range(retries):
-        try:
-            return request()
-        except MaxRetryError:
-            raise  # the client has repeated it already
-        except passing:
-            time.sleep(0.1 * 2**number * (1 + random.random()))
-    return request()
 
 
 def _beside_each_other(request: Callable[[str], T], paths: list[str]) -> list[T]:

@@ -118,6 +118,16 @@ def test_a_job_is_saved_stopped_with_a_savepoint_and_listed_by_the_commands(serv
     assert "`weir submit` starts it again" in late.stderr and "Traceback" not in late.stderr
 
 
+@pytest.mark.promise("F1", "D6")
+def test_a_job_is_drained_by_the_command_which_says_up_to_which_epoch(served: Served, tmp_path: Path) -> None:
+    drained = weir("stop", NAME, "--drain", "--name", "end", store=tmp_path / "store")
+    assert drained.returncode == 0, drained.stderr
+    assert "all windows and timers have fired, up to epoch" in drained.stdout and "savepoints/end" in drained.stdout
+    begun = ["tests.observe.answering:job", "--name", "x", "--from", f"{NAME}/end"]
+    again = weir("submit", *begun, store=tmp_path / "store")
+    assert again.returncode == 1 and "was taken with --drain" in " ".join(again.stderr.split())
+
+
 @pytest.mark.promise("D6")
 def test_a_stop_that_fails_says_why_and_that_the_job_goes_on(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -106,6 +106,27 @@ def running_totals(env: StreamEnvironment) -> None:
     totals.sink_to(TableSink("totals"), uid="out")
 
 
+class Laboured(RunningTotal):
+    """Takes a millisecond for each record, as long as a file exists, without using the processor."""
+
+    def __init__(self, gate: str) -> None:
+        self._gate = gate
+
+    def process_element(self, value: dict[str, Any], context: ProcessContext) -> Iterable[dict[str, Any]]:
+        if Path(self._gate).exists():
+            time.sleep(0.001)
+        return super().process_element(value, context)
+
+
+def loaded(env: StreamEnvironment) -> None:
+    """Runs without end; as long as a file exists, it gets more records than two subtasks of its function can take."""
+    env.enable_checkpointing("300 ms")
+    laboured = Laboured(env.params.get("gate", ""))
+    keyed = _source(env, rows=0, rate=2_000).key_by("key")
+    totals = keyed.process(laboured, uid="totals", schema="key long, value long, sum long")
+    totals.sink_to(TableSink("totals"), uid="out")
+
+
 PRICES = MapStateDescriptor("prices", pa.int64(), pa.int64())
 
 

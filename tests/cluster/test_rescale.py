@@ -1,4 +1,5 @@
-"""Goal: a running job gets another parallelism and back, proves that it kept its state, and its rows stay exact.
+"""Goal: a running job gets another parallelism and back, by hand or by its load, proves that it kept its state, and its
+rows stay exact.
 
 Topology: two source splits → map → keyed exchange → process with keyed state → Weir table; two slots on local Spark,
 then three, then two, then one. Faults: SIGKILL of a slot while the job switches, SIGKILL of the JobMaster after a
@@ -15,16 +16,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import numpy as np
 import psutil
 import pytest
 
 from engine.core.errors import WeirError
 from engine.observe.rescales import RescaleRecord, RescaleState
+from engine.protocol.autoscale import Bounds
 from engine.protocol.scaling import Scaling
+from orchestration.resources import WeirStore
+from orchestration.spec import StreamSpec
 from tests.cli.command import weir
 from tests.cluster.harness import RunningJob
 from tests.cluster.jobs import KEYS, make
+from tests.orchestration.jobs import definitions
 
 ROWS = 240_000
 
@@ -88,20 +94,68 @@ def test_a_job_is_rescaled_up_and_down_while_a_slot_dies(tmp_path: Path) -> None
     check_totals(job.table("totals"))
 
 
-@pytest.mark.promise("D7", "F2")
-def test_a_jobmaster_that_is_replaced_begins_at_the_new_parallelism(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, "endless") as job:
+class Autoscaler:
+    """The sensor and the job of Dagster that rescale a stream, as a daemon would run them."""
+
+    def __init__(self, store: Path, job: str, bounds: Bounds) -> None:
+        path = f"tests.cluster.jobs:{job}"
+        self._spec = StreamSpec(job=job, path=path, description="", owners=("team:tests",), autoscale=bounds)
+        self._definitions = definitions(store, self._spec)
+        self._weir = {"weir": WeirStore(path=str(store))}
+
+    def rescales_to(self, parallelism: int, instance: dg.DagsterInstance) -> dict[str, Any]:
+        """Looks at the job until a rescale is asked for, which must be this one. Returns what was observed of it."""
+        repository = self._definitions.get_repository_def()
+        sensor = repository.get_sensor_def(f"{self._spec.job}_autoscale")
+        skipped, deadline = "", time.monotonic() + 120
+        while time.monotonic() < deadline:
+            with dg.build_sensor_context(instance, repository_def=repository, resources=self._weir) as context:
+                tick = sensor.evaluate_tick(context)
+            if tick.run_requests:
+                break
+            skipped = tick.skip_message or ""
+            time.sleep(0.3)
+        assert tick.run_requests, f"no rescale is asked for: {skipped}"
+        (request,) = tick.run_requests
+        assert request.run_config["ops"][f"rescale_{self._spec.job}"]["config"]["parallelism"] == parallelism
+        rescale = self._definitions.resolve_job_def(f"{self._spec.job}_rescale")
+        assert rescale.execute_in_process(instance=instance, run_config=request.run_config).success
+        (record,) = instance.fetch_observations(self._spec.stream_key, limit=1).records
+        assert record.asset_observation is not None
+        return {name: value.value for name, value in record.asset_observation.metadata.items()}
+
+
+@pytest.mark.promise("D7", "F2", "F5")
+def test_a_loaded_job_is_autoscaled_up_and_down_and_a_replaced_jobmaster_begins_at_the_new_parallelism(
+    tmp_path: Path,
+) -> None:
+    """The load is a function that sleeps, so that the shares are the same on every machine."""
+    gate, store = tmp_path / "gate", tmp_path / "store"
+    gate.touch()
+    with (
+        RunningJob(store, "loaded", parallelism=1, gate=gate) as job,
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+    ):
         job.completed(1)
-        started = job.client.rescale(None, {"sums": 3})
+        autoscaler = Autoscaler(store, "loaded", Bounds(least=1, most=2, cool_down_ms=1_000))
+        up = autoscaler.rescales_to(2, instance)
+        assert up["slots"] == 2 and up["parallelism"]["totals"] == 2
+        job.wait_for("two loaded slots", lambda s: s.running and len(s.slots) == 2 and s.vertices[1].busy > 0.8)
+        gate.unlink()
+        down = autoscaler.rescales_to(1, instance)
+        assert down["slots"] == 1 and [one.state for one in job.client.rescales()] == [RescaleState.COMPLETED] * 2
+        assert job.client.status().restarts == 0
+
+        started = job.client.rescale(None, {"totals": 3})
         assert started is not None
         done = job.client.wait_for_rescale(started, 60)
-        assert done.state is RescaleState.COMPLETED and done.digest_before == done.digest_after
+        assert done.state is RescaleState.COMPLETED and done.digest_before == done.digest_after and done.rows == KEYS
         assert job.supervisor.master_pid is not None
         os.kill(job.supervisor.master_pid, signal.SIGKILL)
         status = job.wait_for("generation 2", lambda s: s.generation == 2 and s.running)
-        assert {vertex.id: vertex.parallelism for vertex in status.vertices} == {"numbers": 2, "sums": 3}
+        assert {vertex.id: vertex.parallelism for vertex in status.vertices} == {"numbers": 1, "totals": 3}
         launch = job.client.folder.read_launch()
-        assert launch is not None and launch.scaling == Scaling(None, {"sums": 3})
+        assert launch is not None and launch.scaling == Scaling(1, {"totals": 3})
 
 
 def _wait_for_workers(job: RunningJob, count: int) -> None:

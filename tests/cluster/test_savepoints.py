@@ -1,9 +1,9 @@
 """Goal: a running job is saved, stopped with a savepoint, moved, and goes on elsewhere at another parallelism.
 
 Topology: two source subtasks with a map, exchanged by key to a process function with state and a table; two slots on
-local Spark, then three under another name in another store. Faults: none; the folder of the savepoint is moved, and
-requests that can't be met are made in between. Checks: every record is in one of the two tables exactly once, and the
-running sums of each key go on without a gap from the first table to the second.
+local Spark, then three under another name in another, empty store. Faults: none; the folder of the savepoint is moved,
+the old store is taken away, and requests that can't be met are made in between. Checks: every record is in one of the
+two tables exactly once, and the running sums of each key go on without a gap from the first table to the second.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def test_a_job_moves_to_another_store_with_the_savepoint_of_its_stop(tmp_path: P
 
     moved.parent.mkdir()
     shutil.move(tmp_path / "last", moved)
+    here.rename(tmp_path / "away")  # nothing of the old store is needed
     job_path = "tests.cluster.jobs:running_totals"
     flags = ["--param", f"rows={ROWS}", "--param", "rate=0", "--parallelism", "3", "--max-slots", "4"]
     begun = weir("submit", job_path, *flags, "--name", "moved", "--from", str(moved), "--claim", store=there)

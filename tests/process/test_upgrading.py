@@ -144,7 +144,7 @@ class World:
     def stop_record(self) -> None:
         return None
 
-    def cancel(self, by: str) -> None:
+    def cancel_start(self, by: str) -> None:
         self.folder.want_stopped_here(by)
         self.ends(MasterExit(Outcome.CANCELLED, "cancelled"))
 
@@ -308,10 +308,65 @@ def test_an_old_version_whose_supervisor_was_killed_while_it_stopped_is_to_be_re
 
 @pytest.mark.promise("D8")
 def test_a_version_that_somebody_cancels_is_not_started_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "stop", lambda savepoint, name: world.cancel("somebody"))
+    monkeypatch.setattr(world, "stop", lambda savepoint, name: world.cancel_start("somebody"))
     done = upgraded(world)
     assert done.progress.phase is Phase.KEPT and done.progress.reason == "the job was cancelled meanwhile"
     assert world.started == []
+
+
+@pytest.mark.promise("D8", "F1")
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.GOING_BACK])
+def test_a_cancel_between_the_two_versions_is_the_last_word_for_a_command_that_carries_the_upgrade_on(
+    world: World, phase: Phase
+) -> None:
+    """No process is alive. The cancel left no trace, and a later `weir resume` or `weir upgrade` started the job."""
+    world.stop(True, world.record.savepoint)
+    world.folder.want_stopped_here("stop")
+    if phase is Phase.GOING_BACK:
+        world.on_start["job:v2"] = MasterExit(Outcome.FAILED, "KeyError: 'user'", RAISED)
+        world.start(world.record.new, "test", world.record.new.id)
+    started = list(world.started)
+    world.folder.write_upgrade(msgspec.structs.replace(world.record, progress=Progress(phase, 2, "it failed")))
+    JobClient(world.store, "shop").cancel()
+    assert look(JobClient(world.store, "shop")).verdict is Wanted.STOPPED, "a reboot starts nothing"
+    done = world.folder.read_upgrade()
+    assert done is not None and (done.progress.phase, done.progress.cut) == (Phase.KEPT, 2)
+    assert done.progress.reason == "the job was cancelled meanwhile"
+    assert carry_on_upgrade(world, lambda text: None) is None and world.started == started  # type: ignore[arg-type]
+
+
+@pytest.mark.promise("D8", "F1")
+@pytest.mark.parametrize("moment", ["before the new version is started", "while it is started"])
+def test_a_cancel_reaches_the_command_that_upgrades_the_job_at_this_moment(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    start, said = world.start, []
+
+    def starting(launch: MasterLaunch, by: str, id: str) -> None:
+        world.folder.cancel_upgrade("somebody")
+        start(launch, by, id)
+
+    def say(text: str) -> None:
+        said.append(text)
+        if moment.startswith("before") and "starting job:v2" in text:
+            world.folder.cancel_upgrade("somebody")
+
+    if moment.startswith("while"):
+        monkeypatch.setattr(upgrading, "start_detached", starting)
+    with upgrading.only_one(world):  # type: ignore[arg-type]
+        done = upgrading.carry_on(world, world.record, say)  # type: ignore[arg-type]
+    assert done.progress.phase is Phase.KEPT and done.progress.reason == "the job was cancelled meanwhile"
+    desired = world.folder.read_desired()
+    assert world.started == ["job:v2"] and not world.up and desired is not None and not desired.running
+
+
+@pytest.mark.promise("D8")
+def test_the_cancel_of_an_earlier_upgrade_says_nothing_about_this_one(world: World) -> None:
+    world.folder.write_upgrade(msgspec.structs.replace(world.record, id="before"))
+    assert world.folder.cancel_upgrade("somebody")
+    world.on_start["job:v2"] = "publishes"
+    assert upgraded(world).progress == Progress(Phase.UPGRADED, 2)
+    assert not world.folder.cancel_upgrade("somebody"), "it is over"
 
 
 @pytest.mark.promise("D8", "D6")

@@ -133,6 +133,25 @@ def test_a_start_by_somebody_else_ends_the_upgrade(progress: Progress) -> None:
     assert decision.step is None and decision.progress.phase is Phase.KEPT
 
 
+@pytest.mark.promise("D8", "F1")
+@pytest.mark.parametrize("progress", [STOPPING, STARTING, GOING_BACK])
+def test_behind_a_cancel_no_version_is_started_and_one_that_runs_is_ended(progress: Progress) -> None:
+    for version in (Version.OLD, Version.NEW, Version.BACK):
+        assert next_step(progress, version, runs=True, cancelled=True).step is Step.CANCEL
+        assert next_step(progress, version, up=True, cancelled=True).step is Step.CANCEL
+        for ended in (None, *Ended):
+            over = next_step(progress, version, ended=ended, cancelled=True)
+            assert over.step is None and over.progress.phase is Phase.KEPT and "cancelled" in over.progress.reason
+    other = next_step(progress, Version.OTHER, up=True, cancelled=True)
+    assert other.step is None and other.progress.phase is Phase.KEPT, "the cancel was not about a later start"
+
+
+@pytest.mark.promise("D8")
+def test_a_new_version_that_has_published_and_is_then_cancelled_is_the_version_of_the_job() -> None:
+    over = next_step(STARTING, Version.NEW, ended=Ended.CANCELLED, epoch=CUT + 1, cancelled=True)
+    assert over.step is None and over.progress.phase is Phase.UPGRADED
+
+
 @pytest.mark.promise("D8")
 def test_the_old_version_is_never_started_behind_an_epoch_of_the_new_one() -> None:
     """Every situation that can be seen, in every phase: START_OLD only at the cut, and a step unless it is over."""

@@ -364,6 +364,17 @@ def test_an_error_while_an_attempt_is_closed_is_told_after_the_one_that_ended_it
     assert details[1].index("map-2") < details[1].index("while closing: ")
 
 
+def test_the_uploads_of_a_checkpoint_wait_for_no_other_subtask() -> None:
+    """Each subtask has a queue of its own, and queues run beside each other (`tests/contracts/test_offload.py`)."""
+    slot = Slot()
+    slot.deploy()
+    slot.start()
+    slot.offload.queues.clear()
+    acknowledged = [ack.state.subtask for ack in slot.checkpoint(1)]
+    uploads = [queue for queue in slot.offload.queues if queue in {str(subtask) for subtask in acknowledged}]
+    assert len(acknowledged) == len(set(uploads)) == 2
+
+
 def test_a_repeated_trigger_takes_one_snapshot() -> None:
     slot = Slot()
     slot.deploy()

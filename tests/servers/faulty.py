@@ -17,6 +17,7 @@ from tests.servers.minio import MinioServer
 
 class Fault(Enum):
     REFUSE = "answers 503 and does not forward the request"
+    LATER = "answers 503, asks to be left alone for an hour, and does not forward the request"
     FAIL_AFTER = "forwards the request, and answers 500"
     LOSE_ANSWER = "forwards the request, and closes the connection instead of answering"
     CUT_ANSWER = "forwards the request, and closes the connection in the middle of the answer"
@@ -108,6 +109,9 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
                 return
             if fault is Fault.REFUSE:
                 self._answer(503, {}, b"")
+                return
+            if fault is Fault.LATER:
+                self._answer(503, {"Retry-After": "3600"}, b"")
                 return
             if fault is Fault.CONFLICT:
                 self._answer(409, {}, b"<Error><Code>ConditionalRequestConflict</Code></Error>")

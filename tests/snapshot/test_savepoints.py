@@ -285,6 +285,40 @@ def test_a_snapshot_whose_file_was_changed_becomes_no_savepoint() -> None:
     assert not folder.exists()
 
 
+def in_a_directory(folder: Path) -> Origin:
+    store = DirectoryStore(folder)
+    for path, data in {**STATE, **INPUTS, JOB.log_record(1): b""}.items():
+        store.write(path, data)
+    return Origin(EpochLog(store, JOB), "1d", 4)
+
+
+@pytest.mark.promise("D5")
+def test_a_snapshot_whose_file_was_cut_becomes_no_savepoint_also_if_its_files_are_only_linked(tmp_path: Path) -> None:
+    """Nobody reads a file that is linked. Its size was not compared either: the savepoint could not be restored."""
+    source, folder = in_a_directory(tmp_path / "store"), SavepointFolder(DirectoryStore(tmp_path / "saved"))
+    cut = next(iter(STATE))
+    (tmp_path / "store" / cut).write_bytes(b"zer")
+    with pytest.raises(CorruptSnapshot, match=f"{cut} is not what was written: it has 3 bytes instead of 4"):
+        folder.write("nightly", manifest(), source, stopped=False)
+    assert not folder.exists() and folder.store.list("") == []
+
+
+@pytest.mark.promise("D5")
+def test_a_linked_file_that_was_changed_is_found_when_the_savepoint_is_restored_and_nothing_of_it_counts(
+    tmp_path: Path,
+) -> None:
+    """The checkpoint and its savepoint share the content of the file: a fault of the disk damages both."""
+    source, folder = in_a_directory(tmp_path / "store"), SavepointFolder(DirectoryStore(tmp_path / "saved"))
+    folder.write("nightly", manifest(), source, stopped=False)
+    linked = next((tmp_path / "saved").rglob("0.pv.0.panes.arrow"))
+    assert linked.samefile(tmp_path / "store" / next(iter(STATE)))
+    linked.write_bytes(b"ZERO")
+    new = EpochLog(DirectoryStore(tmp_path / "other"), JobPaths("new"))
+    with pytest.raises(CorruptSnapshot, match=r"0\.pv\.0\.panes\.arrow is not what was written: its checksum differs"):
+        begin(folder, new, "me", lambda: None, claim=False)
+    assert new.last() is None
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
 @pytest.mark.parametrize("file", ["manifest.json", "0.pv.0.panes.arrow", "orders/part-0.parquet"])
 def test_a_damaged_savepoint_is_told_by_the_name_of_its_file(damage: str, file: str) -> None:

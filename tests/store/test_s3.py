@@ -7,6 +7,7 @@ wrong credentials and addresses.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,15 @@ from engine.core.errors import StoreError, WeirError
 from engine.core.pieces import Pieces
 from engine.protocol.epoch_records import Created
 from engine.store.bucket import Endpoint
-from engine.store.s3 import ASKED_AT_ONCE, PART_BYTES, RETRIES, Bucket, S3Store, client_from_environment
+from engine.store.s3 import (
+    ASKED_AT_ONCE,
+    PART_BYTES,
+    RETRIES,
+    Bucket,
+    S3Store,
+    client_from_environment,
+    pause_s,
+)
 from tests.servers.faulty import Fault, FaultyProxy, once, times
 from tests.servers.minio import MinioServer
 
@@ -125,6 +134,41 @@ def test_a_read_is_repeated_as_often_as_a_write_and_no_more(store: S3Store, prox
     with pytest.raises(StoreError):
         store.read("state/a")
     assert len(proxy.requests) == RETRIES + 1
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSE, Fault.LATER, Fault.LOSE_ANSWER])
+@pytest.mark.parametrize("method", ["PUT", "GET", "POST"])
+def test_pauses_between_repeated_requests_grow_have_a_bound_and_differ_by_chance(
+    proxy: FaultyProxy, tmp_path: Path, fault: Fault, method: str
+) -> None:
+    """A server that asks for an hour is not obeyed: a checkpoint would wait for it."""
+    paused: list[float] = []
+    chances = [0.0, 0.5, 0.25, 0.75]
+    drawn = iter(chances)
+    store = S3Store(f"s3://weir/{tmp_path.name}", sleep=paused.append, chance=lambda: next(drawn))
+    proxy.decide = times(99, fault, method)
+    with pytest.raises(StoreError):
+        match method:
+            case "PUT":
+                store.write("a", b"")
+            case "GET":
+                store.read("a")
+            case _:
+                store.delete("a")
+    assert paused == pytest.approx([0.2, 0.4 * 0.75, 0.8 * 0.875, 1.6 * 0.625])
+    assert next(drawn, None) is None and len(paused) == RETRIES
+
+
+def test_a_pause_is_between_half_of_its_bound_and_its_bound_however_often_a_request_is_repeated() -> None:
+    for repeats in (*range(10), 10_000):
+        longest = [0.2, 0.4, 0.8, 1.6, 3.2, 5.0][min(repeats, 5)]
+        assert (pause_s(repeats, 0.0), pause_s(repeats, 0.5)) == (longest, 0.75 * longest)
+        assert longest / 2 < pause_s(repeats, 0.999) < longest
+
+
+def test_stores_that_failed_together_do_not_come_back_together() -> None:
+    chance = inspect.signature(S3Store).parameters["chance"].default
+    assert len({pause_s(0, chance()) for _ in range(50)}) > 40, "slots that failed in one moment draw for themselves"
 
 
 def test_a_file_that_the_server_does_not_delete_is_an_error_that_names_it(store: S3Store, proxy: FaultyProxy) -> None:
