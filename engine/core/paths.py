@@ -49,10 +49,15 @@ class JobPaths:
         subtask: SubtaskId,
         name: str,
         distribution: Distribution = Distribution.KEYED,
+        into: str = "",
     ) -> str:
-        """Returns the path of a state file. It contains the distribution: keyed and operator state may share a name."""
+        """Returns the path of a state file. It contains the distribution: keyed and operator state may share a name.
+
+        `into`: the folder of the file; empty: that of the checkpoint.
+        """
         kind = "" if distribution is Distribution.KEYED else f".{distribution.value}"
-        return f"{self.attempt(attempt, checkpoint)}/{_safe(uid)}.{subtask.index}.{_safe(name)}{kind}.arrow"
+        folder = into or self.attempt(attempt, checkpoint)
+        return f"{folder}/{_safe(uid)}.{subtask.index}.{_safe(name)}{kind}.arrow"
 
     def manifest(self, attempt: AttemptId, checkpoint: int) -> str:
         return f"{self.attempt(attempt, checkpoint)}/manifest.json"

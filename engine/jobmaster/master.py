@@ -645,8 +645,9 @@ class JobMaster:
                     if not savepoint:
                         actions.append(Note(events.Triggered(checkpoint, str(self.attempt))))
                     digests = self._rescaler.is_digested(checkpoint)
+                    into = self._savepoints.into(checkpoint)
                     actions += self._broadcast(
-                        Trigger(self.attempt, checkpoint, self._wall_ms(), suspend, digests=digests)
+                        Trigger(self.attempt, checkpoint, self._wall_ms(), suspend, digests, into)
                     )
                 case StoreSavepoint(completed):
                     actions += self._savepoints.store(completed, now_ms)
@@ -704,6 +705,7 @@ class JobMaster:
             coordinator.on_publication_over(completed.checkpoint, now_ms)
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
         actions += self._publisher.sweep(self.attempt.generation, self._savepoints.copied)
+        actions += self._savepoints.sweep(self._publisher.oldest_kept)
         actions += self._publisher.tidy(self.attempt.generation, now_ms)
         if completed.stops:
             self._ending = (Outcome.STOPPED, manifest)

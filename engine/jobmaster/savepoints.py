@@ -1,7 +1,8 @@
 """`Savepoints` decides about savepoints, and about stops behind a last epoch (D5, D6).
 
-A savepoint that the job goes on behind is taken, copied into its folder, and its own files are deleted. It commits
-nothing: what sinks pre-committed at its barrier stays with them and goes with the next checkpoint.
+A savepoint that the job goes on behind commits nothing: what sinks pre-committed at its barrier stays with them and
+goes with the next checkpoint. If it lies in the job's own store, slots write their state right into its folder. One
+that lies elsewhere (`--to`) is copied there, and its own files are deleted.
 
 A stop is taken as one more checkpoint, after which sources emit nothing. If it has a savepoint, the files are copied
 first; then the epoch is published and committed; then the savepoint is made, and the job ends. So whatever can go
@@ -30,7 +31,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest
 from engine.protocol.savepoint import SavepointRequest, Stopping, StopRequest
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.savepoints import Draft, Origin, Savepoint, SavepointFolder, shown_place
+from engine.snapshot.savepoints import Draft, Origin, Savepoint, SavepointFolder, shown_place, writer_of
 from engine.store.below import Below
 
 T = TypeVar("T")
@@ -75,7 +76,8 @@ Tell = Callable[[Outcome, float], list[Action]]
 class _Open:
     """A savepoint that is neither completed nor failed. `epoch` is the job's newest when it was triggered.
 
-    `draft`: its files, once they are copied for a stop.
+    `into`: the folder of the store into which slots write its state; empty: it is copied. `draft`: its files, once they
+    are copied for a stop.
     """
 
     request: SavepointRequest
@@ -85,6 +87,7 @@ class _Open:
     triggered_ms: float
     stopping: Stopping
     epoch: int
+    into: str = ""
     draft: Draft | None = None
 
 
@@ -111,6 +114,8 @@ class Savepoints:
         self._tell = tell
         self._open: dict[int, _Open] = {}
         self._stop: _Stop | None = None
+        self._aborted: list[_Open] = []
+        """Slots may still write into the folders of these: they are deleted again later."""
 
     @property
     def under_way(self) -> bool:
@@ -183,8 +188,21 @@ class Savepoints:
     ) -> list[Action]:
         place, newest = self._place(request), self._publisher.newest
         epoch = newest.epoch if newest is not None else 0
-        self._open[checkpoint] = _Open(request, place, attempt, checkpoint, now_ms, stopping, epoch)
+        into = self._writes_into(request, attempt, checkpoint) if stopping is Stopping.NO else ""
+        self._open[checkpoint] = _Open(request, place, attempt, checkpoint, now_ms, stopping, epoch, into)
         return [Note(events.SavepointTriggered(request.name, place, checkpoint, stopping.value))]
+
+    def _writes_into(self, request: SavepointRequest, attempt: AttemptId, checkpoint: int) -> str:
+        """Returns the folder for the state files: that of the savepoint, if it is in the job's part of the store."""
+        if request.folder:
+            return ""
+        writer = writer_of(self._publisher.job_id, attempt, checkpoint)
+        return f"{self._log.paths.savepoint(request.name)}/{writer}"
+
+    def into(self, checkpoint: int) -> str:
+        """Returns the folder into which slots write the state of this checkpoint; empty: that of the checkpoint."""
+        one = self._open.get(checkpoint)
+        return one.into if one is not None else ""
 
     # ------------------------------------------------------------------ store
 
@@ -225,7 +243,7 @@ class Savepoints:
     ) -> list[Action]:
         """Lets the epoch of a stop be published, unless the stop has failed meanwhile."""
         if self._open.get(one.checkpoint) is not one:
-            return [self._forget(one, draft)] if draft is not None else []
+            return [self._forget(one, draft.writer)] if draft is not None else []
         if draft is None:
             return self._not_stored(one, completed, str(error), now_ms)
         one.draft = draft
@@ -234,7 +252,7 @@ class Savepoints:
     def _not_stored(self, one: _Open, completed: CompletedCheckpoint, why: str, now_ms: float) -> list[Action]:
         if not completed.stops:
             discarded = self._publisher.discard(one.attempt, one.checkpoint)
-            return [*self._fail(one, why), *discarded, *self._tell(Settled(), now_ms)]
+            return [*self._fail(one, why), *self._forget_state(one), *discarded, *self._tell(Settled(), now_ms)]
         return [*self._fail_stop(why), *self._tell(StopFailed(why, completed), now_ms)]
 
     # ------------------------------------------------------------------ end
@@ -244,7 +262,19 @@ class Savepoints:
         one = self._open.get(checkpoint)
         if self._stop is not None and self._stop.checkpoint == checkpoint:
             return [*self._fail_stop(why), *self._tell(StopFailed(why), now_ms)]
-        return [*self._fail(one, why), *self._tell(Settled(), now_ms)] if one is not None else []
+        if one is None:
+            return []
+        self._aborted.append(one)
+        return [*self._fail(one, why), *self._forget_state(one), *self._tell(Settled(), now_ms)]
+
+    def sweep(self, oldest: int) -> list[Action]:
+        """Deletes what slots wrote for aborted savepoints after these were forgotten.
+
+        `oldest` is the oldest checkpoint that is kept. Who wrote for an older one has given up long ago.
+        """
+        past = [one for one in self._aborted if one.checkpoint < oldest]
+        self._aborted = [one for one in self._aborted if one.checkpoint >= oldest]
+        return [action for one in past for action in self._forget_state(one)]
 
     def on_attempt_over(self, why: str) -> list[Action]:
         """A stop fails with its attempt, unless its epoch is being published: that decides about it."""
@@ -305,7 +335,7 @@ class Savepoints:
 
     def _fail(self, one: _Open, why: str) -> list[Action]:
         del self._open[one.checkpoint]
-        forgotten = [self._forget(one, one.draft)] if one.draft is not None else []
+        forgotten = [self._forget(one, one.draft.writer)] if one.draft is not None else []
         return [Note(events.SavepointFailed(one.request.name, one.place, why)), *forgotten]
 
     def _fail_stop(self, why: str) -> list[Action]:
@@ -320,9 +350,13 @@ class Savepoints:
             failed = [Note(events.SavepointFailed(request.name, self._place(request), why))]
         return [*failed, Note(events.StopFailed(why))]
 
-    def _forget(self, one: _Open, draft: Draft) -> Action:
+    def _forget_state(self, one: _Open) -> list[Action]:
+        """Deletes what slots have written into the folder of a savepoint that will not be made."""
+        return [self._forget(one, one.into.rsplit("/", 1)[1])] if one.into else []
+
+    def _forget(self, one: _Open, writer: str) -> Action:
         """Deletes the files of a savepoint that was not made."""
-        return self._off_loop("delete", lambda: self._folder(one.request).forget(draft), _ignore)
+        return self._off_loop("delete", lambda: self._folder(one.request).forget(writer), _ignore)
 
     # ------------------------------------------------------------------ places
 

@@ -222,6 +222,7 @@ class Trigger(msgspec.Struct, frozen=True, tag=True):
     """Sources emit the barrier of this checkpoint. `triggered_at_ms` is Unix time; the start delay begins there.
 
     `suspend`: sources emit nothing behind the barrier. `digests`: subtasks acknowledge with digests of their state.
+    `into`: the folder of the store for the state files, if they become a savepoint and nothing else.
     """
 
     attempt: AttemptId
@@ -229,6 +230,7 @@ class Trigger(msgspec.Struct, frozen=True, tag=True):
     triggered_at_ms: int
     suspend: bool = False
     digests: bool = False
+    into: str = ""
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):

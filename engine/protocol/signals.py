@@ -22,6 +22,8 @@ class Barrier(msgspec.Struct, frozen=True, tag="b"):
     """Unix time of the trigger: the history of each checkpoint shows how long its barriers took to arrive."""
     digests: bool = False
     """Subtasks digest their state with this checkpoint, for the proof of a rescale."""
+    into: str = ""
+    """The folder of the store for the state files; empty: that of the checkpoint."""
 
 
 class EndOfData(msgspec.Struct, frozen=True, tag="e"):

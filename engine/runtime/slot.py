@@ -52,6 +52,7 @@ from engine.protocol.messages import (
     WatermarkReport,
     Welcome,
 )
+from engine.protocol.signals import Barrier
 from engine.protocol.state_proof import SubtaskDigests
 from engine.runtime.aligned_sources import AlignedSources
 from engine.runtime.deployment import Deployer, Deployment
@@ -144,10 +145,10 @@ class SlotRuntime:
             case Start(attempt):
                 if self._current(attempt) and self._deployment is not None and not self._started:
                     self._guarded(None, self._start)
-            case Trigger(attempt, checkpoint, triggered_at_ms, suspend, digests):
+            case Trigger(attempt, checkpoint, triggered_at_ms, suspend, digests, into):
                 if self._current(attempt) and self._started:
                     for subtask in self._subtasks:
-                        subtask.trigger(checkpoint, triggered_at_ms, suspend, digests)
+                        subtask.trigger(Barrier(checkpoint, triggered_at_ms, digests, into), suspend)
             case Drain(attempt):
                 if self._current(attempt) and self._started:
                     for subtask in self._subtasks:
@@ -387,6 +388,7 @@ class SlotRuntime:
                 taken.operators,
                 self._clock.now_ms,
                 taken.digests,
+                taken.into,
             )
 
         def done(uploaded: Uploaded | None, error: BaseException | None) -> None:

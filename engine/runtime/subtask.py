@@ -56,6 +56,8 @@ class TakenSnapshot:
     operators_sync_ms: dict[str, float]
     digests: bool = False
     """The upload digests the state."""
+    into: str = ""
+    """The folder of the state files; empty: that of the checkpoint."""
 
 
 @dataclass
@@ -112,15 +114,12 @@ class Subtask:
 
     # --- messages from the slot ---
 
-    def trigger(self, checkpoint: int, triggered_at_ms: int, suspend: bool = False, digests: bool = False) -> None:
-        """Makes a source take a checkpoint with its next step. `suspend`: it emits nothing behind the barrier.
-
-        `digests`: all subtasks digest their state.
-        """
+    def trigger(self, barrier: Barrier, suspend: bool = False) -> None:
+        """Makes a source emit this barrier with its next step. `suspend`: it emits nothing behind the barrier."""
         # A repeated trigger must not make a second snapshot: it would replace the files and committables of the first.
-        if isinstance(self._head, SourceHead) and checkpoint > self._last_trigger:
-            self._last_trigger = checkpoint
-            self._triggers.append((Barrier(checkpoint, triggered_at_ms, digests), suspend))
+        if isinstance(self._head, SourceHead) and barrier.checkpoint > self._last_trigger:
+            self._last_trigger = barrier.checkpoint
+            self._triggers.append((barrier, suspend))
 
     def drain(self) -> None:
         """Ends a source as if it had read everything: all windows and timers fire."""
@@ -271,7 +270,15 @@ class Subtask:
         counters = self._ledger()
         self._upload(
             TakenSnapshot(
-                checkpoint, operators, counters, start_delay_ms, alignment_ms, spent, sync_ms, barrier.digests
+                checkpoint,
+                operators,
+                counters,
+                start_delay_ms,
+                alignment_ms,
+                spent,
+                sync_ms,
+                barrier.digests,
+                barrier.into,
             )
         )
 

@@ -23,6 +23,7 @@ import msgspec
 from engine.core.errors import CorruptSnapshot, ForeignSnapshot, NoSavepoint, SavepointExists, StoreError
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
+from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, SubtaskState
 from engine.snapshot.copying import copy_files, copy_state
 from engine.snapshot.epoch_log import EpochLog
@@ -151,21 +152,23 @@ class SavepointFolder:
         return self.finish(self.prepare(manifest, origin), name, manifest, origin.epoch, stopped=stopped)
 
     def prepare(self, manifest: Manifest, origin: Origin) -> Draft:
-        """Copies the state and the job's inputs. There is no savepoint before `finish`."""
-        if self.exists():
-            raise self._taken()
-        attempt = manifest.attempt
-        writer = f"{origin.job_id}-{attempt.generation:04d}-{attempt.attempt:04d}-{manifest.checkpoint:07d}"
+        """Copies the state and the job's inputs. There is no savepoint before `finish`.
+
+        If it fails, it has deleted what was copied, and what slots have written here for it.
+        """
+        writer = writer_of(origin.job_id, manifest.attempt, manifest.checkpoint)
         try:
+            if self.exists():
+                raise self._taken()
             copied = copy_state(manifest, origin.log.read_checked, self.store, writer, source=origin.log.store)
             inputs = inputs_of(origin.log.store, origin.log.paths, writer)
             checksums = copy_files(origin.log.store.read, self.store, inputs)
             self._write_manifest(writer, copied)  # so that a place without room is found out now, also without state
         except FileNotFoundError as error:  # an older version of a static table, deleted meanwhile
-            self._forget(writer)
+            self.forget(writer)
             raise StoreError(f"an input was deleted while it was copied: {error}; try again") from error
-        except (StoreError, CorruptSnapshot):
-            self._forget(writer)
+        except (StoreError, CorruptSnapshot, SavepointExists):
+            self.forget(writer)
             raise
         return Draft(writer, origin.job_id, copied.subtasks, checksums)
 
@@ -197,10 +200,10 @@ class SavepointFolder:
         except _Unknown:
             raise  # the savepoint may exist, or appear later: its files stay
         except StoreError:
-            self.forget(draft)
+            self.forget(draft.writer)
             raise
         if not made:
-            self.forget(draft)
+            self.forget(draft.writer)
             raise self._taken()
         return head
 
@@ -210,10 +213,6 @@ class SavepointFolder:
         self.store.write(path, data)
         self.store.sync([path])
         return path, checksum(data)
-
-    def forget(self, draft: Draft) -> None:
-        """Deletes what `prepare` has copied, unless it has become a savepoint."""
-        self._forget(draft.writer)
 
     def check_new(self) -> None:
         """Raises SavepointExists if there is a savepoint here, a StoreError if none can be written."""
@@ -290,7 +289,7 @@ class SavepointFolder:
                     return self.store.read(path) == seal
         raise StoreError(f"the store does not say whether {self.place}/{path} was created")
 
-    def _forget(self, writer: str) -> None:
+    def forget(self, writer: str) -> None:
         """Deletes what a failed writer left, unless its savepoint exists after all."""
         try:
             if not self.exists() or not self.head().manifest.startswith(f"{writer}/"):
@@ -331,6 +330,11 @@ class SavepointFolder:
         return SavepointExists(
             f"{self.place} already holds a savepoint: choose another name, or delete it with weir savepoint delete"
         )
+
+
+def writer_of(job_id: str, attempt: AttemptId, checkpoint: int) -> str:
+    """Returns the name of the subfolder in which one attempt of a job writes one savepoint."""
+    return f"{job_id}-{attempt.generation:04d}-{attempt.attempt:04d}-{checkpoint:07d}"
 
 
 def shown_place(uri: str) -> str:

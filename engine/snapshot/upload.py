@@ -72,7 +72,9 @@ def upload(
     operators: Mapping[str, Snapshot],
     now_ms: Callable[[], float],
     digesting: bool = False,
+    into: str = "",
 ) -> Uploaded:
+    """`into`: the folder of the files; empty: that of the checkpoint."""
     files: list[StateFile] = []
     committables: list[Committable] = []
     spent_ms: dict[str, float] = {}
@@ -87,7 +89,7 @@ def upload(
                 digests.append(digest_of(uid, part.name, part.distribution, table))
             keyed = part.distribution is Distribution.KEYED
             data = encode(table, part.keys, groups, max_parallelism) if keyed else encode_plain(table)
-            path = paths.state_file(attempt, checkpoint, uid, subtask, part.name, part.distribution)
+            path = paths.state_file(attempt, checkpoint, uid, subtask, part.name, part.distribution, into)
             store.write(path, data)
             start, end = (groups.start, groups.end) if keyed else (0, 0)
             size, rows = len(data), table.num_rows

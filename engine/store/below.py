@@ -47,6 +47,11 @@ class Below:
         """Returns the store that this is a part of, and the path of the file there."""
         return self._store, self._full(path)
 
+    def part(self, store: Store, path: str) -> str | None:
+        """Returns the path here of a file of the whole store; None if it lies elsewhere."""
+        inside = store is self._store and path.startswith(f"{self._path}/")
+        return path.removeprefix(f"{self._path}/") if inside else None
+
     def uri(self, path: str) -> str:
         return self._store.uri(self._full(path) if path else self._path)
 

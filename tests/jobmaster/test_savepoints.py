@@ -267,12 +267,44 @@ def test_a_savepoint_asked_for_while_the_attempt_fails_is_reported_as_failed() -
 @pytest.mark.promise("D5")
 def test_retention_keeps_the_files_of_a_savepoint_until_it_is_copied() -> None:
     run = Run(counting(interval_ms=4)).epochs_done(1)
+    elsewhere = MemoryStore()
+    run.master._savepoints._open_place = lambda place: elsewhere
     run.hold = "savepoint"
-    checkpoint = run.savepoint()
+    checkpoint = run.savepoint(SavepointRequest("nightly", "/elsewhere"))
     run.epochs_done(6)  # three are kept, so the sweep has passed the savepoint's number
     assert [path for path in run.store.files if f"/chk-{checkpoint:07d}/" in path]
     run.let_go()
     run.until(events.SavepointCompleted)
+    assert SavepointFolder(elsewhere).manifest().state_bytes
+
+
+@pytest.mark.promise("D5")
+def test_slots_write_the_state_of_a_savepoint_in_the_own_store_once_and_right_into_its_folder() -> None:
+    run = Run(counting()).epochs_done(1)
+    written: list[str] = []
+    write, copy = run.store.write, run.store.copy_from
+    run.store.write = lambda path, data: (written.append(path), write(path, data))[1]  # type: ignore[method-assign]
+    run.store.copy_from = lambda *of: (written.append(of[0]), copy(*of))[1]  # type: ignore[method-assign]
+    checkpoint = run.savepoint()
+    run.until(events.SavepointCompleted)
+    manifest = run.folder().manifest()
+    state = [f"{run.paths.savepoint('nightly')}/{file.path}" for of in manifest.subtasks for file in of.files]
+    assert state and [path for path in written if path.endswith(".arrow") and "/savepoints/" in path] == state
+    assert not [path for path in written if f"/chk-{checkpoint:07d}/" in path and path.endswith(".arrow")]
+
+
+@pytest.mark.promise("D4", "D5")
+def test_state_that_a_slot_writes_after_its_savepoint_was_aborted_is_deleted_later() -> None:
+    """Its attempt ends while the upload goes on; then nobody acknowledges what it has written."""
+    run = Run(counting(interval_ms=4)).epochs_done(1)
+    checkpoint = run.savepoint()
+    late = f"{run.master._savepoints.into(checkpoint)}/count.0.state.arrow"  # type: ignore[arg-type]
+    run.carry_out(run.master._carry_out(run.master._running.coordinator.end_attempt("a test"), run.now_ms()))
+    run.until(events.SavepointFailed).epochs_done(2)
+    assert not [path for path in run.store.files if "/savepoints/" in path]
+    run.store.write(late, b"written late")
+    run.epochs_done(6)
+    assert not [path for path in run.store.files if "/savepoints/" in path]
 
 
 @pytest.mark.promise("D5")
@@ -301,6 +333,7 @@ def test_a_savepoint_whose_ledger_does_not_balance_is_not_made(monkeypatch: pyte
     (failed,) = run.until(events.SavepointFailed).noted(events.SavepointFailed)
     assert isinstance(failed, events.SavepointFailed) and "sent 3, received 2" in failed.reason
     assert run.run().numbers() == list(range(RECORDS)) and not run.folder().exists()
+    assert not [path for path in run.store.files if "/savepoints/" in path]
 
 
 def test_two_savepoints_are_not_written_to_one_place_at_a_time() -> None:
@@ -319,6 +352,8 @@ def test_a_savepoint_that_exists_is_told_and_the_job_goes_on() -> None:
     (failed,) = run.until(events.SavepointFailed).noted(events.SavepointFailed)
     assert isinstance(failed, events.SavepointFailed) and "already holds a savepoint" in failed.reason
     assert run.run().numbers() == list(range(RECORDS)) and run.restarts == 0
+    writers = {path.split("/")[3] for path in run.store.files if "/savepoints/" in path and path.count("/") > 3}
+    assert len(writers) == 1, "what slots wrote for the second one is deleted"
 
 
 class Full(MemoryStore):

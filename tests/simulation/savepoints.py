@@ -320,6 +320,7 @@ class Run:
             spec = replace(spec, parallelism=self.random.choice((1, 2, 3)))
         self.world.hits.add("begun: at another parallelism" if spec != self.plan.spec else "begun: at the same")
         jobs.USER_FAULT.calls_left = None
+        self.world.calm_ms = self.world.now_ms  # the job may have finished before the storm did
         second = self.second = SavepointChecker(self.store, spec, self.plan.checkpoints, SECOND)
         self.store.on_created, self.store.on_deleted = self._created, self._deleted
         self.second = None  # the command makes the first record, which is not the checker's
