@@ -117,6 +117,15 @@ def test_a_quiet_generator_is_asked_once_per_interval_and_one_without_the_method
 
 
 @pytest.mark.promise("B1")
+def test_a_source_wakes_up_to_ask_its_generators() -> None:
+    for generator, wakeup_ms in ((Calls, 5.0), (Each, 10.0)):
+        made = SourceHead(Script({"0": [None, [1]]}), SCHEMA, strategy(generator, emit_interval=5))
+        made.open(context("src"), None)
+        made.poll(1)
+        assert made.wakeup_ms == wakeup_ms, "the reader itself wants to be asked after 10 ms"
+
+
+@pytest.mark.promise("B1")
 def test_the_lowest_split_counts_and_one_without_a_watermark_holds_all_back() -> None:
     made = head({"0": [[50], [60], [70]], "1": [None, [20], [55]]}, Each)
     made.poll(1)
