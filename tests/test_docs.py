@@ -14,9 +14,18 @@ import pytest
 
 import engine.api
 import engine.testing
-from engine.api import DataStream, KeyedStream, StreamEnvironment, WatermarkStrategy, WindowedStream
+from engine.api import (
+    DataStream,
+    KeyedStream,
+    OutputTag,
+    StreamEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    WindowedStream,
+    count,
+)
 from engine.connectors.table import TableSink
-from engine.testing import Checkpoint, ListSource, run
+from engine.testing import Checkpoint, Item, ListSource, Wait, run
 from tests.pages import check_commands, commands
 from tests.promises import PROMISES, listed_promises
 from tests.runtime.patterns.running import matches
@@ -130,7 +139,7 @@ def test_the_examples_of_the_page_on_joins_do_what_it_says() -> None:
         )
         for example in examples:
             exec(example, known)
-        for name in ("paid", "delays", "checked", "late_payments", "per_minute", "outer"):
+        for name in ("paid", "delays", "checked", "late_payments", "per_minute", "visits", "outer"):
             known[name].sink_to(TableSink(name), uid=f"out {name}")
 
     result = run(job)
@@ -149,6 +158,12 @@ def test_the_examples_of_the_page_on_joins_do_what_it_says() -> None:
         (3, 100),
     ]
     assert {row["window_start"] for row in result.rows("per_minute")} == {begin}
+    visits = {(row["id"], row["cents_right"]): row["window_end"] for row in result.rows("visits")}
+    assert visits == {
+        (1, 500): begin + timedelta(seconds=310),
+        (2, 600): begin + timedelta(seconds=350),
+        (3, 100): begin + timedelta(seconds=350),
+    }
     paid = sorted((row["id"], row["paid"]) for row in result.rows("outer"))
     assert paid == [(1, 501), (2, 700), (3, 100), (4, 0)]
 
@@ -282,6 +297,35 @@ def test_the_job_of_the_page_on_jobs_writes_the_table_that_it_says() -> None:
         ("ann", 2, 625),
         ("bob", 1, 250),
     ]
+
+
+def test_the_generators_of_the_page_on_jobs_make_the_watermarks_that_it_says() -> None:
+    code = next(
+        block for block in re.findall(r"```python\n(.*?)```", JOBS.read_text(), re.DOTALL) if "ByMarkers" in block
+    )
+    known: dict[str, Any] = {}
+    exec(code, known)
+    late = OutputTag("late", "kind string, at long")
+    views: list[Item] = [
+        {"kind": "view", "at": 1000},
+        {"kind": "day closed", "at": 15_000},
+        {"kind": "view", "at": 2000},
+        Wait("1 h"),
+        {"kind": "view", "at": 16_000},
+    ]
+
+    def late_by(strategy: str) -> list[int]:
+        def job(env: StreamEnvironment) -> None:
+            stream = env.from_source(ListSource(views), "kind string, at long", uid="views")
+            timed = stream.assign_timestamps_and_watermarks(known[strategy])
+            windows = timed.key_by("kind").window(TumblingEventTimeWindows.of("10 s")).side_output_late_data(late)
+            counts = windows.aggregate(n=count(), uid="counts")
+            counts.print(uid="counted")
+            counts.get_side_output(late).sink_to(TableSink("late"), uid="late")
+
+        return sorted(row["at"] for row in run(job).rows("late"))
+
+    assert (late_by("by_markers"), late_by("by_clock")) == ([2000], [2000, 16_000])
 
 
 def test_the_page_on_jobs_names_every_method_of_the_streams() -> None:

@@ -16,6 +16,7 @@ import pytest
 from engine.api import (
     CoGroupFunction,
     DataStream,
+    EventTimeSessionWindows,
     JoinContext,
     JoinFunction,
     ProcessJoinFunction,
@@ -124,6 +125,70 @@ def test_a_window_join_is_exact_undisturbed_crashed_and_rescaled(define: Any) ->
         if start <= other["at"] < start + 2000
     ]
     assert len(wanted) > 40 and got == sorted(wanted, key=repr)
+
+
+GAP_MS = 600
+
+
+def session_columns(env: StreamEnvironment, orders: Source, payments: Source) -> None:
+    one, other = timed(env, orders, payments)
+    joined = one.join(other).where("id").equal_to("order").window(EventTimeSessionWindows.with_gap(GAP_MS))
+    written(joined.select("n", "cents", uid="joined"))
+
+
+def session_function(env: StreamEnvironment, orders: Source, payments: Source) -> None:
+    one, other = timed(env, orders, payments)
+    joined = one.join(other).where("id").equal_to("order").window(EventTimeSessionWindows.with_gap(GAP_MS))
+    written(joined.apply(Both(), uid="joined", schema="n long, cents long"))
+
+
+def session_outer(env: StreamEnvironment, orders: Source, payments: Source) -> None:
+    one, other = timed(env, orders, payments)
+    grouped = one.co_group(other).where("id").equal_to("order").window(EventTimeSessionWindows.with_gap(GAP_MS))
+    written(grouped.apply(Outer(), uid="joined", schema="n long, cents long"))
+
+
+def sessions() -> list[tuple[list[Row], list[Row]]]:
+    """Returns the orders and the payments of each session; rows without a key are in sessions of their stream."""
+    both = [("id", "n", row) for row in ORDERS] + [("order", "cents", row) for row in PAYMENTS]
+    found: list[tuple[list[Row], list[Row]]] = []
+    for key in ("a", "b", "c", None):
+        for columns in (("id", "order"),) if key else (("id",), ("order",)):
+            of_key = [(row["at"], name, row) for name, _, row in both if name in columns and row[name] == key]
+            last_ms = None
+            for at, name, row in sorted((one for one in of_key if one[0] is not None), key=lambda one: one[0]):
+                if last_ms is None or at - last_ms > GAP_MS:
+                    found.append(([], []))
+                found[-1][name == "order"].append(row)
+                last_ms = at
+    return found
+
+
+@pytest.mark.promise("A8", "B3", "B4", "D7")
+@pytest.mark.parametrize("define", [session_columns, session_function])
+def test_a_join_in_sessions_is_exact_undisturbed_crashed_and_rescaled(define: Any) -> None:
+    got = three_ways(define, ORDERS, PAYMENTS)["out"]
+    wanted = [
+        {"n": one["n"], "cents": other["cents"]}
+        for orders, payments in sessions()
+        for one in orders
+        for other in payments
+    ]
+    assert len(wanted) > 30 and got == sorted(wanted, key=repr)
+    assert len([both for both in sessions() if all(both)]) > 5
+
+
+@pytest.mark.promise("A8", "B3", "B4", "D7")
+def test_an_outer_join_in_sessions_is_exact_undisturbed_crashed_and_rescaled() -> None:
+    got = three_ways(session_outer, ORDERS, PAYMENTS)["out"]
+    wanted = [
+        {"n": one and one["n"], "cents": other and other["cents"]}
+        for orders, payments in sessions()
+        for one in orders or [None]  # type: ignore[list-item]
+        for other in payments or [None]  # type: ignore[list-item]
+    ]
+    assert got == sorted(wanted, key=repr)
+    assert {(row["n"] is None, row["cents"] is None) for row in got} == {(False, False), (False, True), (True, False)}
 
 
 class Outer(CoGroupFunction):

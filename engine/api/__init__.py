@@ -96,6 +96,7 @@ from engine.core.tags import OutputTag
 from engine.core.timers import TimeDomain, TimerService
 from engine.core.triggers import OnMergeContext, Trigger, TriggerContext, TriggerResult
 from engine.core.user_metrics import Counter, MetricGroup
+from engine.core.watermark_generators import WatermarkGenerator, WatermarkGeneratorContext, WatermarkOutput
 from engine.core.window_functions import (
     ProcessAllWindowFunction,
     ProcessWindowFunction,
@@ -237,6 +238,9 @@ __all__ = [
     "TumblingProcessingTimeWindows",
     "ValueState",
     "ValueStateDescriptor",
+    "WatermarkGenerator",
+    "WatermarkGeneratorContext",
+    "WatermarkOutput",
     "WatermarkStrategy",
     "WindowCoGrouped",
     "WindowContext",

@@ -100,6 +100,8 @@ MODULE = {
     "Time": _DURATION,
     "Duration": _DURATION,
     "TimestampAssigner": 'name the column instead: WatermarkStrategy....with_timestamps("ts")',
+    "Watermark": "a generator emits milliseconds: output.emit_watermark(event_timestamp - 2000)",
+    "WatermarkGeneratorSupplier": "for_generator takes a function: for_generator(lambda context: MyGenerator())",
     "KeySelector": "key_by takes the names of columns: compute the key as a column first",
     "SourceFunction": "extend FixedSource or Source of engine.core.sources",
     "SinkFunction": "extend Sink of engine.core.sinks",

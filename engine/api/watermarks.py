@@ -1,15 +1,18 @@
-"""`WatermarkStrategy`: says which column holds the event time, and how far out of order records may arrive."""
+"""`WatermarkStrategy`: says which column holds the event time, and how watermarks are made of it."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from engine.api import foreign
 from engine.api.functions import no_method, shown
+from engine.core.authors import defined_at, short_line
 from engine.core.durations import Duration, to_ms, to_signed_ms
 from engine.core.errors import JobError
 from engine.core.event_time import EventTimeStrategy
+from engine.core.watermark_generators import MakesGenerator, WatermarkGenerator
 from engine.graph.stream_graph import StreamGraph
 from engine.protocol.watermark_alignment import WatermarkAlignment
 
@@ -28,6 +31,8 @@ class WatermarkStrategy:
     column: str | None = None
     alignment: WatermarkAlignment | None = None
     idle_ms: int | None = None
+    generator: MakesGenerator | None = None
+    emit_interval_ms: int = 200
 
     @classmethod
     def for_bounded_out_of_orderness(cls, bound: Duration) -> WatermarkStrategy:
@@ -38,6 +43,24 @@ class WatermarkStrategy:
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
         """Returns a strategy for records whose event times never go down within a split."""
         return cls(0)
+
+    @classmethod
+    def for_generator(cls, generator: MakesGenerator, emit_interval: Duration = "200 ms") -> WatermarkStrategy:
+        """Returns a strategy whose watermarks a `WatermarkGenerator` of your own makes.
+
+        The function is called once for each split, with a `WatermarkGeneratorContext`, and returns its generator.
+        `on_periodic_emit` is called after each batch, and every `emit_interval` while a split gives none.
+
+            WatermarkStrategy.for_generator(lambda context: ByMarkers()).with_timestamps("ts")
+        """
+        _check_maker(generator)
+        interval_ms = to_signed_ms(emit_interval, "emit_interval")
+        if interval_ms <= 0:
+            raise JobError(
+                f"for_generator has emit_interval {interval_ms} ms; it must be above 0: give how often a generator "
+                "without records is asked for a watermark, such as '200 ms'"
+            )
+        return cls(0, generator=generator, emit_interval_ms=interval_ms)
 
     def with_timestamps(self, column: str) -> WatermarkStrategy:
         """Returns the strategy with the column that holds the event time: a timestamp, or integers in milliseconds.
@@ -98,7 +121,9 @@ class WatermarkStrategy:
                 f"{operator}: with_idleness has {self.idle_ms} ms; it must be above 0: give the time after which a "
                 "split without records no longer holds the others back, such as '1 min'"
             )
-        return EventTimeStrategy(self.column, self.bound_ms, self.alignment, self.idle_ms)
+        return EventTimeStrategy(
+            self.column, self.bound_ms, self.alignment, self.idle_ms, self.generator, self.emit_interval_ms
+        )
 
 
 def check_idleness(strategy: EventTimeStrategy, operator: str, at_source: bool) -> None:
@@ -126,6 +151,28 @@ def check_alignment(alignment: WatermarkAlignment | None, operator: str, at_sour
                 f"{operator} and source {node.named} are in the alignment group {alignment.group!r} with different "
                 f"bounds ({alignment}; {other}): give both the same max_drift and update_interval, or another group"
             )
+
+
+def _check_maker(given: object) -> None:
+    """Refuses what is not a function that can be called with a context and makes a generator."""
+    example = "for_generator(lambda context: MyGenerator())"
+    if isinstance(given, WatermarkGenerator):
+        name = type(given).__name__
+        raise JobError(
+            f"for_generator takes a function that makes a generator, not an object of {name}: each split needs its "
+            f"own; write for_generator(lambda context: {name}())"
+        )
+    if not callable(given):
+        raise JobError(f"for_generator takes a function that makes a generator, not {shown(given)}: write {example}")
+    try:
+        inspect.signature(given).bind(None)
+    except TypeError:
+        line = defined_at(given.__init__ if isinstance(given, type) else given)  # type: ignore[misc]
+        at = f" ({short_line(line)})" if line else ""
+        raise JobError(
+            f"for_generator calls its function with a context, and {shown(given)}{at} does not take one argument: "
+            f"write {example}"
+        ) from None
 
 
 def _check(alignment: WatermarkAlignment, operator: str) -> None:

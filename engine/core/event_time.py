@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.core.errors import BadEventTime
+from engine.core.watermark_generators import MakesGenerator
 from engine.protocol.watermark_alignment import WatermarkAlignment
 
 EVENT_TIME = "_event_time"
@@ -31,25 +32,33 @@ class EventTimeStrategy:
 
     `alignment`: how far the splits of a source may drift apart, also from those of other sources; None: any far.
     `idle_ms`: a split of a source that gives no rows for so long does not hold the others back; None: it always does.
+    `generator`: makes what says how far event time has come, in place of the bound; it is asked at least every
+    `emit_interval_ms`.
     """
 
     column: str
     bound_ms: int
     alignment: WatermarkAlignment | None = None
     idle_ms: int | None = None
+    generator: MakesGenerator | None = None
+    emit_interval_ms: int = 200
 
     def __str__(self) -> str:
         aligned = f", aligned ({self.alignment})" if self.alignment is not None else ""
         idle = f", idle after {self.idle_ms} ms" if self.idle_ms is not None else ""
-        return f"from {self.column!r} with a bound of {self.bound_ms} ms{aligned}{idle}"
+        made = f"a bound of {self.bound_ms} ms" if self.generator is None else "a generator of its own"
+        return f"from {self.column!r} with {made}{aligned}{idle}"
 
     def watermark(self, max_seen_ms: int) -> int:
+        assert self.generator is None, "the generator says how far event time has come"
         return max_seen_ms - self.bound_ms - 1
 
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _EARLIEST_S, _LATEST_S = -62_135_596_800, 253_402_300_800
 """The beginning of the year 1 and the end of the year 9999: what Python and Spark can show as a time."""
+
+EARLIEST_MS, LATEST_MS = _EARLIEST_S * 1000, _LATEST_S * 1000
 
 
 def event_times(batch: pa.RecordBatch, column: str, where: str) -> pa.Array:

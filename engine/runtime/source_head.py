@@ -8,6 +8,8 @@ source is not read while its watermark is above the limit of its group; that is 
 Nor has it anything of idle splits: a split that has given no rows for the time that the strategy allows holds nothing
 back, neither the watermark nor its group, until it gives some. When all are idle the watermark is the furthest one's,
 as it is where splits of several subtasks meet (engine/runtime/exchange/gate.py).
+A generator of the job's author may say how far a split has come (engine/runtime/generated_watermarks.py); the snapshot
+then has the watermark of each split, and what its generator keeps.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from engine.core.tags import OutputTag
 from engine.protocol import ledger
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.protocol.watermark_alignment import AlignmentWait, WatermarkAlignment, drift_of
+from engine.runtime.generated_watermarks import GeneratedWatermark
 from engine.runtime.operators.base import OperatorContext, OperatorSnapshot, RestoredState
 from engine.runtime.running import RUNNING
 from engine.state.digests import digest, digested
@@ -38,13 +41,17 @@ class _Split:
 
     `row_ms`: how far its last rows moved event time, per row; 0 if it is not known. `quiet_since_ms`: when it was first
     found without rows, after its last ones; None: it gave some when it was asked last, or it was not asked.
+    `generated`: its watermark, if a generator makes it.
     """
 
-    def __init__(self, name: str, reader: SplitReader, seen_ms: int | None, look: int) -> None:
+    def __init__(
+        self, name: str, reader: SplitReader, seen_ms: int | None, look: int, generated: GeneratedWatermark | None
+    ) -> None:
         self.name = name
         self.reader = reader
         self.seen_ms = seen_ms
         self.look = look
+        self.generated = generated
         self.row_ms = 0.0
         self.quiet_since_ms: float | None = None
 
@@ -71,16 +78,26 @@ class SourceHead:
         """Splits whose watermarks are above it are not read. At first each is read only until it has a watermark."""
         self._row_ms = 0.0
         self._idle_ms = strategy.idle_ms if strategy is not None else None
+        self._generates = strategy is not None and strategy.generator is not None
+        self._finished_watermarks: dict[str, int] = {}  # of the splits in `_finished`, where generators make them
+        self.row_lane = False
+        """True if a generator is called with each record."""
+        self.taken_ms = 0.0
+        """When the last batch was taken from its split."""
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._context = context
         self._held: dict[str, dict[str, Any]] = {}
         self._held_finished: dict[str, int | None] = {}
         self._held_watermarks: dict[str, int] = {}
+        self._held_generated: dict[str, int] = {}
+        self._held_generators: dict[str, Any] = {}
         for inline in restored.inline if restored else []:
             self._held.update(inline["splits"])
             self._held_finished.update(inline["finished"])
             self._held_watermarks.update(dict.fromkeys([*inline["splits"], *inline["finished"]], inline["watermark"]))
+            self._held_generated.update(inline.get("generated", {}))
+            self._held_generators.update(inline.get("generators", {}))
         self._source_context = SourceContext(
             context.uid,
             context.subtask.index,
@@ -110,12 +127,22 @@ class SourceHead:
             if name in self._held_finished:
                 self._finished[name] = self._held_finished[name]
                 self._seen_ms = _later(self._seen_ms, self._finished[name])
+                if self._generates:
+                    self._finished_watermarks[name] = self._held_generated.get(name, MIN_WATERMARK)
                 continue
             state = self._held.get(name, {})
             reader = self._source.reader(name, state.get("position"), self._source_context)
-            split = _Split(name, reader, state.get("seen_ms"), self._look)
+            split = _Split(name, reader, state.get("seen_ms"), self._look, self._generated(name))
             self._splits.append(split)
             self._seen_ms = _later(self._seen_ms, split.seen_ms)
+
+    def _generated(self, name: str) -> GeneratedWatermark | None:
+        if self._strategy is None or not self._generates:
+            return None
+        reached_ms = self._held_generated.get(name, MIN_WATERMARK)
+        made = GeneratedWatermark(self._strategy, self._context, name, reached_ms, self._held_generators.get(name))
+        self.row_lane = self.row_lane or made.by_row
+        return made
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         """Returns rows of the next split that has some."""
@@ -128,6 +155,9 @@ class SourceHead:
         with calling(self._context.uid, self._context.subtask.index, self._source, "discovery"):
             if not self._discovery.finished:
                 self._admit()
+        for split in self._reading() if self._generates else ():
+            assert split.generated is not None
+            split.generated.on_time()
         splits = self._splits
         if self._source.open_splits is not None:
             self._let_go()
@@ -147,6 +177,7 @@ class SourceHead:
                     split.quiet_since_ms = self._context.clock.now_ms()
                 continue
             split.quiet_since_ms = None
+            self.taken_ms = self._context.clock.now_ms()
             self._next = (self._next + step + 1) % len(splits)
             return self._stamp(split, batch)
         return None
@@ -156,6 +187,8 @@ class SourceHead:
         for split in [s for s in self._splits[: self._source.open_splits] if s.reader.finished]:
             self._splits.remove(split)
             self._finished[split.name] = split.seen_ms
+            if split.generated is not None:
+                self._finished_watermarks[split.name] = split.generated.reached_ms
             self._next = 0  # the split that has waited longest is now the first
             split.reader.close()
 
@@ -190,6 +223,8 @@ class SourceHead:
             began_ms = pc.min(times).as_py() if before_ms is None else before_ms
             split.row_ms = self._row_ms = (split.seen_ms - began_ms) / batch.num_rows
         self._seen_ms = _later(self._seen_ms, highest)
+        if split.generated is not None:
+            split.generated.on_batch(batch, times)
         return with_event_times(batch, times)
 
     def watermark(self) -> int | None:
@@ -199,23 +234,27 @@ class SourceHead:
         """
         if self._strategy is None:
             return None
-        lowest = self._lowest_seen_ms()
-        if lowest is not None:
-            self._reached_ms = max(self._reached_ms, self._strategy.watermark(lowest))
+        self._reached_ms = max(self._reached_ms, self._combined_ms())
         if self._reached_ms <= self._watermark:
             return None
         self._watermark = self._reached_ms
         return self._watermark
 
-    def _lowest_seen_ms(self) -> int | None:
-        """Returns the lowest of the latest event times of the splits that hold the watermark back, if all have one."""
+    def _combined_ms(self) -> int:
+        """Returns the lowest watermark of the splits that hold event time back."""
         if not self._discovery.ready:
-            return None
-        seen = [split.seen_ms for split in self._holding()]
-        if not seen and not self.finished:
-            return self._seen_ms  # every known split was read to its end, or is idle
-        known = [time for time in seen if time is not None]
-        return min(known) if known and len(known) == len(seen) else None
+            return MIN_WATERMARK
+        reached = [self._reached(split) for split in self._holding()]
+        if not reached and not self.finished:
+            return self._furthest_ms()  # every known split was read to its end, or is idle
+        return min(reached, default=MIN_WATERMARK)
+
+    def _furthest_ms(self) -> int:
+        """Returns the highest watermark of all splits, also of those that were read to their ends."""
+        if self._strategy is None or not self._generates:
+            return self._made_of(self._seen_ms)
+        going = [split.generated.reached_ms for split in self._splits if split.generated is not None]
+        return max([*going, *self._finished_watermarks.values()], default=MIN_WATERMARK)
 
     def _holding(self) -> list[_Split]:
         """Returns the splits that hold the watermark back: those being read, and all that were found with the first.
@@ -232,6 +271,8 @@ class SourceHead:
         ]
 
     def _is_idle(self, split: _Split) -> bool:
+        if split.generated is not None and split.generated.idle:
+            return True
         due_ms = self._idle_due_ms(split)
         return due_ms is not None and self._context.clock.now_ms() >= due_ms
 
@@ -249,8 +290,12 @@ class SourceHead:
 
     def _reached(self, split: _Split) -> int:
         """Returns the watermark of a split."""
+        return self._made_of(split.seen_ms) if split.generated is None else split.generated.reached_ms
+
+    def _made_of(self, seen_ms: int | None) -> int:
+        """Returns the watermark for the latest event time seen."""
         assert self._strategy is not None
-        return MIN_WATERMARK if split.seen_ms is None else self._strategy.watermark(split.seen_ms)
+        return MIN_WATERMARK if seen_ms is None else self._strategy.watermark(seen_ms)
 
     def _paused(self, split: _Split) -> bool:
         return self.alignment is not None and self._reached(split) > self.limit_ms
@@ -260,7 +305,8 @@ class SourceHead:
         row_ms = split.row_ms or self._row_ms
         if self.alignment is None or self.limit_ms == MAX_WATERMARK or not row_ms:
             return max_rows
-        room_ms = self.alignment.max_drift_ms if split.seen_ms is None else self.limit_ms - self._reached(split)
+        reached_ms = self._reached(split)
+        room_ms = self.alignment.max_drift_ms if reached_ms == MIN_WATERMARK else self.limit_ms - reached_ms
         return min(max_rows, max(LEAST_ROWS, int(room_ms / row_ms)))
 
     def lowest_ms(self) -> int | None:
@@ -303,6 +349,7 @@ class SourceHead:
         asked = [split for split in self._splits if not split.reader.finished and not self._paused(split)]
         times = [split.reader.wakeup_ms for split in asked]
         dues = [self._idle_due_ms(split) for split in asked if not self._is_idle(split)]
+        dues += [split.generated.due_ms for split in self._reading() if split.generated is not None]
         times += [due for due in dues if due is not None]
         if not self._discovery.finished:
             times.append(self._discovery.wakeup_ms)
@@ -318,9 +365,18 @@ class SourceHead:
         finished = dict(self._finished) if timed else dict.fromkeys(self._finished)
         watermark = self._reached_ms if timed else MIN_WATERMARK
         inline = {"splits": splits, "finished": finished, "watermark": watermark}
+        if self._generates:
+            inline |= self._generated_state()
         if (found := self._discovery.state) is not None:
             inline["discovery"] = found
         return OperatorSnapshot(inline=inline)
+
+    def _generated_state(self) -> dict[str, Any]:
+        """Returns the watermarks of all splits, and what the generators of those that are read want to be kept."""
+        made = {split.name: split.generated for split in self._splits if split.generated is not None}
+        reached = {name: of.reached_ms for name, of in made.items()} | self._finished_watermarks
+        states = {name: of.state() for name, of in made.items()}
+        return {"generated": reached, "generators": {name: of for name, of in states.items() if of is not None}}
 
     def close(self) -> None:
         for split in self._splits:

@@ -102,7 +102,7 @@ class Subtask:
         self._batch_rows = batch_rows
         self._in_flight_target_ms = in_flight_target_ms
         self._emitted: tuple[float, int] | None = None  # when the last batch was begun, and its rows
-        self._max_rows = min(64 if plan.row_lane else 1024, batch_rows)  # quick batches grow, so a start is short
+        self._max_rows = min(64 if self._row_lane else 1024, batch_rows)  # quick batches grow, so a start is short
         self._idle = False
         self._last_trigger = 0
         self._suspended = False
@@ -177,7 +177,7 @@ class Subtask:
         if self._idle and (batch is not None or aside or not head.idle):
             self._set_idle(False)
         if batch is not None:
-            self._process(batch, self._chain.input.emit)
+            self._process(batch, self._chain.input.emit, head.taken_ms)
         for tag, rows in aside:
             self._chain.tail.emit_side(self._source_uid, tag, rows)
         watermark = head.watermark()
@@ -218,12 +218,20 @@ class Subtask:
                 self._process(batch, self._chain.input.emit)
         return True
 
-    def _process(self, batch: pa.RecordBatch, emit: Callable[[pa.RecordBatch], None]) -> None:
+    @property
+    def _row_lane(self) -> bool:
+        """True if Python runs for each record: in an operator, or in a watermark generator."""
+        return self._plan.row_lane or (isinstance(self._head, SourceHead) and self._head.row_lane)
+
+    def _process(
+        self, batch: pa.RecordBatch, emit: Callable[[pa.RecordBatch], None], began_ms: float | None = None
+    ) -> None:
+        """`began_ms`: when the work on the batch was begun, if not now."""
         self.meter.rows_in += batch.num_rows
-        before = self._clock.now_ms()
+        before = self._clock.now_ms() if began_ms is None else began_ms
         self._emitted = (before, batch.num_rows)
         emit(batch)
-        if self._plan.row_lane and self._clock.now_ms() - before > YIELD_MS:
+        if self._row_lane and self._clock.now_ms() - before > YIELD_MS:
             self._max_rows = max(1, self._max_rows // 2)
 
     def _fit_batches(self, began_ms: float, rows: int) -> None:
@@ -233,7 +241,7 @@ class Subtask:
         """
         self._emitted = None
         took_ms = self._clock.now_ms() - began_ms
-        quick_ms = YIELD_MS / 4 if self._plan.row_lane else self._in_flight_target_ms / 4
+        quick_ms = YIELD_MS / 4 if self._row_lane else self._in_flight_target_ms / 4
         if took_ms > self._in_flight_target_ms:
             self._max_rows = max(1, int(rows * self._in_flight_target_ms / took_ms))
         elif took_ms < quick_ms and rows == self._max_rows:

@@ -65,6 +65,9 @@ def _reading(head: SourceHead) -> list[Any]:
 
 def _reached(head: SourceHead, split: Any) -> int:
     assert head._strategy is not None
+    if split.generated is not None:
+        reached_ms: int = split.generated.reached_ms
+        return reached_ms
     return MIN_WATERMARK if split.seen_ms is None else split.seen_ms - head._strategy.bound_ms - 1
 
 

@@ -17,6 +17,7 @@ from engine.runtime.operators.sink import ROLL_BYTES
 from tests.simulation.cluster import Cluster, Incarnation, MasterProcess, Pace, SlotProcess
 from tests.simulation.collecting import collect_garbage
 from tests.simulation.folder import FILES
+from tests.simulation.generated import BATCHES, RECORDS
 from tests.simulation.jobs import (
     EXCHANGES,
     FOLDER_KINDS,
@@ -143,6 +144,8 @@ def draw_plan(seed: int) -> Plan:
         kind = other.choice((SESSIONS, PATTERN))
         spec = replace(spec, kind=kind, exchange=exchange, folder=False, beside=False, slide_ms=WINDOW_MS, splits=2)
     spec = _aligned(spec, Random(f"aligned {seed}"))
+    if (other := Random(f"generated {seed}")).random() < 0.15 and not spec.folder:
+        spec = replace(spec, generated=other.choice((RECORDS, BATCHES)))
     checkpoints = CheckpointConfig(
         interval_ms=random.choice((2, 4, 4, 6, 6, 10, 16, None)),
         mode=CheckpointingMode.AT_LEAST_ONCE if random.random() < 0.12 else CheckpointingMode.EXACTLY_ONCE,

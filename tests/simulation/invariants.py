@@ -38,6 +38,7 @@ from engine.runtime.timers import PROCESSING_TIMERS
 from engine.snapshot.statefile import checksum
 from engine.state.key_hash import hash_columns
 from engine.state.partial_matches import WAITING as PATTERN_WAITING
+from tests.simulation import generated
 from tests.simulation.folder import file_of
 from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen, all_positions, digest_of, numbers
 from tests.simulation.sessions import CONTENTS
@@ -271,6 +272,7 @@ class Checker:
                     now |= dict.fromkeys(((uid, group) for group in range(start, end)), watermark)
                 ended = inline.get("finished", {})
                 seen = {split: held["seen_ms"] for split, held in inline.get("splits", {}).items()} | ended
+                latest |= generated.check(manifest.epoch, uid, inline)
                 latest |= {f"{uid}/{split}": time for split, time in seen.items() if time is not None}
         for what, before, after in (("key group", self._watermarks, now), ("split", self._latest, latest)):
             for of, time in before.items():

@@ -36,7 +36,6 @@ from engine.api import (
     StreamEnvironment,
     TumblingEventTimeWindows,
     ValueStateDescriptor,
-    WatermarkStrategy,
     count,
     total,
 )
@@ -49,7 +48,7 @@ from engine.graph.job_graph import JobGraph
 from engine.graph.scalable import ScalableJob
 from engine.protocol.scaling import Scaling
 from engine.state.key_hash import hash_columns
-from tests.simulation import detected, joined, late_windows, sessions, timed
+from tests.simulation import detected, generated, joined, late_windows, sessions, timed
 from tests.simulation.drifting import aligned
 from tests.simulation.folder import Folder
 from tests.simulation.store import RECENT_MS
@@ -88,7 +87,8 @@ class JobSpec:
     `rescaled`: the parallelism of every JobMaster after the first, if it differs. `slide_ms`: windows overlap if it is
     shorter than they are. `folded`: the small files of its tables are folded. `gap_ms`: windows are sessions with this
     gap. `lateness_ms`: windows are kept for so long, and late records have a table of their own (late_windows.py).
-    `drift_ms`: all sources with event time are aligned to it (drifting.py).
+    `drift_ms`: all sources with event time are aligned to it (drifting.py). `generated`: a generator makes the
+    watermarks of the source, called with "records" or "batches" (generated.py).
     """
 
     kind: str
@@ -107,6 +107,7 @@ class JobSpec:
     gap_ms: int = 0
     lateness_ms: int | None = None
     drift_ms: int | None = None
+    generated: str = ""
 
     def sink(self, table: str) -> TableSink:
         return TableSink(table, fold_mb=FOLD_MB if self.folded else None, keep_replaced=int(KEEP_MS))
@@ -320,7 +321,7 @@ def _define(spec: JobSpec, env: StreamEnvironment) -> None:
         tagged.sink_to(spec.sink("out"), uid="out")
         return
     bound_ms = JITTER_MS + STEP_MS if spec.kind in ("windows", SESSIONS, PATTERN) else JITTER_MS
-    strategy = aligned(WatermarkStrategy.for_bounded_out_of_orderness(bound_ms).with_timestamps("ts"), spec.drift_ms)
+    strategy = aligned(generated.strategy_of(spec.generated, bound_ms).with_timestamps("ts"), spec.drift_ms)
     if spec.beside:
         stream.filter(lambda row: True).sink_to(spec.sink("beside"), uid="beside")
     stamped = stream.assign_timestamps_and_watermarks(strategy)

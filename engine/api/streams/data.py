@@ -53,7 +53,7 @@ from engine.graph.job_graph import OperatorSpec
 from engine.graph.stream_graph import StreamInput
 from engine.runtime.functions import own
 from engine.runtime.operators.base import Operator
-from engine.runtime.operators.columnar import AssignTimestamps, MapBatches
+from engine.runtime.operators.columnar import AssignGenerated, AssignTimestamps, MapBatches
 from engine.runtime.operators.process import Process
 from engine.runtime.operators.rows import RowFilter, RowFlatMap, RowMap
 from engine.runtime.operators.sink import SinkOperator
@@ -214,7 +214,11 @@ class DataStream(Partitioned):
         # It keeps the watermark that it has reached, so its uid must not depend on the order of other streams.
         uid = self._env.graph.uid_behind(self._node, "timestamps")
         state = {"event time": f"column {compiled.column}"}
-        spec = OperatorSpec(uid, "assign_timestamps", lambda: AssignTimestamps(compiled), named=False, state=state)
+        build = AssignTimestamps if compiled.generator is None else AssignGenerated
+        row_lane = compiled.generator is not None  # whether it is called with each record is not known before it runs
+        spec = OperatorSpec(
+            uid, "assign_timestamps", lambda: build(compiled), named=False, row_lane=row_lane, state=state
+        )
         return self._add_operator(spec, schema)
 
     def key_by(self, *columns: str) -> KeyedStream:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from engine.api.functions import checked_is, checked_pair_function, no_method, shown
 from engine.api.streams.joined import check_sides, function_schema, inputs, joined_columns, kept
 from engine.api.streams.keyed_input import KeyedInput
+from engine.api.window_assigners import EventTimeSessionWindows
 from engine.api.windows import EventTimeWindows
 from engine.core.errors import JobError
 from engine.core.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction
@@ -21,6 +22,7 @@ from engine.graph.job_graph import OperatorSpec
 from engine.runtime.functions import own
 from engine.runtime.operators.base import Operator
 from engine.runtime.operators.joins.outputs import ColumnOutput, GroupOutput, PairOutput
+from engine.runtime.operators.joins.session import SessionCoGroup, SessionJoin
 from engine.runtime.operators.joins.window import CoGroup, WindowJoin
 
 if TYPE_CHECKING:  # for annotations only: see engine/api/streams/__init__.py
@@ -33,7 +35,26 @@ class _Windowed:
 
     left: KeyedInput
     right: KeyedInput
-    assigner: EventTimeWindows
+    assigner: EventTimeWindows | EventTimeSessionWindows
+
+    def _joining(self, output: Callable[[], ColumnOutput | PairOutput]) -> Callable[[], Operator]:
+        """Returns what builds the operator of a join, in each subtask with an output of its own."""
+        one, other = inputs(self.left, self.right)
+        match self.assigner:
+            case EventTimeWindows(spans):
+                return lambda: WindowJoin(one, other, spans, output())
+            case EventTimeSessionWindows(int(gap_ms)):
+                return lambda: SessionJoin(one, other, gap_ms, output())
+        raise AssertionError(self.assigner)
+
+    def _grouping(self, output: Callable[[], GroupOutput]) -> Callable[[], Operator]:
+        one, other = inputs(self.left, self.right)
+        match self.assigner:
+            case EventTimeWindows(spans):
+                return lambda: CoGroup(one, other, spans, output())
+            case EventTimeSessionWindows(int(gap_ms)):
+                return lambda: SessionCoGroup(one, other, gap_ms, output())
+        raise AssertionError(self.assigner)
 
     def _add(self, uid: str, kind: str, build: Callable[[], Operator], schema: pa.Schema, row_lane: bool) -> DataStream:
         state = {"windows": str(self.assigner), **kept(*inputs(self.left, self.right))}
@@ -55,26 +76,18 @@ class WindowJoined(_Windowed):
         A key column that has the same name in both streams is there once; of other equal names, that of the right
         stream gets the suffix. `window_start` and `window_end` can be named, too.
         """
-        what, spans = f"join {uid!r}", self.assigner.spans
-        found, schema = joined_columns(what, self.left, self.right, columns, suffix, windows=True)
-        one, other = inputs(self.left, self.right)
-
-        def build() -> Operator:
-            return WindowJoin(one, other, spans, ColumnOutput(found, schema))
-
+        found, schema = joined_columns(f"join {uid!r}", self.left, self.right, columns, suffix, windows=True)
+        build = self._joining(lambda: ColumnOutput(found, schema))
         return self._add(uid, "window_join", build, schema, row_lane=False)
 
     def apply(
         self, function: JoinFunction | FlatJoinFunction, uid: str, schema: pa.Schema | str | None = None
     ) -> DataStream:
         """Calls the function with each pair; it returns one record of `schema`, a FlatJoinFunction any number."""
-        what, spans = f"join {uid!r}", self.assigner.spans
+        what = f"join {uid!r}"
         checked_pair_function(f"{what}, apply", function, (JoinFunction, FlatJoinFunction), "join", "first, second")
-        out, (one, other) = function_schema(what, schema), inputs(self.left, self.right)
-
-        def build() -> Operator:
-            return WindowJoin(one, other, spans, PairOutput(own(function), out))
-
+        out = function_schema(what, schema)
+        build = self._joining(lambda: PairOutput(own(function), out))
         return self._add(uid, "window_join", build, out, row_lane=True)
 
 
@@ -86,13 +99,10 @@ class WindowCoGrouped(_Windowed):
 
         With it outer joins are written: one of the two lists may be empty.
         """
-        what, spans = f"co_group {uid!r}", self.assigner.spans
+        what = f"co_group {uid!r}"
         checked_pair_function(f"{what}, apply", function, CoGroupFunction, "co_group", "first, second")
-        out, (one, other) = function_schema(what, schema), inputs(self.left, self.right)
-
-        def build() -> Operator:
-            return CoGroup(one, other, spans, GroupOutput(own(function), out))
-
+        out = function_schema(what, schema)
+        build = self._grouping(lambda: GroupOutput(own(function), out))
         return self._add(uid, "co_group", build, out, row_lane=True)
 
 
@@ -156,10 +166,16 @@ class JoinedKeys(_Step, Generic[W]):
         self._right = right
         self._made = made
 
-    def window(self, assigner: EventTimeWindows) -> W:
-        """Divides the records of both streams into windows of event time, tumbling or sliding."""
-        example = 'TumblingEventTimeWindows.of("10 s")'
-        checked_is(f"{self._what}, window", assigner, EventTimeWindows, f"windows such as {example}")
+    def window(self, assigner: EventTimeWindows | EventTimeSessionWindows) -> W:
+        """Divides the records of both streams into windows of event time: tumbling, sliding, or sessions.
+
+        The records of both streams share the sessions of a key: `EventTimeSessionWindows.with_gap("5 s")`.
+        """
+        if isinstance(assigner, EventTimeSessionWindows):
+            _check_gap(self._what, assigner)
+        else:
+            examples = 'TumblingEventTimeWindows.of("10 s") or EventTimeSessionWindows.with_gap("5 s")'
+            checked_is(f"{self._what}, window", assigner, EventTimeWindows, f"windows of event time such as {examples}")
         return self._made(self._left, self._right, assigner)
 
 
@@ -172,6 +188,14 @@ _INSTEAD = {
     "select": "a co-group has apply(CoGroupFunction(), uid=..., schema=...) only; join(...) has select",
     "aggregate": "aggregate the result behind the join, as in select(uid=...).key_by(...).window(...).aggregate(...)",
 }
+
+
+def _check_gap(what: str, assigner: EventTimeSessionWindows) -> None:
+    if not isinstance(assigner.gap, int):
+        raise JobError(
+            f"{what}, window: sessions of a join have one gap, because a function can't tell the records of the two "
+            'streams apart: write EventTimeSessionWindows.with_gap("5 s") in place of with_dynamic_gap(...)'
+        )
 
 
 def _checked(what: str, columns: tuple[Any, ...]) -> tuple[str, ...]:

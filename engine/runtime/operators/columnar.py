@@ -16,6 +16,7 @@ from engine.core.event_time import (
     without_event_times,
 )
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
+from engine.runtime.generated_watermarks import GeneratedWatermark
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
 
 
@@ -74,16 +75,47 @@ class AssignTimestamps(Operator):
             return
         times = event_times(batch, self._strategy.column, f"operator {self.context.uid!r}")
         out.emit(with_event_times(batch, times))
+        self._look_at(batch, times)
+        self._advance(out)
+
+    def _look_at(self, batch: pa.RecordBatch, times: pa.Array) -> None:
+        """Notes how far a batch moves event time."""
         highest = latest(times)
         if highest is not None:
             self._reached_ms = max(self._reached_ms, self._strategy.watermark(highest))
+
+    def _advance(self, out: Output) -> None:
         if self._reached_ms > self._emitted_ms:
             self._emitted_ms = self._reached_ms
             out.watermark(self._emitted_ms)
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
         if timestamp_ms == MAX_WATERMARK:  # the end of the input ends event time, also behind this operator
+            self._emitted_ms = timestamp_ms
             out.watermark(timestamp_ms)
 
     def snapshot(self, checkpoint: int) -> OperatorSnapshot:
         return OperatorSnapshot(inline={"watermark": self._reached_ms})
+
+
+class AssignGenerated(AssignTimestamps):
+    """The same with a generator of the job's author: one per subtask. It begins anew after a restore, its clock not."""
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        super().open(context, restored)
+        self._generated = GeneratedWatermark(self._strategy, context, None, self._reached_ms)
+
+    def _look_at(self, batch: pa.RecordBatch, times: pa.Array) -> None:
+        self._generated.on_batch(batch, times)
+        self._reached_ms = self._generated.reached_ms
+
+    def work(self, max_rows: int, out: Output) -> bool:
+        if not self._generated.on_time():
+            return False
+        self._reached_ms = self._generated.reached_ms
+        self._advance(out)
+        return True
+
+    @property
+    def due_ms(self) -> float | None:
+        return self._generated.due_ms

@@ -99,8 +99,9 @@ def paired(
 
 @dataclass(frozen=True)
 class Groups:
-    """Some groups: group i is the rows of `left` and of `right` from the i-th bound to the next."""
+    """Some groups: group i is the rows of `left` and of `right` from the i-th bound to the next, and has a code."""
 
+    codes: Ints
     left: pa.RecordBatch
     left_bounds: list[int]
     right: pa.RecordBatch
@@ -115,8 +116,15 @@ def grouped(window: WindowSides, left: JoinInput, right: JoinInput, most: Callab
     ours, theirs = key_codes(left.keys_of(window.left), right.keys_of(window.right))
     ours, theirs = ours * 2, theirs * 2
     theirs[~right.complete(window.right)] += 1
-    left_rows, left_codes = _by_code(window.left, ours)
-    right_rows, right_codes = _by_code(window.right, theirs)
+    return by_codes(window.left, ours, window.right, theirs, most)
+
+
+def by_codes(
+    left: pa.RecordBatch, ours: Ints, right: pa.RecordBatch, theirs: Ints, most: Callable[[], int]
+) -> Iterator[Groups]:
+    """Yields the rows of both sides that have the same code, about `most()` at a time; a group is never divided."""
+    left_rows, left_codes = _by_code(left, ours)
+    right_rows, right_codes = _by_code(right, theirs)
     codes = np.union1d(left_codes, right_codes)
     left_ends = np.searchsorted(left_codes, codes, side="right")
     right_ends = np.searchsorted(right_codes, codes, side="right")
@@ -128,7 +136,7 @@ def grouped(window: WindowSides, left: JoinInput, right: JoinInput, most: Callab
         ]
         some_left = left_rows.slice(left_done, bounds[0][-1])
         some_right = right_rows.slice(right_done, bounds[1][-1])
-        yield Groups(some_left, bounds[0], some_right, bounds[1])
+        yield Groups(codes[first:last], some_left, bounds[0], some_right, bounds[1])
         first, left_done, right_done = last, int(left_ends[last - 1]), int(right_ends[last - 1])
 
 

@@ -41,7 +41,7 @@ class SessionPlan:
         """Returns the sessions of a batch, and for each row the number of its session among them."""
         times = rows.column(EVENT_TIME).to_numpy()
         codes = [coded(rows.column(key)) for key in self.keys]
-        of, first, starts, ends = _sessions(codes, times, times + self.gap_ms)
+        of, first, starts, ends = sessions_of(codes, times, times + self.gap_ms)
         partials = self._plan.partial(rows.append_column(_NUMBER, pa.array(of)), 0)
         keys = [canonical(plain(rows.column(key).take(pa.array(first)))) for key in self.keys]
         return self._made(keys, starts, ends, partials), of
@@ -57,7 +57,7 @@ class SessionPlan:
     def merge(self, table: pa.Table) -> tuple[pa.Table, Ints]:
         """Merges the sessions of a key that touch; also returns for each row the number of its session."""
         keys = [table.column(key) for key in self.keys]
-        of, first, starts, ends = _sessions(keys, table.column(WINDOW).to_numpy(), table.column(END).to_numpy())
+        of, first, starts, ends = sessions_of(keys, table.column(WINDOW).to_numpy(), table.column(END).to_numpy())
         numbered = table.select([WINDOW, *self._kept]).append_column(_NUMBER, pa.array(of))
         merged = self._plan.merge([numbered.select(self._plan.partial_schema.names)])
         return self._made([key.take(pa.array(first)) for key in keys], starts, ends, merged), of
@@ -86,7 +86,7 @@ class SessionPlan:
         return self._plan.described()
 
 
-def _sessions(keys: Sequence[Column], starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def sessions_of(keys: Sequence[Column], starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Returns the number of each row's session; and for each session a row of it, its start and its end."""
     if not len(starts):
         none = np.zeros(0, np.int64)

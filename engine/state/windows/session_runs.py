@@ -64,7 +64,7 @@ class SessionRuns:
         tables, fired = [self._plan.partial_schema.empty_table()], [np.zeros(0, np.bool_)]
         for level in self._levels:
             for place, run in enumerate(level):
-                rows = _rows_with(run.hashes, hashes)
+                rows = rows_with(run.hashes, hashes)
                 rows = rows[run.alive[rows]]
                 if len(rows):
                     tables.append(run.table.take(pa.array(rows)))
@@ -122,7 +122,7 @@ def _alive(run: Run) -> Run:
     return Run(table, run.hashes[alive], run.ends[alive], run.fired[alive], np.ones(table.num_rows, np.bool_))
 
 
-def _rows_with(hashes: Hashes, wanted: Hashes) -> Ints:
+def rows_with(hashes: Hashes, wanted: Hashes) -> Ints:
     """Returns the places of the wanted values in sorted hashes."""
     left, right = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
     lengths = right - left

@@ -12,6 +12,7 @@ import pytest
 from engine.api import (
     CoGroupFunction,
     DataStream,
+    EventTimeSessionWindows,
     JobError,
     JoinFunction,
     OutputTag,
@@ -19,12 +20,15 @@ from engine.api import (
     SlidingEventTimeWindows,
     StreamEnvironment,
     TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
     WatermarkStrategy,
 )
 from engine.core.event_time import described
 
 STRATEGY = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
 WINDOWS = TumblingEventTimeWindows.of("10 s")
+BY_CLOCK: Any = TumblingProcessingTimeWindows.of("10 s")
+DYNAMIC = EventTimeSessionWindows.with_dynamic_gap(lambda row: row["n"])
 
 
 def streams(left: str = "id long, n long, at long", right: str = "id long, n long, at long") -> list[Any]:
@@ -198,7 +202,17 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: (lambda one, other: one.join(other).where("id").equal_to("id").window("10 s"))(*streams()),
-        "join, window takes windows such as TumblingEventTimeWindows.of(\"10 s\"), not '10 s'",
+        'join, window takes windows of event time such as TumblingEventTimeWindows.of("10 s") or '
+        "EventTimeSessionWindows.with_gap(\"5 s\"), not '10 s'",
+    ),
+    (
+        lambda: (lambda one, other: one.join(other).where("id").equal_to("id").window(BY_CLOCK))(*streams()),
+        "join, window takes windows of event time such as",
+    ),
+    (
+        lambda: (lambda one, other: one.join(other).where("id").equal_to("id").window(DYNAMIC))(*streams()),
+        "sessions of a join have one gap, because a function can't tell the records of the two streams apart: write "
+        'EventTimeSessionWindows.with_gap("5 s") in place of with_dynamic_gap(...)',
     ),
     (lambda: windowed().apply(Group(), uid="j"), "extends JoinFunction or FlatJoinFunction, not an object of Group"),
     (lambda: windowed().process(Group(), uid="j"), "a join in windows has apply(function, uid=..., schema=...)"),

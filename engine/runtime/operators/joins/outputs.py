@@ -23,16 +23,19 @@ from engine.state.joins.matches import Pairs
 from engine.state.joins.windows import Groups
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
-_STAMP = pa.timestamp("us", tz="UTC")
+_STAMP, _STAMP_MS = pa.timestamp("us", tz="UTC"), pa.timestamp("ms", tz="UTC")
 
 
 @dataclass(frozen=True)
 class Found:
-    """Pairs with the event times of their results, and the window in which they were found, if there is one."""
+    """Pairs with the event times of their results, and the window in which they were found, if there is one.
+
+    `window_ms`: the start and the end of the window, of all pairs or of each.
+    """
 
     pairs: Pairs
     times: pa.Array
-    window_ms: tuple[int, int] | None = None
+    window_ms: tuple[int, int] | tuple[pa.Array, pa.Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,12 @@ class ColumnOutput(Operator):
             if column.side is None:
                 assert found.window_ms is not None
                 bound_ms = found.window_ms[column.name == WINDOW_END]
-                arrays.append(pa.repeat(pa.scalar(bound_ms * 1000, _STAMP), len(pairs)))
+                each = (
+                    bound_ms
+                    if isinstance(bound_ms, pa.Array)
+                    else pa.repeat(pa.scalar(bound_ms, pa.int64()), len(pairs))
+                )
+                arrays.append(each.cast(_STAMP_MS).cast(_STAMP))
             else:
                 rows, places = sides[column.side]
                 arrays.append(rows.column(column.name).take(places))
@@ -147,11 +155,14 @@ class GroupOutput(FunctionOutput):
         self._function = function
         self._line = defined_at(function.co_group)
 
-    def emit(self, groups: Groups, time_ms: int, out: Output) -> None:
+    def emit(self, groups: Groups, times_ms: Sequence[int], out: Output) -> None:
+        """`times_ms`: the event time of the results of each group."""
         first, second = records_of(groups.left), records_of(groups.right)
         rows: list[Any] = []
-        for place in range(len(groups.left_bounds) - 1):
+        times: list[int] = []
+        for place, time_ms in enumerate(times_ms):
             mine = first[groups.left_bounds[place] : groups.left_bounds[place + 1]]
             theirs = second[groups.right_bounds[place] : groups.right_bounds[place + 1]]
             rows += self._called("group", self._function.co_group, mine, theirs)
-        self._emit_all(rows, [time_ms] * len(rows), out)
+            times += [time_ms] * (len(rows) - len(times))
+        self._emit_all(rows, times, out)

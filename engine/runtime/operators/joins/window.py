@@ -130,4 +130,5 @@ class CoGroup(WindowedJoin):
 
     def _emitted(self, groups: Groups, window: WindowSides) -> Step:
         rows = groups.left.num_rows + groups.right.num_rows
-        return Step(rows, lambda out: self._emitting.emit(groups, window.end_ms - 1, out))
+        times_ms = [window.end_ms - 1] * len(groups.codes)
+        return Step(rows, lambda out: self._emitting.emit(groups, times_ms, out))
