@@ -517,6 +517,32 @@ def test_if_the_store_is_away_for_a_moment_no_published_file_is_taken_for_an_orp
                 assert not published.intersection(orphans(store, TABLE, JOB_ID)), f"away from call {first} on"
 
 
+@pytest.mark.promise("C4", "G1")
+def test_a_folded_file_that_was_folded_again_is_no_orphan_for_the_time_that_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An earlier JobMaster has folded files, and its folds are forgotten. A later one folds the files again.
+
+    A reader that began in between needs them longer than there are records that name them; weir gc runs meanwhile.
+    """
+    monkeypatch.setattr(planning, "FAN", 8)
+    table = Table()
+    table.live(70, epoch_ms=HOUR_MS)
+    files = [name for name in table.spark_files() if level_of(name) == 1]
+    assert min(FoldLog(table.store, TABLE).kept()) > 1, "the fold that made the first of them is forgotten"
+    table.restart()
+    while files[0] in table.spark_files():
+        reading, values, began_ms = table.spark_files(), table.all_values(), table.now_ms
+        table.live(1, epoch_ms=60_000.0)
+    while table.now_ms - began_ms < HOUR_MS:
+        table.live(1, epoch_ms=60_000.0)
+        for path in orphans(table.store, TABLE, JOB_ID):
+            table.store.delete(path)
+        assert table.values(reading) == values, f"after {(table.now_ms - began_ms) / 60_000.0:.0f} minutes"
+    table.live(20, epoch_ms=60_000.0)
+    assert f"{TABLE}/{files[0]}" not in data_files(table.store), "later it is gone"
+
+
 def test_a_fold_of_rows_that_a_rewind_has_hidden_is_never_used() -> None:
     table = Table()
     table.commit(12)

@@ -260,6 +260,28 @@ def test_a_create_that_is_carried_out_after_the_last_look_finds_its_files() -> N
     folder.copy_to(MemoryStore(), "copy")
 
 
+def test_a_create_that_is_carried_out_after_the_store_could_not_be_reached_finds_its_files() -> None:
+    """The first try has no answer, the second finds no server: the first one may still be carried out."""
+    sent: list[bytes] = []
+
+    class Late(MemoryStore):
+        def create(self, path: str, data: bytes) -> Created:
+            if path.endswith(".seal"):
+                return super().create(path, data)
+            sent.append(data)
+            if len(sent) > 1:
+                raise StoreError("no connection")
+            return Created.UNKNOWN
+
+    late = Late()
+    folder = SavepointFolder(late)
+    with pytest.raises(StoreError, match="no connection"):
+        folder.write("nightly", manifest(), origin(), stopped=False)
+    late.files["savepoint.json"] = sent[0]
+    assert len(folder.manifest().subtasks) == 2
+    folder.copy_to(MemoryStore(), "copy")
+
+
 @pytest.mark.parametrize("file", ["0.pv.0.panes.arrow", "orders.json", "manifest.json"])
 def test_a_write_that_fails_leaves_no_savepoint_and_no_files(file: str) -> None:
     class Full(MemoryStore):
