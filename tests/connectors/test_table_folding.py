@@ -16,7 +16,7 @@ import pytest
 
 from engine.connectors.table import EpochRows, TableCommitter, TableSink, epoch_rows, folder, planning, read_table
 from engine.connectors.table import log as table_log
-from engine.connectors.table.folds import Fold, FoldLog, level_of, maker_of, orphans
+from engine.connectors.table.folds import Fold, FoldLog, folded_name, level_of, maker_of, orphans
 from engine.connectors.table.planning import Visible, choose
 from engine.core.errors import StoreError, TargetTaken
 from engine.core.paths import JobPaths
@@ -541,6 +541,16 @@ def test_a_folded_file_that_was_folded_again_is_no_orphan_for_the_time_that_it_i
         assert table.values(reading) == values, f"after {(table.now_ms - began_ms) / 60_000.0:.0f} minutes"
     table.live(20, epoch_ms=60_000.0)
     assert f"{TABLE}/{files[0]}" not in data_files(table.store), "later it is gone"
+
+
+def test_a_folder_deletes_the_orphans_of_its_own_job_only() -> None:
+    table = Table()
+    own, others = (f"{TABLE}/{folded_name(job_id, 1, 1, 9, 1)}" for job_id in (JOB_ID, "ab"))
+    for path in (own, others):
+        table.store.write(path, b"rows")
+    table.live(30)
+    assert own not in table.store.files and others in table.store.files
+    table.check()
 
 
 def test_a_fold_of_rows_that_a_rewind_has_hidden_is_never_used() -> None:

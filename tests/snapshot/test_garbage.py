@@ -183,11 +183,14 @@ def test_a_folded_file_that_no_fold_names_is_deleted_but_not_in_a_dry_run() -> N
     TableLog(job.store, "job/tables/pv").create(0, Entries([], sealed=True))
     FoldLog(job.store, "job/tables/pv").append(Fold(1, 2, ALL_RECORDS, {}, []))
     orphan = f"job/tables/pv/{folded_name(job.record.job_id, 1, 1, 1, 1)}"
-    job.store.write(orphan, b"rows")
+    others = f"job/tables/pv/{folded_name('ab', 1, 1, 1, 1)}"
+    for path in (orphan, others):
+        job.store.write(path, b"rows")
     assert [one.path for one in collect(job.store, "job", dry_run=True).collected] == [orphan]
     assert orphan in job.store.files
     collect(job.store, "job", dry_run=False)
     assert orphan not in job.store.files
+    assert others in job.store.files, "another job has made it"
 
 
 def test_without_a_log_nothing_is_garbage_because_a_fork_may_be_under_way() -> None:
