@@ -385,7 +385,7 @@ def test_a_record_in_the_place_of_another_is_no_record() -> None:
     claimed = log.claim("me")
     assert claimed is not None and log.publish(claimed.record, ref(1, 1)) is not None
     store.files[log.paths.log_record(3)] = store.files[log.paths.log_record(2)]
-    with pytest.raises(CorruptSnapshot, match="0000000003.json .* is no record of the job's log"):
+    with pytest.raises(CorruptSnapshot, match=r"0000000003\.json .* is no record of the job's log"):
         log.last()
 
 
