@@ -726,13 +726,19 @@ def test_without_a_seal_nothing_is_folded_or_deleted() -> None:
     assert not table.store.list(f"{TABLE}/_folds")
 
 
+@pytest.mark.parametrize("epochs", [25, 35])
 def test_nothing_is_deleted_while_a_record_without_a_seal_may_lack_the_names_of_files(
-    monkeypatch: pytest.MonkeyPatch,
+    epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only record 19 names the file of epoch 20, which is folded since. It may be brought back from a backup."""
+    """Only record 19 names the file of epoch 20, which is folded since. It may be brought back from a backup.
+
+    After 35 epochs it is the oldest record that is needed.
+    """
     table = Table()
-    table.live(25)
+    table.live(epochs)
     monkeypatch.setattr(planning, "FAN", 1000)  # no fold says that record 19 is not needed any more
+    newest = FoldLog(table.store, TABLE).newest()
+    assert newest is not None and newest.records_from == (9 if epochs == 25 else 19)
     table.live(6)
     table.store.delete(f"{TABLE}/_spark_metadata/.19.checksum")
     table.store.write(f"{TABLE}/_spark_metadata/19.compact", b"v1")
