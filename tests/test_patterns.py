@@ -337,9 +337,12 @@ def test_records_are_numbered_on_after_a_restore() -> None:
 
 
 def test_the_record_directly_after_a_restore_is_the_next_one() -> None:
-    """The snapshot holds a as the newest record: b, which waits for the watermark, comes directly after it."""
+    """The snapshot holds a as the newest record: b, which waits for the watermark, comes directly after it.
+
+    In the last one x has come between them before the snapshot.
+    """
     pattern = Pattern.begin("a").where(is_("a")).not_next("b").where(is_("b")).followed_by("c").where(is_("c"))
-    for text, wanted in (("a@1 b@2 | c@3", []), ("a@1 x@2 | b@3 c@4", ["1 4"])):
+    for text, wanted in (("a@1 b@2 | c@3", []), ("a@1 x@2 | b@3 c@4", ["1 4"]), ("a@1 x@2 b@3 | c@4", ["1 4"])):
         rows = run(job_of(text, pattern), after=stopped_within(text, pattern)).rows("out")
         assert [row["match"] for row in rows] == wanted
 

@@ -224,13 +224,20 @@ class SavepointFolder:
 
     def _made(self, data: bytes) -> bool:
         """Creates `savepoint.json`, and says whether it is this writer's."""
-        for _ in range(_TRIES):
-            match self.store.create(_HEAD, data):
+        unknown = f"the store does not say whether {self.place}/{_HEAD} was created: look with weir savepoints"
+        for number in range(_TRIES):
+            try:
+                outcome = self.store.create(_HEAD, data)
+            except StoreError as error:
+                if number:  # an earlier try may still be carried out
+                    raise _Unknown(f"{unknown} ({error})") from error
+                raise
+            match outcome:
                 case Created.CREATED:
                     return True
                 case Created.EXISTS:
                     return self.store.read(_HEAD) == data
-        raise _Unknown(f"the store does not say whether {self.place}/{_HEAD} was created: look with weir savepoints")
+        raise _Unknown(unknown)
 
     def give_up(self, writer: str) -> bool:
         """Makes sure that this writer makes no savepoint here any more. Returns False if it may, or already has.

@@ -16,7 +16,7 @@ import pytest
 
 from engine.connectors.table import EpochRows, TableCommitter, TableSink, epoch_rows, folder, planning, read_table
 from engine.connectors.table import log as table_log
-from engine.connectors.table.folds import Fold, FoldLog, level_of, maker_of, orphans
+from engine.connectors.table.folds import Fold, FoldLog, folded_name, level_of, maker_of, orphans
 from engine.connectors.table.planning import Visible, choose
 from engine.core.errors import StoreError, TargetTaken
 from engine.core.paths import JobPaths
@@ -517,6 +517,42 @@ def test_if_the_store_is_away_for_a_moment_no_published_file_is_taken_for_an_orp
                 assert not published.intersection(orphans(store, TABLE, JOB_ID)), f"away from call {first} on"
 
 
+@pytest.mark.promise("C4", "G1")
+def test_a_folded_file_that_was_folded_again_is_no_orphan_for_the_time_that_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An earlier JobMaster has folded files, and its folds are forgotten. A later one folds the files again.
+
+    A reader that began in between needs them longer than there are records that name them; weir gc runs meanwhile.
+    """
+    monkeypatch.setattr(planning, "FAN", 8)
+    table = Table()
+    table.live(70, epoch_ms=HOUR_MS)
+    files = [name for name in table.spark_files() if level_of(name) == 1]
+    assert min(FoldLog(table.store, TABLE).kept()) > 1, "the fold that made the first of them is forgotten"
+    table.restart()
+    while files[0] in table.spark_files():
+        reading, values, began_ms = table.spark_files(), table.all_values(), table.now_ms
+        table.live(1, epoch_ms=60_000.0)
+    while table.now_ms - began_ms < HOUR_MS:
+        table.live(1, epoch_ms=60_000.0)
+        for path in orphans(table.store, TABLE, JOB_ID):
+            table.store.delete(path)
+        assert table.values(reading) == values, f"after {(table.now_ms - began_ms) / 60_000.0:.0f} minutes"
+    table.live(20, epoch_ms=60_000.0)
+    assert f"{TABLE}/{files[0]}" not in data_files(table.store), "later it is gone"
+
+
+def test_a_folder_deletes_the_orphans_of_its_own_job_only() -> None:
+    table = Table()
+    own, others = (f"{TABLE}/{folded_name(job_id, 1, 1, 9, 1)}" for job_id in (JOB_ID, "ab"))
+    for path in (own, others):
+        table.store.write(path, b"rows")
+    table.live(30)
+    assert own not in table.store.files and others in table.store.files
+    table.check()
+
+
 def test_a_fold_of_rows_that_a_rewind_has_hidden_is_never_used() -> None:
     table = Table()
     table.commit(12)
@@ -690,13 +726,19 @@ def test_without_a_seal_nothing_is_folded_or_deleted() -> None:
     assert not table.store.list(f"{TABLE}/_folds")
 
 
+@pytest.mark.parametrize("epochs", [25, 35])
 def test_nothing_is_deleted_while_a_record_without_a_seal_may_lack_the_names_of_files(
-    monkeypatch: pytest.MonkeyPatch,
+    epochs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only record 19 names the file of epoch 20, which is folded since. It may be brought back from a backup."""
+    """Only record 19 names the file of epoch 20, which is folded since. It may be brought back from a backup.
+
+    After 35 epochs it is the oldest record that is needed.
+    """
     table = Table()
-    table.live(25)
+    table.live(epochs)
     monkeypatch.setattr(planning, "FAN", 1000)  # no fold says that record 19 is not needed any more
+    newest = FoldLog(table.store, TABLE).newest()
+    assert newest is not None and newest.records_from == (9 if epochs == 25 else 19)
     table.live(6)
     table.store.delete(f"{TABLE}/_spark_metadata/.19.checksum")
     table.store.write(f"{TABLE}/_spark_metadata/19.compact", b"v1")

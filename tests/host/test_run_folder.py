@@ -63,6 +63,53 @@ def test_the_sign_of_a_store_is_the_last_start_in_it(folder: RunFolder, launch: 
     assert store.sizes([folder.sign]) == [folder.launch_file.stat().st_size]
 
 
+@pytest.mark.promise("F2", "D7")
+@pytest.mark.parametrize("lost", ["gone", "cut"])
+def test_a_launch_file_that_is_lost_comes_back_with_the_parallelism_of_the_last_rescale(
+    folder: RunFolder, launch: MasterLaunch, lost: str
+) -> None:
+    """Its supervisor knows the start as it was before the rescale."""
+    folder.begin(launch)
+    folder.want_running(launch, "cli")
+    folder.rescaled(launch, Scaling(3))
+    if lost == "gone":
+        folder.launch_file.unlink()
+    else:
+        folder.launch_file.write_bytes(folder.launch_file.read_bytes()[:-9])
+    folder.mend_launch(launch)
+    assert folder.read_launch() == msgspec.structs.replace(launch, scaling=Scaling(3))
+
+
+@pytest.mark.promise("F2")
+def test_a_launch_file_that_is_lost_comes_back_without_what_another_start_was_asked_for(
+    folder: RunFolder, launch: MasterLaunch
+) -> None:
+    folder.want_running(msgspec.structs.replace(launch, id="another", max_slots=9), "cli")
+    folder.mend_launch(launch)
+    assert folder.read_launch() == launch
+    folder.mend_launch(msgspec.structs.replace(launch, max_slots=5))
+    assert folder.read_launch() == launch, "one that is there is left alone"
+
+
+@pytest.mark.promise("F2")
+def test_a_start_is_known_before_the_end_of_the_one_before_it_is_forgotten(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a process of the earlier start that looks in between takes the folder, without an end, for its own."""
+    folder.begin(launch)
+    folder.write_exit(MasterExit(Outcome.FAILED, "no"), launch)
+    cleared: list[bool] = []
+    clear = RunFolder.clear
+
+    def watched(self: RunFolder) -> None:
+        cleared.append(self.belongs_to(launch))
+        clear(self)
+
+    monkeypatch.setattr(RunFolder, "clear", watched)
+    folder.begin(msgspec.structs.replace(launch, id="later"))
+    assert cleared == [False]
+
+
 def test_cancelling_a_job_that_does_not_run_says_so_and_is_remembered(folder: RunFolder, launch: MasterLaunch) -> None:
     folder.want_running(launch, "cli")
     with pytest.raises(NotRunning):

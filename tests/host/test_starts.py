@@ -171,6 +171,7 @@ def test_a_wish_to_stop_an_earlier_start_does_not_hide_that_the_later_one_should
     first._share(here)  # it had looked before
     desired = second.read_desired()
     assert desired is not None and desired.running and desired.launch.id == "start-2"
+    assert first.read_desired() == desired, "the first machine, whose own start was stopped, knows it as well"
 
 
 def test_a_job_that_was_cancelled_while_the_bucket_was_away_is_not_resumed(store: str, machine: Machine) -> None:

@@ -533,6 +533,26 @@ def test_a_savepoint_of_a_stop_that_the_store_makes_too_late_is_whole() -> None:
 
 
 @pytest.mark.promise("D6")
+def test_a_drained_job_whose_savepoint_is_not_made_ends_at_once_and_says_so() -> None:
+    """Its windows have fired for good, in an epoch that is committed: it can't go on, and is not restarted for that."""
+
+    class Headless(MemoryStore):
+        def create(self, path: str, data: bytes) -> Created:
+            if path.endswith(".seal"):
+                return super().create(path, data)
+            raise StoreError("no connection")
+
+    run, place = Run(windowed).epochs_done(1), Headless()
+    run.stop(drain=True, savepoint=elsewhere(run, place))
+    run.run()
+    assert run.ended is not None and run.ended.outcome is Outcome.STOPPED
+    assert "drained" in run.ended.reason and "its savepoint could not be made: no connection" in run.ended.reason
+    assert len(run.noted(events.SavepointFailed)) == 1
+    assert run.noted(events.StopFailed, events.AttemptFailed) == []
+    assert run.rows("out") and place.files == {}
+
+
+@pytest.mark.promise("D6")
 def test_while_a_job_is_being_stopped_nothing_else_is_triggered() -> None:
     run = Run(counting()).epochs_done(1)
     run.hold = "savepoint"

@@ -18,7 +18,7 @@ from engine.protocol.failures import AckOutcome, CheckpointFailure
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import SubtaskState, Timings
 from engine.protocol.messages import Acknowledge, Decline
-from engine.protocol.savepoint import SavepointRequest
+from engine.protocol.savepoint import SavepointRequest, StopRequest
 
 ATTEMPT = AttemptId(1, 1)
 SUBTASKS = [SubtaskId("source", 0), SubtaskId("source", 1), SubtaskId("sink", 0)]
@@ -360,6 +360,19 @@ def test_a_failed_savepoint_is_aborted_and_does_not_count() -> None:
     actions = c.on_decline(Decline(ATTEMPT, 2, SUBTASKS[0], True, "disk full"))
     assert aborted(actions) == [(2, CheckpointFailure.WRITE_FAILED)]
     assert c.consecutive_failures == 0 and not [a for a in actions if isinstance(a, TooManyFailures)]
+
+
+@pytest.mark.promise("D6")
+@pytest.mark.parametrize("savepoint", [SAVEPOINT, None])
+def test_a_stop_that_fails_is_an_epoch_that_was_aborted_and_does_not_count(savepoint: SavepointRequest | None) -> None:
+    c = coordinator()
+    c.hold()
+    c.trigger_stop(StopRequest(False, savepoint), 0.0)
+    actions = c.on_decline(Decline(ATTEMPT, 1, SUBTASKS[0], True, "disk full"))
+    (abort,) = actions
+    assert isinstance(abort, AbortCheckpoint) and abort.failure is CheckpointFailure.WRITE_FAILED
+    assert not abort.savepoint, "it would have been an epoch, so the history shows it"
+    assert c.consecutive_failures == 0
 
 
 def test_a_savepoint_that_expires_does_not_hide_a_checkpoint_that_expires_with_it() -> None:

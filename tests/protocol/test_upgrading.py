@@ -45,7 +45,7 @@ def test_an_old_version_that_can_not_stop_is_kept() -> None:
 
 
 @pytest.mark.promise("D8")
-@pytest.mark.parametrize("ended", [Ended.FAILED, Ended.CANCELLED, None])
+@pytest.mark.parametrize("ended", [Ended.FAILED, Ended.CANCELLED, Ended.STOPPED_BY_OTHERS, None])
 def test_nothing_is_started_if_the_old_version_did_not_stop_by_itself(ended: Ended | None) -> None:
     decision = next_step(STOPPING, Version.OLD, ended=ended)
     assert decision.step is None and decision.progress.phase is Phase.KEPT

@@ -6,6 +6,7 @@ Topology: a savepoint in memory, and the log of a job that has begun before, wit
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,9 +16,10 @@ from engine.core.paths import JobPaths
 from engine.protocol.epoch_records import Claimed, Created, epoch_after
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
-from engine.snapshot.beginning import begin, begun_from, is_newest_epoch
+from engine.snapshot.beginning import begin, begun_from, delete_claimed, is_newest_epoch
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.savepoints import Origin, Savepoint, SavepointFolder
+from engine.store.directory import DirectoryStore
 from tests.fakes import MemoryStore
 
 NEW = JobPaths("new")
@@ -115,6 +117,22 @@ def test_a_claim_is_durable_when_the_job_has_begun() -> None:
     store = MemoryStore()
     begin(savepoint()[0], EpochLog(store, NEW), "me", lambda: None, claim=True)
     assert [path for path in store.synced if path.endswith("claimed.json")]
+
+
+@pytest.mark.promise("D5", "D9")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_claimed_savepoint_goes_with_its_job_but_not_another_one_that_has_taken_its_place(
+    replaced: bool, tmp_path: Path
+) -> None:
+    folder, store = SavepointFolder(DirectoryStore(tmp_path)), MemoryStore()
+    origin = Origin(EpochLog(MemoryStore(), JobPaths("job")), "1d", 4)
+    folder.write("s", manifest(), origin, stopped=False)
+    begin(folder, EpochLog(store, NEW), "me", lambda: None, claim=True)
+    if replaced:
+        folder.delete()
+        folder.write("s", manifest(checkpoint=9), origin, stopped=False)
+    delete_claimed(store, list(store.files))
+    assert folder.exists() is replaced
 
 
 def test_only_the_savepoint_that_a_job_has_begun_from_is_the_same_one() -> None:

@@ -10,8 +10,8 @@ import pytest
 from engine.core.errors import CorruptSnapshot, Fenced, ForeignSnapshot, StoreError
 from engine.core.paths import JobPaths
 from engine.protocol.epoch_records import Created, RecordKind
-from engine.protocol.ids import AttemptId
-from engine.protocol.manifest import Manifest, ManifestRef
+from engine.protocol.ids import AttemptId, SubtaskId
+from engine.protocol.manifest import Manifest, ManifestRef, StateFile, SubtaskState
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import newest_intact
 from engine.snapshot.statefile import checksum
@@ -376,6 +376,35 @@ def test_a_record_in_which_anything_was_changed_is_no_record_and_one_without_a_c
     store.files[path] = msgspec.json.encode(sealed)  # as earlier versions wrote it
     again = log.claim("next")
     assert again is not None and again.generation == 2
+
+
+@pytest.mark.promise("D4", "H3")
+def test_a_record_in_the_place_of_another_is_no_record() -> None:
+    """As a backup leaves it that was brought back under the wrong name: the next record would be made a second time."""
+    log = EpochLog(store := MemoryStore(), JobPaths("job"))
+    claimed = log.claim("me")
+    assert claimed is not None and log.publish(claimed.record, ref(1, 1)) is not None
+    store.files[log.paths.log_record(3)] = store.files[log.paths.log_record(2)]
+    with pytest.raises(CorruptSnapshot, match=r"0000000003\.json .* is no record of the job's log"):
+        log.last()
+
+
+@pytest.mark.promise("D4", "H8")
+@pytest.mark.parametrize("there", [b"", b"stat", b"state and more", None])
+def test_no_epoch_is_published_whose_state_file_is_not_as_long_as_it_was_written(there: bytes | None) -> None:
+    log = EpochLog(store := MemoryStore(), JobPaths("job"))
+    assert log.claim("me") is not None
+    path = "job/gen-0001/chk-0000001/1/pv.0.panes.arrow"
+    state = SubtaskState(SubtaskId("pv", 0), [StateFile("pv", "panes", path, 5, checksum(b"state"), 1)], {})
+    manifest = Manifest("job", 1, 1, AttemptId(1, 1), 0, 128, [state], [], [], {})
+    written = log.write_manifest(manifest)
+    store.files[path] = b"state"
+    log.check_files(written, manifest)
+    store.delete(path)
+    if there is not None:
+        store.files[path] = there
+    with pytest.raises(StoreError, match="is gone" if there is None else f"has {len(there)} bytes, and 5 were written"):
+        log.check_files(written, manifest)
 
 
 def empty_mount(log: EpochLog, tmp_path: Path) -> Path:

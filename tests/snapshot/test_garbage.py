@@ -10,7 +10,7 @@ import pytest
 
 from engine.connectors.table.folds import ALL_RECORDS, Fold, FoldLog, folded_name
 from engine.connectors.table.log import Entries, TableLog
-from engine.core.errors import CorruptSnapshot, StoreError
+from engine.core.errors import CorruptSnapshot, SavepointExists, StoreError
 from engine.core.paths import JobPaths
 from engine.jobmaster.collecting import collect
 from engine.protocol.epoch_records import Created, LogRecord, RecordKind, fence_after
@@ -187,11 +187,14 @@ def test_a_folded_file_that_no_fold_names_is_deleted_but_not_in_a_dry_run() -> N
     TableLog(job.store, "job/tables/pv").create(0, Entries([], sealed=True))
     FoldLog(job.store, "job/tables/pv").append(Fold(1, 2, ALL_RECORDS, {}, []))
     orphan = f"job/tables/pv/{folded_name(job.record.job_id, 1, 1, 1, 1)}"
-    job.store.write(orphan, b"rows")
+    others = f"job/tables/pv/{folded_name('ab', 1, 1, 1, 1)}"
+    for path in (orphan, others):
+        job.store.write(path, b"rows")
     assert [one.path for one in collect(job.store, "job", dry_run=True).collected] == [orphan]
     assert orphan in job.store.files
     collect(job.store, "job", dry_run=False)
     assert orphan not in job.store.files
+    assert others in job.store.files, "another job has made it"
 
 
 def test_without_a_log_nothing_is_garbage_because_a_fork_may_be_under_way() -> None:
@@ -357,6 +360,33 @@ def test_what_a_delete_that_died_has_left_of_a_savepoint_is_garbage(
         assert collect(job.store, "job", dry_run=False).completed == [], "what somebody deletes does not come back"
         states = [path for path in job.store.list(PATHS.savepoints()) if path.endswith(".arrow")]
         assert bool(states) == folder.exists() == (deletes <= full), f"after {deletes} deletes"
+
+
+@pytest.mark.promise("D5", "C4")
+def test_what_a_writer_leaves_that_was_slower_and_died_while_it_deleted_its_files_is_garbage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has sealed its files as written by then. They are as large as the job's state."""
+    job = Job()
+    folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
+    manifest, origin = job.publish(), Origin(job.log, "1d", 1)
+    slower = folder.prepare(manifest, origin)
+    again = msgspec.structs.replace(manifest, attempt=AttemptId(1, 2))
+    folder.write("nightly", again, origin, stopped=False)
+    job.restart()
+
+    def dying(store: MemoryStore, path: str) -> None:
+        raise StoreError("dead")
+
+    with monkeypatch.context() as died:
+        died.setattr(MemoryStore, "delete", dying)
+        with pytest.raises(SavepointExists):
+            folder.finish(slower, "nightly", manifest, 1, stopped=False)
+    left = f"{PATHS.savepoint('nightly')}/{slower.writer}"
+    assert job.store.list(left)
+    assert [one.path for one in collect(job.store, "job", dry_run=False).collected] == [left]
+    assert not job.store.list(left)
+    assert folder.manifest().attempt == AttemptId(1, 2)
 
 
 # --- the epoch log ---

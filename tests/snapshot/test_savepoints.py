@@ -19,6 +19,7 @@ from engine.protocol.epoch_records import Created, LogRecord
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
 from engine.snapshot.beginning import begin
+from engine.snapshot.copying import copy_files
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.inputs import place_inputs, place_newest_inputs
 from engine.snapshot.savepoints import Origin, SavepointFolder
@@ -52,8 +53,9 @@ def origin(store: MemoryStore | None = None) -> Origin:
 
 @pytest.mark.promise("D5")
 def test_a_savepoint_says_what_it_is() -> None:
+    """Its state lies behind epoch 4, and would be epoch 5."""
     folder = SavepointFolder(MemoryStore())
-    made = folder.write("nightly", manifest(), origin(), stopped=False)
+    made = folder.write("nightly", msgspec.structs.replace(manifest(), epoch=5), origin(), stopped=False)
     assert folder.head() == made
     assert (made.name, made.job, made.epoch, made.checkpoint, made.stopped) == ("nightly", "job", 4, 7, False)
     assert made.state_bytes == 7
@@ -104,6 +106,32 @@ def test_inputs_are_put_in_their_place_once_and_what_an_earlier_start_left_there
     store.files["other/static/prices/2.json"] = b"a refresh since"
     place_inputs(other, copied)
     assert store.files["other/static/prices/2.json"] == b"a refresh since"
+
+
+@pytest.mark.promise("D5")
+def test_a_record_of_inputs_is_copied_behind_the_files_of_its_version() -> None:
+    """Whoever finds the record reads those files. The process may be killed between any two writes."""
+    written: list[str] = []
+
+    class Noting(MemoryStore):
+        def write(self, path: str, data: bytes) -> None:
+            written.append(path)
+            super().write(path, data)
+
+    names = {"job/static/apps/2/a.parquet": "to/a.parquet", "job/static/apps/2.json": "to/2.json", "job/x": "to/x"}
+    copy_files(lambda path: path.encode(), Noting(), names)
+    assert sorted(written) == sorted(names.values())
+    assert written[-1] == "to/2.json"
+
+
+@pytest.mark.promise("D5")
+def test_a_source_may_have_the_name_of_the_folder_that_its_copy_is_in() -> None:
+    source, store, folder = origin(), MemoryStore(), SavepointFolder(MemoryStore())
+    source.log.store.write("job/sources/inputs/part-0.parquet", b"of a source called inputs")
+    folder.write("nightly", manifest(), source, stopped=False)
+    place_inputs(EpochLog(store, JobPaths("other")), folder.copy_to(store, "other/gen-0001/chk-0000007/copy-me"))
+    assert store.read("other/sources/inputs/part-0.parquet") == b"of a source called inputs"
+    assert store.read("other/sources/orders/part-0.parquet") == b"rows"
 
 
 @pytest.mark.promise("D5")
@@ -205,13 +233,17 @@ def test_of_two_writers_one_makes_the_savepoint_and_the_other_leaves_nothing() -
     assert len(folder.manifest().subtasks) == 2
 
 
+@pytest.mark.parametrize("of", ["seal", "head"])
 @pytest.mark.parametrize("made", [True, False])
-def test_a_lost_answer_is_asked_for_again(made: bool) -> None:
+def test_a_lost_answer_is_asked_for_again(made: bool, of: str) -> None:
     target = MemoryStore()
-    target.answers = [(Created.UNKNOWN, made)]
+    lost = (Created.UNKNOWN, made)
+    target.answers = [lost] if of == "seal" else [(Created.CREATED, True), lost]
     folder = SavepointFolder(target)
     folder.write("nightly", manifest(), origin(), stopped=False)
     assert folder.head().name == "nightly"
+    assert len(folder.manifest().subtasks) == 2
+    folder.copy_to(MemoryStore(), "copy")
 
 
 def test_a_store_that_never_answers_is_told_and_the_files_stay_if_the_savepoint_exists() -> None:
@@ -260,6 +292,28 @@ def test_a_create_that_is_carried_out_after_the_last_look_finds_its_files() -> N
     folder.copy_to(MemoryStore(), "copy")
 
 
+def test_a_create_that_is_carried_out_after_the_store_could_not_be_reached_finds_its_files() -> None:
+    """The first try has no answer, the second finds no server: the first one may still be carried out."""
+    sent: list[bytes] = []
+
+    class Late(MemoryStore):
+        def create(self, path: str, data: bytes) -> Created:
+            if path.endswith(".seal"):
+                return super().create(path, data)
+            sent.append(data)
+            if len(sent) > 1:
+                raise StoreError("no connection")
+            return Created.UNKNOWN
+
+    late = Late()
+    folder = SavepointFolder(late)
+    with pytest.raises(StoreError, match="no connection"):
+        folder.write("nightly", manifest(), origin(), stopped=False)
+    late.files["savepoint.json"] = sent[0]
+    assert len(folder.manifest().subtasks) == 2
+    folder.copy_to(MemoryStore(), "copy")
+
+
 @pytest.mark.parametrize("file", ["0.pv.0.panes.arrow", "orders.json", "manifest.json"])
 def test_a_write_that_fails_leaves_no_savepoint_and_no_files(file: str) -> None:
     class Full(MemoryStore):
@@ -278,11 +332,12 @@ def test_a_write_that_fails_leaves_no_savepoint_and_no_files(file: str) -> None:
 def test_a_snapshot_whose_file_was_changed_becomes_no_savepoint() -> None:
     store = MemoryStore()
     source = origin(store)
-    store.files[next(iter(STATE))] = b"other"
-    folder = SavepointFolder(MemoryStore())
+    store.files[list(STATE)[-1]] = b"other"
+    target = MemoryStore()
+    folder = SavepointFolder(target)
     with pytest.raises(CorruptSnapshot, match="its checksum differs"):
         folder.write("nightly", manifest(), source, stopped=False)
-    assert not folder.exists()
+    assert not folder.exists() and target.files == {}
 
 
 def in_a_directory(folder: Path) -> Origin:
@@ -335,6 +390,18 @@ def test_a_damaged_savepoint_is_told_by_the_name_of_its_file(damage: str, file: 
             target.files[path] = b"x" * len(target.files[path])
     with pytest.raises(CorruptSnapshot, match=file):
         folder.copy_to(MemoryStore(), "job/copy")
+
+
+@pytest.mark.promise("D5", "C4")
+def test_a_damaged_savepoint_leaves_nothing_of_a_job_that_was_to_begin_from_it() -> None:
+    """Its first file is copied before the second is found damaged. It may be as large as the job's state."""
+    target, store = MemoryStore(), MemoryStore()
+    folder = SavepointFolder(target)
+    folder.write("nightly", manifest(), origin(), stopped=False)
+    target.files[next(path for path in target.files if path.endswith("1.pv.1.panes.arrow"))] = b"other"
+    with pytest.raises(CorruptSnapshot, match="its checksum differs"):
+        begin(folder, EpochLog(store, JobPaths("other")), "me", lambda: None, claim=False)
+    assert store.files == {}
 
 
 def test_a_folder_without_a_savepoint_says_so() -> None:

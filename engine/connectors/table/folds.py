@@ -276,7 +276,8 @@ def orphans(store: Store, table: str, job_id: str) -> list[str]:
     if not records:  # there is a fold, so there are the records whose files it has folded
         raise StoreError(f"{store.uri(table)} has folded files, but no record: is the store mounted?")
     known = {name for number in records for name in log.read(number).names}
-    known |= {of.file for fold in folds.kept().values() for of in fold.folded}
+    # A folded file that was folded again stays for its readers, as the fold says that has replaced it.
+    known = known.union(*(fold.names for fold in folds.kept().values()))
     return [path for path in old if file_name(path) not in known]
 
 

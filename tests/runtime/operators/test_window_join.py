@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,9 @@ from engine.api.windows import EventTimeWindows
 from engine.core.errors import UserFunctionError
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.joins.outputs import ColumnOutput, FunctionOutput
+from engine.state.joins.rows import JoinInput
+from engine.state.joins.windows import WindowRows
+from engine.state.windows.spans import Spans
 from tests.runtime.operators.joining import Model, Row, Subtasks, same_key
 from tests.runtime.operators.test_interval_join import DENSE, STEPS, left_row, numbered, right_row
 
@@ -203,3 +207,17 @@ def test_a_pane_is_forgotten_when_its_last_window_has_fired() -> None:
         join.watermark(0, watermark_ms)
         assert {name: len(rows) for name, rows in join.held().items()} == {"left": left, "right": right}
     assert [(row["n"], row["n_right"], row["_event_time"]) for row in join.emitted] == [(1, 2, 9)]
+
+
+@pytest.mark.promise("C3")
+def test_a_snapshot_of_a_window_join_does_not_change_with_what_comes_or_goes_later() -> None:
+    schema = pa.schema([("k", pa.int64()), ("_event_time", pa.int64())])
+    side = JoinInput.of("left", schema, ("k",))
+    rows = WindowRows(side, side, Spans(10, 10))
+    rows.add(0, 0, pa.table({"k": [1], "_event_time": [3]}, schema=schema))
+    first = rows.freeze(0)
+    rows.add(0, 0, pa.table({"k": [2], "_event_time": [4]}, schema=schema))
+    second = rows.freeze(0)
+    assert len(list(rows.due(0, 100))) == 1 and len(rows) == 0, "the window has fired, and its rows are gone"
+    assert first().column("k").to_pylist() == [1]
+    assert sorted(second().column("k").to_pylist()) == [1, 2]
