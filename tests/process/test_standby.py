@@ -80,9 +80,7 @@ def _plain_signals() -> None:
 class Kept:
     """A supervisor with a standby. `masters` and `standbys` are their scripts; the last of each stays in use."""
 
-    def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, masters: list[str], standbys: list[str]
-    ) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, masters: list[str], standbys: list[str]) -> None:
         self.launch = MasterLaunch(
             path="",
             name="numbers",

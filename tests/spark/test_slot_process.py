@@ -31,15 +31,17 @@ from engine.spark.slot_process import SlotLaunch, _Slot
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
-import threading, time
+import sys, threading, time
+from engine.spark import slot_process
 from engine.spark.slot_process import end_process
+slot_process.LAST_WORDS_S = float(sys.argv[1])
 threading.Thread(target=end_process, args=("the lease is over",), daemon=True).start()  # as the heartbeat's thread does
 time.sleep(90)
 """
 
 
 def test_the_last_words_are_said_where_somebody_reads_them() -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=180)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, "60"], capture_output=True, text=True, timeout=180)
     assert ended.returncode == 1 and "ends itself: the lease is over" in ended.stderr
 
 
@@ -57,7 +59,7 @@ def test_a_reader_that_is_dead_or_does_not_read_saves_nobody(reader: str) -> Non
                 break
         os.set_blocking(write, True)
     try:
-        ended = subprocess.run([sys.executable, "-c", PROGRAM], stderr=write, timeout=180)
+        ended = subprocess.run([sys.executable, "-c", PROGRAM, "1"], stderr=write, timeout=180)
     finally:
         os.close(write)
         if reader == "silent":
