@@ -155,7 +155,7 @@ def test_a_jobmaster_stopped_for_less_than_its_time_out_goes_on(watched: Callabl
     os.kill(first, signal.SIGSTOP)
     job.until(lambda: silence.length_ms > 1000)
     os.kill(first, signal.SIGCONT)
-    job.until(lambda: silence.length_ms == 0)
+    job.until(lambda: silence.length_ms < 1000)
     later = time.monotonic() + 0.5
     job.until(lambda: time.monotonic() > later)
     assert job.supervisor.master_pid == first and job.said == []
