@@ -19,7 +19,7 @@ from tests.cluster.standalone import StandaloneCluster
 from tests.cluster.test_recovery import expected_windows, got_windows
 
 ROWS = 200_000
-SILENCE_S = 8.0
+SILENCE_S = 5.0
 
 
 @pytest.mark.promise("F1", "D1")

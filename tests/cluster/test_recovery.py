@@ -76,7 +76,7 @@ def test_killed_and_hung_slots_lose_and_double_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.promise("D11", "F2", "H8")
 def test_a_jobmaster_that_is_killed_or_hangs_or_loses_its_spark_is_replaced_and_goes_on(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, "windows", rows=600_000, jobmaster_timeout_s=10) as job:
+    with RunningJob(tmp_path, "windows", rows=600_000, jobmaster_timeout_s=4) as job:
         epoch = 0
         for generation, (victims, number) in enumerate(
             [([jobmaster_of], signal.SIGKILL), ([java_of], signal.SIGKILL), ([java_of, jobmaster_of], signal.SIGSTOP)],
