@@ -36,6 +36,7 @@ from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault, Raised
 from engine.protocol.remedy import Stage
 from engine.protocol.scaling import Scaling
+from engine.protocol.supervision import Silence
 from engine.protocol.upgrading import CANCELLED_MEANWHILE, Phase
 from engine.store.bucket import is_bucket
 
@@ -43,6 +44,9 @@ T = TypeVar("T")
 
 SIGN_PATIENCE_S = 4.0
 """A supervisor gives a sign every second. One whose sign stays the same for this long is dead."""
+LOOK_EVERY_S = 0.1
+LOOK_MS = 500.0
+"""A look at the supervisor counts for this long at most, however late it comes."""
 
 
 class MasterAddress(msgspec.Struct, frozen=True):
@@ -306,14 +310,17 @@ class RunFolder:
     def live_supervisor(self) -> SupervisorSign | None:
         """Waits for the next sign of the supervisor, and returns it; None: it is dead, or the job has ended.
 
-        Compares two signs and no clocks: the machine may have slept, and its time may have been set.
+        Compares two signs and no clocks: the machine may have slept, and its time may have been set. The time in which
+        this process itself stood still does not count: the supervisor had no turn then, either.
         """
-        first, deadline_s = self.read_supervisor(), time.monotonic() + SIGN_PATIENCE_S
-        while first is not None and self.read_exit() is None and time.monotonic() < deadline_s:
+        first, silence = self.read_supervisor(), Silence(LOOK_MS)
+        while first is not None and self.read_exit() is None:
+            if silence.look(time.monotonic() * 1000) >= SIGN_PATIENCE_S * 1000:
+                return None
             sign = self.read_supervisor()
             if sign != first:
                 return sign
-            time.sleep(0.1)
+            time.sleep(LOOK_EVERY_S)
         return None
 
     def forget_deaths(self) -> None:

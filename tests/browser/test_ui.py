@@ -22,7 +22,7 @@ PATIENCE_S = 400
 UPGRADE_S = 1200
 NO_INTERNET = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 PLOTTED = ("alignment_ms", "async_ms", "duration_ms", "rows_committed", "rows_read", "state_bytes", "sync_ms")
-expect.set_options(timeout=60_000)  # as long as a click may take: pages are slow while Spark starts
+expect.set_options(timeout=120_000)  # as long as a click may take: pages are slow while Spark starts
 
 CHECKPOINTS = int(os.environ.get("WEIR_SCREENSHOT_CHECKPOINTS", "4"))
 
@@ -39,9 +39,11 @@ def page(tmp_path: Path) -> Iterator[Page]:
     chromium = shutil.which("chromium")
     assert chromium, "this test needs Debian's chromium: apt-get install chromium"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", NO_INTERNET])
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", NO_INTERNET], timeout=120_000
+        )
         opened = browser.new_page(viewport={"width": 1280, "height": 900})
-        opened.set_default_timeout(60_000)
+        opened.set_default_timeout(120_000)
         try:
             yield opened
         finally:
@@ -68,7 +70,7 @@ def test_the_stream_is_materialized_with_a_click_and_its_checkpoints_are_plotted
     def enough() -> bool | None:
         return len(system.materializations("checkpoints", "pageviews")) >= CHECKPOINTS or None
 
-    eventually(f"{CHECKPOINTS} checkpoints in Dagster", enough, 60 + 10 * CHECKPOINTS)
+    eventually(f"{CHECKPOINTS} checkpoints in Dagster", enough, 180 + 10 * CHECKPOINTS)
     page.goto(f"{system.services.url}/assets/checkpoints/pageviews")
     page.get_by_text("Plots", exact=True).click()
     for name in PLOTTED:

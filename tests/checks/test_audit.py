@@ -60,8 +60,8 @@ def test_a_drill_without_faults_passes_and_its_data_docs_need_no_internet(drill:
     ready = threading.Event()
     told = lambda url: (addresses.append(url), ready.set())  # noqa: E731
     threading.Thread(target=docs.serve, args=(index.parent, 0, told), daemon=True).start()
-    assert ready.wait(10) and addresses[0].startswith("http://127.0.0.1:")
-    served = urllib.request.urlopen(addresses[0], timeout=10).read().decode()
+    assert ready.wait(60) and addresses[0].startswith("http://127.0.0.1:")
+    served = urllib.request.urlopen(addresses[0], timeout=60).read().decode()
     assert "no_lost_duplicate_phantom_rows" in served and "passed" in served and "8 of 8" in served
 
 

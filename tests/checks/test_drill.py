@@ -46,7 +46,7 @@ def test_a_worker_killed_at_a_random_moment_loses_and_doubles_nothing(tmp_path: 
         capture_output=True,
         text=True,
         env=environ,
-        timeout=240,
+        timeout=600,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "kill -9" in run.stdout and "records flow again" in run.stdout

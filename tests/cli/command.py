@@ -12,4 +12,4 @@ WEIR = [sys.executable, "-c", "from engine.cli.main import main; main()"]
 
 def weir(*arguments: str, store: Path | str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "WEIR_STORE": str(store), "COLUMNS": "200", "NO_COLOR": "1"}
-    return subprocess.run([*WEIR, *arguments], capture_output=True, text=True, env=environ, timeout=120)
+    return subprocess.run([*WEIR, *arguments], capture_output=True, text=True, env=environ, timeout=300)

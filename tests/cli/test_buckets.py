@@ -29,10 +29,10 @@ def store(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def refusal(store: str) -> str:
-    """Returns what `weir submit` says when it refuses, in less than a minute and without a traceback."""
+    """Returns what `weir submit` says when it refuses, after some retries and without a traceback."""
     began = time.monotonic()
     done = weir("submit", JOB, store=store)
-    assert done.returncode == 1 and time.monotonic() - began < 100
+    assert done.returncode == 1 and time.monotonic() - began < 240
     assert "Traceback" not in done.stderr
     return done.stderr
 

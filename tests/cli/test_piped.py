@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Path:
 def piped(store: Path, *arguments: str, **environ: str) -> str:
     kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
     command = [*WEIR, *arguments, "--store", str(store)]
-    done = subprocess.run(command, capture_output=True, text=True, env=kept | environ, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=kept | environ, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -20,7 +20,7 @@ from engine.observe.client import JobClient
 from engine.process.supervisor import Supervisor
 from engine.store.opening import open_store
 
-PATIENCE_S = 180
+PATIENCE_S = 300
 
 
 class RunningJob:
@@ -54,7 +54,7 @@ class RunningJob:
     def __exit__(self, *error: object) -> None:
         self.supervisor.stop()
         left = self.processes()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while left and time.monotonic() < deadline:
             time.sleep(0.1)
             left = self.processes()

@@ -22,7 +22,7 @@ from tests.cluster.harness import session_processes
 from tests.cluster.hosts import Host
 
 HOME = Path(pyspark.__file__).parent
-PATIENCE_S = 90
+PATIENCE_S = 180
 _CLASSES = "org.apache.spark.deploy"
 
 
@@ -51,8 +51,8 @@ class StandaloneCluster:
             if daemon.poll() is None:
                 daemon.terminate()
         for daemon in self._daemons:
-            daemon.wait(30)
-        deadline = time.monotonic() + 30
+            daemon.wait(120)
+        deadline = time.monotonic() + 120
         while left := [line for session in sessions for line in session_processes(session)]:
             assert time.monotonic() < deadline, f"processes outlived the cluster: {left}"
             time.sleep(0.1)
@@ -76,7 +76,7 @@ class StandaloneCluster:
             env={**self._environment(self._host), "PYSPARK_DRIVER_PYTHON": self.python},
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=400,
         )
 
     def _environment(self, host: Host) -> dict[str, str]:

@@ -25,7 +25,7 @@ ROOT = SCRIPT.parents[2]
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **prepare_environment(), "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=240, env=environment
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=400, env=environment
     )
 
 

@@ -89,7 +89,7 @@ def test_cells_define_run_watch_and_cancel_jobs(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     sources = [f"store = {os.fspath(tmp_path)!r}", SESSION, JOB, READ, AGAIN, "spark.stop()"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    NotebookClient(notebook, timeout=180, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=400, kernel_name="python3").execute()
     job, read, again = (_said(notebook.cells[number]) for number in (2, 3, 4))
     assert job == "it has ended\n"
     assert read == "[(0, 30000), (1, 30000), (2, 30000)]"

@@ -39,7 +39,9 @@ def read(*arguments: str, store: Path) -> Any:
 def get(job: RunningJob, path: str) -> httpx.Response:
     address = job.client.folder.read_address()
     assert address is not None
-    return httpx.get(address.url + path, headers={"authorization": f"Bearer {address.token}"}).raise_for_status()
+    return httpx.get(
+        address.url + path, headers={"authorization": f"Bearer {address.token}"}, timeout=60
+    ).raise_for_status()
 
 
 @pytest.mark.promise("F1", "F2", "F3")
@@ -63,7 +65,9 @@ def test_everything_that_can_be_asked_of_a_job_survives_its_slots_and_jobmasters
         second = job.client.folder.read_address()
         assert second is not None and second.token != first.token
         old_token = {"authorization": f"Bearer {first.token}"}
-        assert httpx.get(f"{second.url}/job", headers=old_token).status_code == 401, "it was the first JobMaster's"
+        assert httpx.get(f"{second.url}/job", headers=old_token, timeout=60).status_code == 401, (
+            "it was the first JobMaster's"
+        )
         job.completed(2)
         _ask_over_http(job, before)
         _ask_the_cli(tmp_path)

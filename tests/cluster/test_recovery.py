@@ -59,7 +59,7 @@ def got_windows(table: pa.Table) -> Counter[tuple[int, int, int, int]]:
 
 @pytest.mark.promise("A1", "A3", "B1", "B4", "D1", "D11")
 def test_killed_and_hung_slots_lose_and_double_nothing(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, "windows", heartbeat_timeout_s=2) as job:
+    with RunningJob(tmp_path, "windows", heartbeat_timeout_s=8) as job:
         status = job.completed(2)
         assert status.spark_ui is None, "nobody asked for it"
         os.kill(status.slots[0].pid, signal.SIGKILL)

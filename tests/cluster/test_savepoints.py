@@ -63,7 +63,7 @@ def test_a_job_moves_to_another_store_with_the_savepoint_of_its_stop(tmp_path: P
     assert begun.returncode == 0, begun.stderr
     assert "moved begins from savepoint last of running_totals; the job owns the savepoint" in begun.stdout
     client = JobClient(str(there), "moved")
-    end = client.wait_until_ended(90)
+    end = client.wait_until_ended(180)
     assert end is not None and end.outcome is Outcome.FINISHED, end
     both = published + rows(there, "moved")
     _check_every_record_once(both)

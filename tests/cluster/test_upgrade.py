@@ -122,7 +122,7 @@ def test_a_version_that_fails_is_followed_by_the_old_one_and_a_good_one_takes_ov
     author.writes(V1)
     started = author.types("submit", "shop.job:job")
     assert started.returncode == 0, started.stderr
-    author.client.wait_for_checkpoint(author.client.trigger_checkpoint(), 60)
+    author.client.wait_for_checkpoint(author.client.trigger_checkpoint(), 180)
 
     author.writes(OTHER_KEY)
     planned = author.types("upgrade", "shop", "--dry-run", "--json")
@@ -140,7 +140,7 @@ def test_a_version_that_fails_is_followed_by_the_old_one_and_a_good_one_takes_ov
     record = RunFolder(author.store, "shop").read_upgrade()
     assert record is not None and record.progress.phase is Phase.BACK and record.progress.cut is not None
     assert author.client.status().running
-    author.client.wait_for_checkpoint(author.client.trigger_checkpoint(), 60)
+    author.client.wait_for_checkpoint(author.client.trigger_checkpoint(), 180)
     assert len(author.rows()) < ROWS, "the old version is to be at work still"
 
     author.writes(V2)
@@ -168,7 +168,7 @@ def test_a_rehearsal_finds_the_rows_that_the_new_version_would_lack_and_touches_
     author.writes(V1)
     started = author.types("submit", "shop.job:job")
     assert started.returncode == 0, started.stderr
-    author.client.wait_for_checkpoint(author.client.trigger_checkpoint(), 60)
+    author.client.wait_for_checkpoint(author.client.trigger_checkpoint(), 180)
     launch = RunFolder(author.store, "shop").launch_file.read_bytes()
     author.writes(LACKS_ROWS)
     rehearsed = author.types("upgrade", "shop", "--rehearse", "2", "--json")

@@ -52,7 +52,7 @@ Read = tuple[list[int], list[list[Any]], int]
 def read(*paths: Path, **options: Any) -> list[Read]:
     """Returns for each file its good rows, its bad lines (number, reason, length), and by how many MiB memory grew."""
     command = [sys.executable, "-c", PROGRAM, json.dumps(options), *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"after {len(done.stdout.splitlines())} files: {done.stderr[-2000:]}"
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
@@ -254,7 +254,7 @@ while not reader.finished:
     reading.offload.run()
 print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows, grown_mib = map(int, done.stdout.split())
     assert 49_999_000 < rows <= 50_000_000 and grown_mib < 100

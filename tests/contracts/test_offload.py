@@ -32,14 +32,14 @@ class Threads:
         self.offload: Offload = QueueOffload(self._mailbox.put, threads=4)
 
     def run_until(self, over: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not over():
-            assert time.monotonic() < deadline, "no result in 10 s"
+            assert time.monotonic() < deadline, "no result in 60 s"
             if (finish := self._mailbox.take(0.05)) is not None:
                 finish()
 
     def wait_in_work(self, over: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not over():
             assert time.monotonic() < deadline
             time.sleep(0.001)

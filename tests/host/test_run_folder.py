@@ -8,8 +8,10 @@ import os
 import stat
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -210,7 +212,7 @@ def test_one_that_is_ending_is_waited_for_until_it_says_how(folder: RunFolder, l
         folder.write_launch(launch)
         folder.write_address(MasterAddress(f"http://127.0.0.1:{server.server_port}", 1, 1, "token"))
         JobClient(launch.store, "numbers").cancel()  # somebody else cancelled it before: that is no error
-        ended = JobClient(launch.store, "numbers").wait_until_ended(10)
+        ended = JobClient(launch.store, "numbers").wait_until_ended(60)
         server.shutdown()
     assert ended == MasterExit(Outcome.CANCELLED, "cancelled") and len(answers) == 3
 
@@ -257,6 +259,26 @@ def test_a_job_that_only_starts_says_what_it_does_and_is_not_started_twice(
     monkeypatch.undo()
     monkeypatch.setattr(run_folder, "SIGN_PATIENCE_S", 0.05)
     assert plan_launch(options, launch.store).name == "numbers", "its supervisor is dead"
+
+
+@pytest.mark.promise("H8")
+def test_who_stood_still_while_it_looked_takes_no_supervisor_for_dead(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that stood still for longer than the patience, the supervisor had no turn, either."""
+    folder.write_launch(launch)
+    folder.write_supervisor(sign(1, Stage.DECIDING))
+    now_s = [0.0]
+
+    def sleep(_: float) -> None:
+        now_s[0] += 60.0
+        if now_s[0] == 180.0:
+            folder.write_supervisor(sign(2, Stage.DECIDING))
+
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep, time_ns=time.time_ns)
+    monkeypatch.setattr(run_folder, "time", clock)
+    assert folder.live_supervisor() == sign(2, Stage.DECIDING)
+    assert folder.live_supervisor() is None, "one that gives no further sign is dead all the same"
 
 
 def test_two_starts_at_the_same_time_have_one_supervisor_that_goes_on(

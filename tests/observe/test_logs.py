@@ -108,7 +108,7 @@ def test_work_that_an_operator_hands_to_a_thread_is_still_its_own(tmp_path: Path
         offload.submit("queue", lambda: log.write("persisted"), lambda *_: done.set())
 
     copy_context().run(inside)
-    assert done.wait(5) and read(tmp_path) == ["slot-0 out[3] persisted"]
+    assert done.wait(60) and read(tmp_path) == ["slot-0 out[3] persisted"]
 
 
 def test_logs_of_all_slots_are_one_in_the_order_of_time_and_can_be_followed(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_loading_the_definitions_imports_no_great_expectations() -> None:
         "import sys, orchestration.definitions;"
         "print([name for name in ('great_expectations', 'checks._gx', 'pyspark.sql.connect') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -34,10 +35,18 @@ def test_a_run_that_was_under_way_when_the_ui_was_killed_is_not_under_way_any_mo
 
 
 def test_a_port_that_is_taken_is_not_the_end() -> None:
-    with socket.create_server((HOST, 0)) as taken:
+    with server_on_a_port_that_the_system_gives_to_nobody() as taken:
         port = taken.getsockname()[1]
         assert free_port(port) != port
     assert free_port(port) == port
+
+
+def server_on_a_port_that_the_system_gives_to_nobody() -> socket.socket:
+    """A port of the system's own range might be given to another process as soon as it is free."""
+    for port in range(20_000, 30_000):
+        with contextlib.suppress(OSError):
+            return socket.create_server((HOST, port))
+    raise AssertionError("all ports are taken")
 
 
 def test_two_on_one_home_are_refused(tmp_path: Path) -> None:
@@ -61,6 +70,6 @@ def test_the_pages_of_drills_and_rehearsals_are_served_and_nothing_else(tmp_path
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("text")
     url = serve_data_docs(str(tmp_path), free_port())
-    assert [httpx.get(f"{url}/{name}").status_code for name in pages] == [200, 200]
+    assert [httpx.get(f"{url}/{name}", timeout=60).status_code for name in pages] == [200, 200]
     hidden = [*others, "", "drills", "drills/pageviews/1/data_docs/../../../../pageviews/run/token"]
-    assert {httpx.get(f"{url}/{name}").status_code for name in hidden} == {404}
+    assert {httpx.get(f"{url}/{name}", timeout=60).status_code for name in hidden} == {404}

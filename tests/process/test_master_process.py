@@ -34,7 +34,7 @@ class Deciding:
     def _run(self) -> None:
         try:
             while True:
-                work: Any = self.process._mailbox.take(5.0)
+                work: Any = self.process._mailbox.take(120.0)
                 if work is None:
                     return
                 work()
@@ -63,7 +63,7 @@ def test_a_command_that_raises_ends_the_deciding_thread_so_that_it_is_replaced()
     deciding = Deciding()
     with pytest.raises(RuntimeError, match="half"):
         deciding.process.decide(lambda: (_ for _ in ()).throw(RuntimeError("half")))
-    deciding.thread.join(5)
+    deciding.thread.join(60)
     assert isinstance(deciding.raised, RuntimeError)
 
 

@@ -35,7 +35,7 @@ with rehearsing._running(launch) as client:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         if condition():
             return
@@ -54,7 +54,7 @@ def command(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     client = JobClient(str(tmp_path), "shop-rehearsal")
     with contextlib.suppress(NotRunning):
         client.cancel("test")
-        client.wait_until_ended(60)
+        client.wait_until_ended(180)
 
 
 @pytest.mark.promise("H7")

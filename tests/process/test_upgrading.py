@@ -163,7 +163,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
-def upgraded(world: World, progress: Progress | None = None, patience_s: float = 5.0) -> UpgradeRecord:
+def upgraded(world: World, progress: Progress | None = None, patience_s: float = 60.0) -> UpgradeRecord:
     record = world.record if progress is None else msgspec.structs.replace(world.record, progress=progress)
     done = upgrading.carry_on(world, record, lambda text: None, patience_s)  # type: ignore[arg-type]
     assert world.folder.read_upgrade() == done

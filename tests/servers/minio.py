@@ -25,7 +25,8 @@ from minio import Minio
 
 VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir"
-START_S = 60.0
+START_S = 180.0
+TRIES = 3
 
 
 def program() -> Path:
@@ -79,30 +80,36 @@ class MinioServer:
 @contextmanager
 def running(folder: Path) -> Iterator[MinioServer]:
     """Runs a server that keeps its data in this folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     user, password = "weir-" + secrets.token_hex(4), secrets.token_hex(16)
-    endpoint = f"http://127.0.0.1:{port}"
-    command = [str(program()), "server", "--quiet", "--address", f"127.0.0.1:{port}", str(folder / "data")]
-    with (folder / "minio.log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "MINIO_ROOT_USER": user, "MINIO_ROOT_PASSWORD": password, "MINIO_BROWSER": "off"},
-        )
+    process, endpoint = _started(folder, user, password)
     server = MinioServer(
         endpoint,
         {"AWS_ENDPOINT_URL": endpoint, "AWS_ACCESS_KEY_ID": user, "AWS_SECRET_ACCESS_KEY": password},
     )
     try:
-        _await_ready(process, endpoint, folder / "minio.log")
         server.client.make_bucket("weir")
         yield server
     finally:
         process.terminate()
         process.wait()
+
+
+def _started(folder: Path, user: str, password: str) -> tuple[subprocess.Popen[bytes], str]:
+    """Starts a server, again on another port if somebody else has taken its port in the meantime."""
+    environ = {**os.environ, "MINIO_ROOT_USER": user, "MINIO_ROOT_PASSWORD": password, "MINIO_BROWSER": "off"}
+    log = folder / "minio.log"
+    for _ in range(TRIES):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        command = [str(program()), "server", "--quiet", "--address", address, str(folder / "data")]
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environ)
+        if _is_ready(process, f"http://{address}"):
+            return process, f"http://{address}"
+        process.kill()
+        process.wait()
+    raise AssertionError(f"MinIO did not start: {log.read_text()}")
 
 
 @pytest.fixture(scope="session")
@@ -111,17 +118,16 @@ def minio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServ
         yield server
 
 
-def _await_ready(process: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
+def _is_ready(process: subprocess.Popen[bytes], endpoint: str) -> bool:
+    """Waits until the server answers. Returns False if it has ended, or takes too long."""
     until = time.monotonic() + START_S
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            break
+    while time.monotonic() < until and process.poll() is None:
         try:
-            if urllib3.request("GET", f"{endpoint}/minio/health/ready", retries=False, timeout=1.0).status == 200:
-                return
+            if urllib3.request("GET", f"{endpoint}/minio/health/ready", retries=False, timeout=10.0).status == 200:
+                return True
         except urllib3.exceptions.HTTPError:
             time.sleep(0.1)
-    raise AssertionError(f"MinIO did not start: {log.read_text()}")
+    return False
 
 
 if __name__ == "__main__":

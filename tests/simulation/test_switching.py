@@ -71,7 +71,7 @@ def _running_is_enough() -> Patches:
 
 BUGS = {
     _state_starts_empty: (("state",), 0),
-    _running_is_enough: (("ends", "verdict"), 4),
+    _running_is_enough: (("ends", "verdict"), 20),
 }
 """Each bug with the invariants that may catch it, and the first seed that does."""
 

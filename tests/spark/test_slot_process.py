@@ -31,15 +31,17 @@ from engine.spark.slot_process import SlotLaunch, _Slot
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
-import threading, time
+import sys, threading, time
+from engine.spark import slot_process
 from engine.spark.slot_process import end_process
+slot_process.LAST_WORDS_S = float(sys.argv[1])
 threading.Thread(target=end_process, args=("the lease is over",), daemon=True).start()  # as the heartbeat's thread does
-time.sleep(15)
+time.sleep(90)
 """
 
 
 def test_the_last_words_are_said_where_somebody_reads_them() -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, "60"], capture_output=True, text=True, timeout=180)
     assert ended.returncode == 1 and "ends itself: the lease is over" in ended.stderr
 
 
@@ -57,7 +59,7 @@ def test_a_reader_that_is_dead_or_does_not_read_saves_nobody(reader: str) -> Non
                 break
         os.set_blocking(write, True)
     try:
-        ended = subprocess.run([sys.executable, "-c", PROGRAM], stderr=write, timeout=60)
+        ended = subprocess.run([sys.executable, "-c", PROGRAM, "1"], stderr=write, timeout=180)
     finally:
         os.close(write)
         if reader == "silent":
@@ -66,10 +68,11 @@ def test_a_reader_that_is_dead_or_does_not_read_saves_nobody(reader: str) -> Non
 
 
 class Answers:
-    """A JobMaster that deploys the slot which registers, and keeps its heartbeats."""
+    """A JobMaster that deploys the slot which registers, and keeps the long steps of its heartbeats."""
 
     def __init__(self) -> None:
-        self.heartbeats: list[Heartbeat] = []
+        self.steps: list[tuple[LongStep, float]] = []
+        """The long steps of its heartbeats, and when each was heard."""
         self.gone = threading.Event()
         self.session = ""
         self.server = ControlServer("hangs", "127.0.0.1", "token", self._hears, lambda *_: self.gone.set())
@@ -81,30 +84,35 @@ class Answers:
             self.server.send(session, Deploy(attempt, 0, [message.address], None, "id", plan=message.plan))
         elif isinstance(message, Deployed):
             self.server.send(session, Start(attempt))
-        elif isinstance(message, Heartbeat):
-            self.heartbeats.append(message)
-
-    def step(self) -> LongStep | None:
-        return self.heartbeats[-1].step if self.heartbeats else None
+        elif isinstance(message, Heartbeat) and message.step is not None:
+            self.steps.append((message.step, time.monotonic()))
 
 
 HANGS = """
-import sys, time
+import pathlib, sys, time
 from engine.api import StreamEnvironment
 from engine.spark.slot_process import SlotLaunch, run_slot
 
-def never_ends(row):
-    time.sleep(0.3 if row["n"] < 5 else 600)
+def never_ends(since_s):
+    pathlib.Path(store, "began").write_text(str(since_s))
+    time.sleep(600)
+
+def slow(row):
+    global ended_s
+    if row["n"] == 5:
+        never_ends(ended_s)
+    time.sleep(0.3)
+    ended_s = time.monotonic()
     return row
 
 def build():
     env = StreamEnvironment(parallelism=1)
     rows = env.from_elements([{"n": n} for n in range(10)], schema="n long")
-    rows.map(never_ends, schema="n long", uid="slow").print()
+    rows.map(slow, schema="n long", uid="slow").print()
     return env.scalable("hangs")
 
 store, address = sys.argv[1:]
-run_slot(SlotLaunch("hangs", build, store, "nonce", address, "token", 30.0, 10.0, ()), 0, 0)
+run_slot(SlotLaunch("hangs", build, store, "nonce", address, "token", 300.0, 10.0, ()), 0, 0)
 """
 
 
@@ -114,14 +122,18 @@ def test_a_hung_function_is_named_in_heartbeats_and_its_process_ends_when_it_is_
     master = Answers()
     slot = subprocess.Popen([sys.executable, "-c", HANGS, str(tmp_path), master.server.address], cwd=ROOT)
     try:
-        until = time.monotonic() + 30
-        while (step := master.step()) is None and time.monotonic() < until:
+        until, hung = time.monotonic() + 120, list[tuple[LongStep, float]]()
+        while len(hung) < 2:  # the first one may have been measured in the record before
+            assert time.monotonic() < until and slot.poll() is None, master.steps
             time.sleep(0.05)
-        assert step is not None and (step.uid, step.subtask) == ("slow", "elements[0]"), step
-        assert "never_ends" in step.stack and step.for_ms < 2000
+            hung = [(step, heard_s) for step, heard_s in master.steps if "never_ends" in step.stack]
+        step, heard_s = hung[1]
+        assert (step.uid, step.subtask) == ("slow", "elements[0]"), step
+        since_s = float((tmp_path / "began").read_text())
+        assert step.for_ms <= (heard_s - since_s) * 1000, "it counts from the end of the record before"
         master.server.send(master.session, EndProcess("it hangs"))
-        assert slot.wait(10) == 1
-        assert master.gone.wait(5)
+        assert slot.wait(60) == 1
+        assert master.gone.wait(60)
     finally:
         slot.kill()
         slot.wait()

@@ -174,7 +174,7 @@ def slot_job(session: Any, ends: list[WeirError]) -> SlotJob:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

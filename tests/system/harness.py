@@ -17,7 +17,7 @@ from engine.observe.client import JobClient
 from orchestration.ui import Services, free_port, launch_job, prepare_home
 from tests.cluster.harness import session_processes
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that pytest cleans up after SIGTERM, too
 
@@ -119,13 +119,13 @@ def end_job(client: JobClient) -> None:
     if desired is None or client.ended() is not None:
         return
     with contextlib.suppress(WeirError):
-        client.wait_until_running(60)  # a job that is still starting can't be cancelled
+        client.wait_until_running(180)  # a job that is still starting can't be cancelled
     address = client.folder.read_address()
     with contextlib.suppress(WeirError):
         client.cancel("test")
-        client.wait_until_ended(30)
+        client.wait_until_ended(180)
     if address is not None:
-        eventually("the job's processes end", lambda: None if session_processes(address.pid) else True, 30)
+        eventually("the job's processes end", lambda: None if session_processes(address.pid) else True, 180)
 
 
 def alive(pid: int) -> bool:

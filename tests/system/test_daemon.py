@@ -95,7 +95,7 @@ def test_the_job_outlives_dagster_and_what_happened_meanwhile_is_reported(system
     before = client.status()
     epochs = [int(m["epoch"]) for m in system.materializations("checkpoints", JOB)]
     system.services.stop()
-    made = client.wait_for_checkpoint(client.trigger_checkpoint(), 30)
+    made = client.wait_for_checkpoint(client.trigger_checkpoint(), 180)
     after = client.status()
     assert after.generation == before.generation and made.epoch > max(epochs)
     system.restart()
@@ -121,7 +121,7 @@ def test_a_job_whose_supervisor_was_killed_is_started_again_and_goes_on(system: 
         return found.generation if found is not None and found.generation > address.generation else None
 
     assert eventually("Dagster starts it again", replaced) > address.generation
-    assert client.wait_until_running(60) is None and client.status().epoch >= epoch
+    assert client.wait_until_running(180) is None and client.status().epoch >= epoch
     assert not alive(address.pid)
     assert eventually("green again", lambda: green(system))
 
@@ -140,13 +140,13 @@ def test_a_jobmaster_that_hangs_is_seen_by_its_heartbeat_replaced_and_fenced(sys
             return found.generation if found is not None and found.generation > hung.generation else None
 
         generation = eventually("Dagster starts another", replaced)
-        assert client.wait_until_running(60) is None
+        assert client.wait_until_running(180) is None
     finally:
         with contextlib.suppress(ProcessLookupError):  # its supervisor may have killed it
             os.kill(hung.pid, signal.SIGCONT)
     eventually("the old one ends when it wakes up", lambda: None if session_processes(hung.pid) else True, 60)
     assert client.status().generation == generation and client.ended() is None, "and leaves the new one alone"
-    assert client.wait_for_checkpoint(client.trigger_checkpoint(), 30).epoch
+    assert client.wait_for_checkpoint(client.trigger_checkpoint(), 180).epoch
 
 
 @pytest.mark.promise("D5", "F1")
@@ -218,7 +218,7 @@ def test_a_job_is_upgraded_by_a_run_after_a_green_rehearsal_and_started_again_wi
     newest, *_ = system.materializations("savepoints", JOB)
     assert str(newest["savepoint"]).startswith("upgrade-") and newest["bytes"] > 0
     client = system.client(JOB)
-    made = client.wait_for_checkpoint(client.trigger_checkpoint(), 60)
+    made = client.wait_for_checkpoint(client.trigger_checkpoint(), 180)
     assert (
         made.epoch and "largest" in read_table(DirectoryStore(system.store), JobPaths(JOB).table("sums")).column_names
     )
