@@ -116,7 +116,7 @@ def _not_built(what: str, error: BaseException) -> JobError:
         return kind(f"{said}{at}", msgspec.structs.replace(found, traceback=""))
     if isinstance(error, WeirError) or (isinstance(error, ValueError) and raised_by_weir(error)):
         return kind(f"{error}{at}", msgspec.structs.replace(found, traceback=""))
-    said = error.msg if isinstance(error, SyntaxError) and at else error  # its text names the line, too
+    said = error.msg if isinstance(error, SyntaxError) and at else str(error)  # its text names the line, too
     return kind(f"{what}: {type(error).__name__}: {said}{at}", found)
 
 

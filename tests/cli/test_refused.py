@@ -32,6 +32,7 @@ from tests.cli.command import weir
         (["run", "tests.cluster.jobs:windows", "--name", "../outside"], "'../outside' can't be the name of a job"),
         (["cancel", "a/b"], "'a/b' can't be the name of a job"),
         (["run", "tests.cluster.jobs:windows", "--store", "/proc/weir"], "can't be written"),
+        (["run", "tests.cluster.jobs:windows", "--store", __file__], "is a file: name a folder with --store or"),
     ],
 )
 def test_what_is_wrong_before_the_start_is_one_clear_error(arguments: list[str], says: str, tmp_path: Path) -> None:
