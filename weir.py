@@ -27,9 +27,12 @@ def main() -> None:
             f"error: {other} hides Weir's own package `engine`: rename that package, or take its folder out of "
             "PYTHONPATH and run weir in another folder"
         )
-    from engine.cli.main import main as command
+    try:
+        from engine.cli.main import main as command  # this takes most of the time of a short command
 
-    command()
+        command()
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 from rich.text import Text
 
+from engine.cli.launching import store_hint
 from engine.cli.liveview import FLOW, NUMBERS, count, instant, render, shares, size, span
 from engine.cli.shared import JobName, Store, client_of, console, examples, trouble_of, unfinished_upgrade
 from engine.cli.tables import Rows
@@ -50,7 +51,8 @@ def jobs(store: Store = ".weir", as_json: AsJson = False) -> None:
         return
     if not found:
         missing = ", which does not exist" if is_missing(store) else ""
-        console.print(f"no jobs in {address_of(store)}{missing}; start one with: weir run assets.pageviews.job:job")
+        how = f"weir run assets.pageviews.job:job{store_hint(store)}"
+        console.print(f"no jobs in {address_of(store)}{missing}; start one with: {how}", soft_wrap=True)
         return
     table = Rows(
         "job",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import time
 from functools import partial
@@ -35,6 +36,7 @@ from engine.cli.launching import (
 )
 from engine.cli.logs import logs
 from engine.cli.new import new
+from engine.cli.other_names import hint
 from engine.cli.shared import JobName, Store, client_of, console, errors, examples, print_differences, print_raised
 from engine.cli.state import state
 from engine.cli.tables import Rows
@@ -100,6 +102,9 @@ def main() -> None:
             if said := error.format_message():  # none if `weir` was called without a command: it has printed its help
                 context: typer.Context | None = getattr(error, "ctx", None)
                 command = context.command_path if context is not None else _typed_command()
+                named = hint(said, "".join(_words()), getattr(error, "option_name", ""))
+                if named:  # instead of the nearest spelling
+                    said = re.split(r"\.? Did you mean|\.? \(Possible options|\.$", said)[0] + f". {named}"
                 errors.print(f"[bold red]error:[/] {escape(said)}\n`{command} --help` lists what it takes")
             sys.exit(2)
         raise
@@ -107,7 +112,12 @@ def main() -> None:
 
 def _typed_command() -> str:
     """Returns the command whose options were wrong: the parser's own errors do not name it."""
-    return " ".join(["weir", *(word for word in sys.argv[1:2] if not word.startswith("-"))])
+    return " ".join(["weir", *_words()])
+
+
+def _words() -> list[str]:
+    """Returns the command that was typed, without its arguments; nothing if an option came first."""
+    return [word for word in sys.argv[1:2] if not word.startswith("-")]
 
 
 INTERRUPTED = 130

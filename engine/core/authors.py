@@ -25,7 +25,9 @@ def raised(error: BaseException, position: str = "", record: str = "") -> Raised
     others = [frame for frame in frames if not _in_engine(frame)]
     first = next((frame for frame in others if not _in_library(frame)), others[0] if others else None)
     text = ""
-    if first is not None:
+    if isinstance(error, SyntaxError) and not author_took_part(error):
+        text = "".join(traceback.format_exception_only(error))  # Python's import found it; its frames say nothing
+    elif first is not None:
         text = "".join(traceback.format_exception(type(error), error, first)).removeprefix(_HEADER)
     return Raised(type(error).__name__, _short(str(error)), line_of(error), position, record, _short(text))
 

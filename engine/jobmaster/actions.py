@@ -36,8 +36,8 @@ def was_drained(epoch: int) -> str:
     """Says why a drained job does not go on, and what to do instead."""
     return (
         f"it was {DRAINED} in epoch {epoch}: its windows and timers have fired for good, and records that it read now "
-        "would be late for them. To process what has come since, start it under another --name, or --from a savepoint "
-        "that was taken before the drain"
+        "would be late for them. To read on, start it under another --name: from a savepoint that was taken before the "
+        "drain, with --from SAVEPOINT, or from the beginning"
     )
 
 

@@ -266,6 +266,7 @@ class JobClient:
         While its JobMaster starts there is nobody to ask: the supervisor sees that it should stop. A bucket is asked
         last, because it may be away; a JobMaster that is cancelled tells it itself.
         """
+        had_ended = self.ended() is not None
         self.folder.want_stopped_here(by)
         try:
             self._call("POST", "/cancel")
@@ -273,6 +274,9 @@ class JobClient:
             return  # the supervisor was faster
         except NotRunning:
             self.folder.want_stopped(by)
+            ended = self.ended()
+            if not had_ended and ended is not None and ended.outcome is Outcome.CANCELLED:
+                return  # the supervisor saw the wish, and was done before the JobMaster was asked
             if self.folder.live_supervisor() is None:
                 if (host := self.folder.started_elsewhere()) is not None:
                     raise NotRunning(

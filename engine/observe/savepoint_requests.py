@@ -20,9 +20,11 @@ def requested(asked: Mapping[str, Any], default: str) -> SavepointRequest:
     """Returns the request in `{"name": …, "to": …}`. Both may be null or missing."""
     name, to = asked.get("name"), asked.get("to")
     for field, value in (("name", name), ("to", to)):
-        if value is not None and (not isinstance(value, str) or not value):
+        if value is not None and not isinstance(value, str):
             raise WeirError(f'"{field}" of a savepoint is a text, or null')
-    chosen = check_name("savepoint", name or default)
+    if to == "":
+        raise WeirError('"to" of a savepoint is empty: write a whole path or an address such as s3://bucket/prefix')
+    chosen = check_name("savepoint", default if name is None else name)
     if to is not None and "://" not in to and not to.startswith("/"):
         raise WeirError(f"--to {to}: write a whole path or an address such as s3://bucket/prefix")
     return SavepointRequest(chosen, f"{to.rstrip('/')}/{chosen}" if to else "")

@@ -17,6 +17,7 @@ from engine.observe.client import JobClient
 from engine.observe.savepoints import SavepointState
 from engine.process.loading import load
 from engine.process.upgrade import compare
+from engine.protocol.manifest import ManifestRef
 from engine.snapshot.beginning import begin, begun_from, is_newest_epoch, own
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.rewind import as_forked
@@ -97,11 +98,20 @@ def _check_no_epochs(log: EpochLog, folder: SavepointFolder, head: Savepoint) ->
         return
     name, newest = log.paths.job, last.newest.epoch
     begun = f"is at epoch {newest}" if newest else "has begun from another state"
+    without = "" if _is_drained(log, last.newest) else "Start it without --from, and it goes on from there; or "
+    other = "choose another --name, and a new job begins from the savepoint, with tables of its own"
     raise WeirError(
         f"job {name!r} {begun}, so it can't begin from the savepoint {folder.place}: what it has published since would "
-        f"be published again. Start it without --from, and it goes on from there; or choose another --name, and a new "
-        f"job begins from the savepoint, with tables of its own"
+        f"be published again. {without}{other if without else other.capitalize()}"
     )
+
+
+def _is_drained(log: EpochLog, newest: ManifestRef) -> bool:
+    """Says whether a start of the job would be refused since it was drained. Another start says what is damaged."""
+    try:
+        return log.read_manifest(newest).drained
+    except (CorruptSnapshot, ForeignSnapshot):
+        return False
 
 
 def _check_fits(launch: MasterLaunch, log: EpochLog, folder: SavepointFolder, head: Savepoint) -> None:

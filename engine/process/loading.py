@@ -116,7 +116,8 @@ def _not_built(what: str, error: BaseException) -> JobError:
         return kind(f"{said}{at}", msgspec.structs.replace(found, traceback=""))
     if isinstance(error, WeirError) or (isinstance(error, ValueError) and raised_by_weir(error)):
         return kind(f"{error}{at}", msgspec.structs.replace(found, traceback=""))
-    return kind(f"{what}: {type(error).__name__}: {error}{at}", found)
+    said = error.msg if isinstance(error, SyntaxError) and at else str(error)  # its text names the line, too
+    return kind(f"{what}: {type(error).__name__}: {said}{at}", found)
 
 
 def find_job(path: str) -> Callable[[StreamEnvironment], None]:
@@ -138,9 +139,11 @@ def find_job(path: str) -> Callable[[StreamEnvironment], None]:
                 "project's folder"
             ) from error
         line = line_of(error)
+        parent = (error.name or "").rpartition(".")[0]
+        where = f"in the package {parent!r}" if parent in sys.modules else f"installed for {sys.executable}"
         raise JobError(
-            f"{module_name} can't be imported: it needs the module {error.name!r}, which is not installed for "
-            f"{sys.executable}" + (f" ({short_line(line)})" if line else "")
+            f"{module_name} can't be imported: it needs the module {error.name!r}, which is not {where}"
+            + (f" ({short_line(line)})" if line else "")
         ) from error
     except (Exception, SystemExit) as error:
         raise _not_built(f"{module_name} can't be imported", error) from error

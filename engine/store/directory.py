@@ -61,6 +61,8 @@ def check_directory(root: str | Path) -> None:
                 os.link(probe, Path(made, "link"))
             except OSError as error:
                 raise WeirError(no_links(folder, error)) from error
+    except FileExistsError as error:
+        raise WeirError(f"the store {folder} is a file: name a folder with --store or WEIR_STORE") from error
     except OSError as error:
         raise WeirError(
             f"the store {folder} can't be written: {error.strerror}; mend that, or choose another with --store"

@@ -84,7 +84,9 @@ def test_the_store_is_the_option_s_then_the_environment_s_then_the_file_s(
     assert f"no jobs in {beside}" in weir("jobs").stdout.replace("\n", ""), "beside the file"
     monkeypatch.setenv("WEIR_STORE", str(tmp_path / "env"))
     assert f"no jobs in {tmp_path / 'env'}" in weir("jobs").stdout.replace("\n", "")
-    assert f"no jobs in {tmp_path / 'opt'}" in weir("jobs", "--store", str(tmp_path / "opt")).stdout.replace("\n", "")
+    said = weir("jobs", "--store", str(tmp_path / "opt")).stdout.replace("\n", "")
+    assert f"no jobs in {tmp_path / 'opt'}" in said
+    assert said.endswith(f"weir run assets.pageviews.job:job --store {tmp_path / 'opt'}"), "where it would be listed"
 
 
 @pytest.mark.parametrize(

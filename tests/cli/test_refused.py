@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,7 @@ from tests.cli.command import weir
         (["run", "tests.cluster.jobs:windows", "--name", "../outside"], "'../outside' can't be the name of a job"),
         (["cancel", "a/b"], "'a/b' can't be the name of a job"),
         (["run", "tests.cluster.jobs:windows", "--store", "/proc/weir"], "can't be written"),
+        (["run", "tests.cluster.jobs:windows", "--store", __file__], "is a file: name a folder with --store or"),
     ],
 )
 def test_what_is_wrong_before_the_start_is_one_clear_error(arguments: list[str], says: str, tmp_path: Path) -> None:
@@ -56,6 +59,16 @@ def said_by_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str 
         (["status"], "Missing argument 'JOB'.\n`weir status --help` lists"),
         (["upgrade", "x", "--rehearse"], "Option '--rehearse' requires an argument.\n`weir upgrade --help` lists"),
         (["--nothing"], "No such option: --nothing\n`weir --help` lists"),
+        (["list"], "No such command 'list'. `weir jobs` lists the jobs of a store\n`weir --help` lists"),
+        (["kill", "x"], "No such command 'kill'. `weir cancel JOB` ends a job at once; `weir stop JOB` ends it behind"),
+        (["submit", "a:b", "--fromSavepoint", "x"], "--fromSavepoint. Here it is --from SAVEPOINT\n`weir submit"),
+        (["submit", "a:b", "-s", "x"], "No such option: -s. Here it is --from SAVEPOINT\n`weir submit --help`"),
+        (["run", "a:b", "-d"], "No such option: -d. `weir submit` starts a job in the background\n"),
+        (["stop", "x", "--savepointPath", "/b"], "Here it is --savepoint, with --to FOLDER\n`weir stop --help`"),
+        (["stop", "x", "-p", "/b"], "No such option: -p. Here it is --savepoint, with --to FOLDER\n"),
+        (["rescale", "x", "2"], "(2). The number is an option: weir rescale JOB --parallelism N\n`weir rescale"),
+        (["upgrade", "x", "a:b"], "(a:b). The new version is an option: weir upgrade JOB --to MODULE:FUNCTION\n"),
+        (["stop", "x", "/b"], "(/b). The folder is an option: weir stop JOB --savepoint --to FOLDER\n"),
     ],
 )
 def test_a_wrong_command_option_or_argument_names_the_help_that_lists_the_right_ones(
@@ -69,6 +82,8 @@ def test_a_wrong_command_option_or_argument_names_the_help_that_lists_the_right_
     ("arguments", "says"),
     [
         (["savepoint", "delete"], "write weir savepoint JOB to take one, or weir savepoint delete JOB/NAME"),
+        (["savepoint", "pv", "/backups"], "the folder is an option: weir savepoint pv --to /backups"),
+        (["savepoint", "dispose", "pv/a"], "to delete a savepoint, write weir savepoint delete pv/a"),
         (["savepoint", "delete", "pv", "--name", "nightly"], "weir savepoint delete takes no --name and no --to"),
         (["rehearsal", "nosuchjob"], "there is no job 'nosuchjob'"),
         (["savepoint", "pv", "--to", "s3:/lake/a"], "'s3:/lake/a' is no address of a folder: write a path, file:///"),
@@ -105,6 +120,27 @@ def test_ctrl_c_says_what_goes_on_without_the_command(
     monkeypatch.setattr(JobClient, "__init__", interrupted)
     assert said_by_main(monkeypatch, *arguments) == 130
     assert capsys.readouterr().err.endswith(says)
+
+
+_INTERRUPTED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+import weir
+weir.main()
+"""
+
+
+def test_ctrl_c_while_the_command_is_being_loaded_prints_no_traceback() -> None:
+    """Loading takes most of the time of a short command, so that is when people lose their patience."""
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_weir_alone_prints_its_help_and_no_error(

@@ -240,6 +240,26 @@ def test_between_two_jobmasters_a_job_says_why_and_can_be_cancelled(
     assert desired is not None and not desired.running
 
 
+def test_a_cancel_that_the_supervisor_carries_out_before_the_jobmaster_is_asked_is_no_error(
+    folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As found on a busy machine: the job had ended, as wished, before the request was sent."""
+    folder.write_launch(launch)
+    folder.want_running(launch, "cli")
+    wish = RunFolder.want_stopped_here
+
+    def seen_at_once(self: RunFolder, by: str) -> None:
+        wish(self, by)
+        folder.write_exit(MasterExit(Outcome.CANCELLED, "cancelled"), launch)
+
+    monkeypatch.setattr(RunFolder, "want_stopped_here", seen_at_once)
+    client = JobClient(launch.store, "numbers")
+    client.cancel()
+    assert client.wait_until_ended(60) == MasterExit(Outcome.CANCELLED, "cancelled")
+    with pytest.raises(NotRunning, match="it is cancelled"):
+        client.cancel()  # it had ended before
+
+
 @pytest.mark.promise("F1")
 def test_a_job_that_only_starts_says_what_it_does_and_is_not_started_twice(
     folder: RunFolder, launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch

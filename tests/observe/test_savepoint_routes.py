@@ -96,6 +96,8 @@ def test_a_savepoint_without_a_name_is_called_by_date_and_time(run: AnsweringRun
     ("path", "body", "code", "says"),
     [
         ("/savepoints", {"name": "../../etc"}, 400, "can't be the name of a savepoint"),
+        ("/savepoints", {"name": ""}, 400, "'' can't be the name of a savepoint: write up to 100 letters"),
+        ("/savepoints", {"to": ""}, 400, '"to" of a savepoint is empty: write a whole path or an address'),
         ("/savepoints", {"name": 7}, 400, '"name" of a savepoint is a text, or null'),
         ("/savepoints", {"to": "relative"}, 400, "write a whole path or an address"),
         ("/savepoints", {"to": "ftp://host"}, 409, "is no address of a folder"),

@@ -183,7 +183,7 @@ def test_the_savepoint_of_a_stop_is_the_newest_epoch_and_the_job_simply_goes_on(
 
 
 @pytest.mark.promise("D6")
-def test_a_job_that_was_drained_is_refused_before_spark_is_started(tmp_path: Path) -> None:
+def test_a_job_that_was_drained_is_refused_before_spark_is_started(tmp_path: Path, savepoint: Path) -> None:
     class Begun:
         store = DirectoryStore(tmp_path / "store")
         nonce = "new"
@@ -196,6 +196,8 @@ def test_a_job_that_was_drained_is_refused_before_spark_is_started(tmp_path: Pat
     assert goes_on(again.store, "test") == f"is refused: it was drained in epoch {run.epochs}, so it is over for good"
     with pytest.raises(WeirError, match=f"it was drained in epoch {run.epochs}: .* start it under another --name"):
         choose_snapshot(again, FromSnapshot.LAST)
+    with pytest.raises(WeirError, match=r"published again\. Choose another --name, and a new job begins"):
+        begin_from(again, str(savepoint), claim=False)  # to start it without --from would be refused, too
 
 
 @pytest.mark.promise("D6")

@@ -92,6 +92,11 @@ def test_an_error_of_the_operating_system_while_a_job_is_loaded_comes_from_outsi
             "import nothing_of_that_name",
             f"'nothing_of_that_name', which is not installed for {sys.executable} (broken_job.py, line 1)",
         ),
+        (
+            "from tests.process.nothing import X\n",
+            "broken_job can't be imported: it needs the module 'tests.process.nothing', which is not in the package "
+            "'tests.process' (broken_job.py, line 1)",
+        ),
         ("x = 1\ndef job(:", "SyntaxError: invalid syntax (broken_job.py, line 2)"),
         ("None.missing", "AttributeError: 'NoneType' object has no attribute 'missing' (broken_job.py, line 1)"),
     ],
@@ -132,3 +137,14 @@ def test_a_job_without_checkpoints_says_what_that_means(written: Callable[[str],
     graph = load(written(HEAD + "    rows.print()\n"))
     assert graph.no_checkpoints.startswith("no checkpoints: without env.enable_checkpointing(...) output is committed")
     assert not load(written(HEAD + "    rows.print()\n    env.enable_checkpointing('1 s')\n")).no_checkpoints
+
+
+def test_a_syntax_error_shows_the_line_once_and_no_frames_of_python_s_import(
+    written: Callable[[str], LaunchOptions],
+) -> None:
+    with pytest.raises(JobError) as caught:
+        load(written("x = 1\ndef job(:\n"))
+    assert str(caught.value).count("line 2") == 1
+    found = caught.value.raised
+    assert found is not None and "importlib" not in found.traceback
+    assert found.traceback.startswith('  File "') and "    def job(:\n" in found.traceback
