@@ -22,7 +22,7 @@ from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.job_graph import JobGraph
 from engine.protocol.credits import CHANNEL_BYTES, ChannelLimits
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
-from engine.protocol.signals import MIN_WATERMARK
+from engine.protocol.signals import MIN_WATERMARK, Barrier
 from engine.runtime.deployment import Deployer, Deployment
 from engine.runtime.exchange.gate import InputGate
 from engine.runtime.subtask import Activity, Subtask, TakenSnapshot
@@ -160,12 +160,12 @@ def checkpoint_100(run: ByHand) -> tuple[dict[str, int], Restored]:
     run.read("TaskA0", BARRIERS["0"])
     run.read("TaskA1", BARRIERS["1"])
     run.catch_up("TaskB0", "TaskB1")
-    run.task("TaskA1").trigger(100, 0)
+    run.task("TaskA1").trigger(Barrier(100, 0))
     run.task("TaskA1").step()
     run.catch_up("TaskB1")
     run.read("TaskA1", AHEAD - BARRIERS["1"])  # TaskA1 goes on; TaskB1 takes what it may take
     run.catch_up("TaskB1")
-    run.task("TaskA0").trigger(100, 0)  # TaskA0 is slow: its barrier comes only now
+    run.task("TaskA0").trigger(Barrier(100, 0))  # TaskA0 is slow: its barrier comes only now
     run.task("TaskA0").step()
     run.catch_up("TaskB0", "TaskB1")
     assert len(run.snapshots) == 4
