@@ -85,7 +85,8 @@ def savepoint(
     if len(words) == 2 and words[0] in ("dispose", "remove", "rm"):
         raise WeirError(f"to delete a savepoint, write weir savepoint delete {words[1]}")
     if len(words) == 2:
-        raise WeirError(f"the folder is an option: weir savepoint {words[0]} --to {words[1]}")
+        what, option = ("folder", "--to") if "/" in words[1] else ("name", "--name")
+        raise WeirError(f"the {what} is an option: weir savepoint {words[0]} {option} {words[1]}")
     if len(words) != 1 or words == ["delete"]:
         raise WeirError("write weir savepoint JOB to take one, or weir savepoint delete JOB/NAME to delete one")
     client = client_of(store, words[0])

@@ -9,7 +9,7 @@ import msgspec
 
 from engine.connectors.table.folds import orphans
 from engine.connectors.table.log import DamagedTable
-from engine.core.errors import CorruptSnapshot, ForeignSnapshot, StoreError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, NoSavepoint, StoreError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.graph.description import table_place
@@ -58,6 +58,8 @@ def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
         collected += _orphans(log, dry_run)
     except (CorruptSnapshot, DamagedTable, ForeignSnapshot, StoreError) as error:
         problems.append(str(error))
+    except (FileNotFoundError, NoSavepoint) as error:  # its owner has deleted it in this moment
+        problems.append(f"{error}; somebody else deletes there now: try again")
     return Collection(job, dry_run, collected, problems, completed)
 
 

@@ -705,7 +705,7 @@ class JobMaster:
             coordinator.on_publication_over(completed.checkpoint, now_ms)
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
         actions += self._publisher.sweep(self.attempt.generation, self._savepoints.copied)
-        actions += self._savepoints.sweep(self._publisher.oldest_kept)
+        actions += self._savepoints.sweep(now_ms)
         actions += self._publisher.tidy(self.attempt.generation, now_ms)
         if completed.stops:
             self._ending = (Outcome.STOPPED, manifest)

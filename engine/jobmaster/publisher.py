@@ -452,11 +452,6 @@ class Publisher:
 
         return [self._off_loop("sweep", work, done)]
 
-    @property
-    def oldest_kept(self) -> int:
-        """The oldest checkpoint whose snapshot is kept."""
-        return min(ref.checkpoint for ref in self._retained)
-
     def tidy(self, generation: int, now_ms: float) -> list[Action]:
         """Begins a round of housekeeping after a sweep."""
         assert self.newest is not None

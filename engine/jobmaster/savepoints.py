@@ -31,8 +31,19 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest
 from engine.protocol.savepoint import SavepointRequest, Stopping, StopRequest
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.savepoints import Draft, Origin, Savepoint, SavepointFolder, shown_place, writer_of
+from engine.snapshot.savepoints import (
+    Draft,
+    Origin,
+    Savepoint,
+    SavepointFolder,
+    UnknownSavepoint,
+    shown_place,
+    writer_of,
+)
 from engine.store.below import Below
+
+LATE_WRITES_MS = 600_000.0
+"""After so long nobody writes state any more for a savepoint that has failed."""
 
 T = TypeVar("T")
 OpenPlace = Callable[[str], Store]
@@ -114,8 +125,8 @@ class Savepoints:
         self._tell = tell
         self._open: dict[int, _Open] = {}
         self._stop: _Stop | None = None
-        self._aborted: list[_Open] = []
-        """Slots may still write into the folders of these: they are deleted again later."""
+        self._left: list[tuple[_Open, float]] = []
+        """Savepoints that failed, and when: slots may still write into their folders, which are deleted again later."""
 
     @property
     def under_way(self) -> bool:
@@ -207,7 +218,7 @@ class Savepoints:
     # ------------------------------------------------------------------ store
 
     def store(self, completed: CompletedCheckpoint, now_ms: float) -> list[Action]:
-        """Copies a snapshot that every subtask has acknowledged."""
+        """Makes the savepoint of a snapshot that every subtask has acknowledged; for a stop it copies the files."""
         one = self._open[completed.checkpoint]
         manifest, broken = self._publisher.manifest_of(completed)
         if broken:
@@ -229,6 +240,8 @@ class Savepoints:
     def _written(self, one: _Open, head: Savepoint | None, error: BaseException | None, now_ms: float) -> list[Action]:
         """Ends a savepoint that the job goes on behind: its own files are not needed any more."""
         discarded = self._publisher.discard(one.attempt, one.checkpoint)
+        if head is None and not isinstance(error, UnknownSavepoint):
+            self._left.append((one, now_ms))
         if head is None:
             return [*self._fail(one, str(error)), *discarded, *self._tell(Settled(), now_ms)]
         return [*self._complete(one, head, now_ms), *discarded, *self._tell(Settled(), now_ms)]
@@ -264,16 +277,13 @@ class Savepoints:
             return [*self._fail_stop(why), *self._tell(StopFailed(why), now_ms)]
         if one is None:
             return []
-        self._aborted.append(one)
+        self._left.append((one, now_ms))
         return [*self._fail(one, why), *self._forget_state(one), *self._tell(Settled(), now_ms)]
 
-    def sweep(self, oldest: int) -> list[Action]:
-        """Deletes what slots wrote for aborted savepoints after these were forgotten.
-
-        `oldest` is the oldest checkpoint that is kept. Who wrote for an older one has given up long ago.
-        """
-        past = [one for one in self._aborted if one.checkpoint < oldest]
-        self._aborted = [one for one in self._aborted if one.checkpoint >= oldest]
+    def sweep(self, now_ms: float) -> list[Action]:
+        """Deletes what slots wrote for savepoints after these had failed, or what the store did not delete then."""
+        past = [one for one, failed_ms in self._left if now_ms - failed_ms > LATE_WRITES_MS]
+        self._left = [(one, failed_ms) for one, failed_ms in self._left if now_ms - failed_ms <= LATE_WRITES_MS]
         return [action for one in past for action in self._forget_state(one)]
 
     def on_attempt_over(self, why: str) -> list[Action]:

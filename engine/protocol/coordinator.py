@@ -39,7 +39,7 @@ class PublishCheckpoint:
 
 @dataclass(frozen=True)
 class StoreSavepoint:
-    """Copy the state into the savepoint's folder.
+    """Bring the state into the savepoint's folder, unless slots have written it there.
 
     If the job goes on, the checkpoint's own files are not needed afterwards. If it stops, publish the checkpoint.
     """

@@ -2,7 +2,7 @@
 
     <folder>/savepoint.json     made last, by create-if-absent: without it there is no savepoint
              <writer>/          manifest, state files and the job's inputs; all paths are relative to the folder
-             <writer>.seal      made before `savepoint.json`: its copy, or a note of who gave up on the writer
+             <writer>.seal      made before `savepoint.json`: its copy, or a note that the writer was given up
 
 Invariants: a savepoint never changes once `savepoint.json` exists. Each writer has a subfolder of its own, so a
 JobMaster that was replaced while it wrote harms nothing. Only `delete` removes a savepoint. Files of a writer are
@@ -197,7 +197,7 @@ class SavepointFolder:
             if not self._sealed(draft.writer, data):
                 raise StoreError(f"the files of {self.place} were deleted meanwhile: another JobMaster runs the job")
             made = self._made(data)
-        except _Unknown:
+        except UnknownSavepoint:
             raise  # the savepoint may exist, or appear later: its files stay
         except StoreError:
             self.forget(draft.writer)
@@ -230,14 +230,14 @@ class SavepointFolder:
                 outcome = self.store.create(_HEAD, data)
             except StoreError as error:
                 if number:  # an earlier try may still be carried out
-                    raise _Unknown(f"{unknown} ({error})") from error
+                    raise UnknownSavepoint(f"{unknown} ({error})") from error
                 raise
             match outcome:
                 case Created.CREATED:
                     return True
                 case Created.EXISTS:
                     return self.store.read(_HEAD) == data
-        raise _Unknown(unknown)
+        raise UnknownSavepoint(unknown)
 
     def give_up(self, writer: str) -> bool:
         """Makes sure that this writer makes no savepoint here any more. Returns False if it may, or already has.
@@ -356,5 +356,5 @@ class _Version(msgspec.Struct):
     format: int
 
 
-class _Unknown(StoreError):
+class UnknownSavepoint(StoreError):
     """The store does not say whether the savepoint exists."""

@@ -83,6 +83,7 @@ def test_a_wrong_command_option_or_argument_names_the_help_that_lists_the_right_
     [
         (["savepoint", "delete"], "write weir savepoint JOB to take one, or weir savepoint delete JOB/NAME"),
         (["savepoint", "pv", "/backups"], "the folder is an option: weir savepoint pv --to /backups"),
+        (["savepoint", "pv", "nightly"], "the name is an option: weir savepoint pv --name nightly"),
         (["savepoint", "dispose", "pv/a"], "to delete a savepoint, write weir savepoint delete pv/a"),
         (["savepoint", "delete", "pv", "--name", "nightly"], "weir savepoint delete takes no --name and no --to"),
         (["rehearsal", "nosuchjob"], "there is no job 'nosuchjob'"),

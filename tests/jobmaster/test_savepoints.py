@@ -28,7 +28,7 @@ from engine.connectors.table import TableCommitter, TableSink
 from engine.core.errors import SavepointExists, StoreError
 from engine.core.functions import Row
 from engine.core.ports import Store
-from engine.jobmaster import events
+from engine.jobmaster import events, savepoints
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import AnyEvent
 from engine.jobmaster.master import Phase
@@ -294,8 +294,11 @@ def test_slots_write_the_state_of_a_savepoint_in_the_own_store_once_and_right_in
 
 
 @pytest.mark.promise("D4", "D5")
-def test_state_that_a_slot_writes_after_its_savepoint_was_aborted_is_deleted_later() -> None:
+def test_state_that_a_slot_writes_after_its_savepoint_was_aborted_is_deleted_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its attempt ends while the upload goes on; then nobody acknowledges what it has written."""
+    monkeypatch.setattr(savepoints, "LATE_WRITES_MS", 12.0)
     run = Run(counting(interval_ms=4)).epochs_done(1)
     checkpoint = run.savepoint()
     late = f"{run.master._savepoints.into(checkpoint)}/count.0.state.arrow"  # type: ignore[arg-type]
@@ -303,8 +306,28 @@ def test_state_that_a_slot_writes_after_its_savepoint_was_aborted_is_deleted_lat
     run.until(events.SavepointFailed).epochs_done(2)
     assert not [path for path in run.store.files if "/savepoints/" in path]
     run.store.write(late, b"written late")
-    run.epochs_done(6)
+    run.epochs_done(8)
     assert not [path for path in run.store.files if "/savepoints/" in path]
+
+
+@pytest.mark.promise("D4", "D5")
+def test_the_state_of_a_savepoint_that_failed_while_the_store_was_away_is_deleted_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither could the savepoint be made, nor could its files be deleted then."""
+    monkeypatch.setattr(savepoints, "LATE_WRITES_MS", 12.0)
+    run = Run(counting(interval_ms=4)).epochs_done(1)
+    with monkeypatch.context() as away:
+        away.setattr(SavepointFolder, "exists", lambda self: away_now())
+        run.savepoint()
+        run.until(events.SavepointFailed)
+    assert [path for path in run.store.files if "/savepoints/" in path]
+    run.epochs_done(run.master.stats.checkpoints_completed + 7)
+    assert not [path for path in run.store.files if "/savepoints/" in path]
+
+
+def away_now() -> bool:
+    raise StoreError("the store does not answer")
 
 
 @pytest.mark.promise("D5")

@@ -687,11 +687,9 @@ def _repeated_ack_deletes_files() -> Patches:
 def _repeated_trigger_taken_twice() -> Patches:
     """A repeated trigger makes a second snapshot under the same number (a review found this bug)."""
 
-    def trigger(
-        self: Subtask, checkpoint: int, triggered_at_ms: int, suspend: bool = False, digests: bool = False
-    ) -> None:
+    def trigger(self: Subtask, barrier: Barrier, suspend: bool = False) -> None:
         if isinstance(self._head, SourceHead):
-            self._triggers.append((Barrier(checkpoint, triggered_at_ms, digests), suspend))
+            self._triggers.append((barrier, suspend))
 
     return [(Subtask, "trigger", trigger)]
 
