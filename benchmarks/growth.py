@@ -7,14 +7,13 @@ docs/benchmarks.md. For the number of keys it measures Spark, too.
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peer import run_spark
 from benchmarks.report import FAINT, INK, PAGE, PEER, RESULTS, WEIR, between_markers, canvas, stamp, where
-from benchmarks.weir import WeirJob, rate_between
+from benchmarks.weir import WeirJob
 
 SECONDS = 6.0
 BEGIN, END = "<!-- growth: written by python -m benchmarks.growth -->", "<!-- end of growth -->"
@@ -59,12 +58,7 @@ def main() -> None:
 def _weir(**setting: int) -> float:
     with WeirJob("benchmarks.jobs:growth", **setting) as job:
         job.wait_for("three checkpoints are complete", lambda: len(job.checkpoints()) >= 3)
-        first = job.checkpoints()[-1]
-        time.sleep(SECONDS)
-        job.wait_for("another one", lambda: job.checkpoints()[-1].number > first.number)
-        last = job.checkpoints()[-1]
-        job.check()
-    return rate_between(first, last)
+        return job.steady_rate(SECONDS)
 
 
 def _spark(keys: int) -> float:

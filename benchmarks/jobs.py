@@ -54,6 +54,14 @@ def window_files(env: StreamEnvironment) -> None:
     _windowed(_stamped(rows), f"{WINDOW_S} s").sink_to(TableSink("windows"), uid="out")
 
 
+def text_keys(env: StreamEnvironment) -> None:
+    """Counts and sums per text key on Parquet files, to their end."""
+    env.enable_checkpointing("1 s")
+    folder = env.params.get("rows", "/tmp/rows", "folder of Parquet files")
+    rows = env.from_source(ParquetSource(folder), schema="key string, value double, ts timestamp_ntz", uid="rows")
+    _windowed(_stamped(rows), f"{WINDOW_S} s").sink_to(TableSink("windows"), uid="out")
+
+
 def growth(env: StreamEnvironment) -> None:
     """Runs the window job with more keys, wider rows or smaller batches."""
     env.enable_checkpointing("1 s")
@@ -107,7 +115,14 @@ class SmallBatches(GeneratorSource):
 def row_lane(env: StreamEnvironment) -> None:
     """Keeps a running sum per key in ValueState: Python per record, as fast as possible, results discarded."""
     env.enable_checkpointing("1 s")
-    rows = env.from_source(GeneratorSource(keyed_values, splits=SPLITS), schema="key long, value long", uid="rows")
+    keys = env.params.get("keys", KEYS, "distinct keys")
+
+    def make(n: np.ndarray) -> Columns:
+        mixed = mix(n)
+        return {"key": many_keys_of(mixed, keys), "value": mixed & 1023}
+
+    source = GeneratorSource(keyed_values if keys == KEYS else make, splits=SPLITS)
+    rows = env.from_source(source, schema="key long, value long", uid="rows")
     sums = rows.key_by("key").process(RunningSum(), uid="sums", schema="key long, value long, sum long")
     sums.sink_to(DiscardSink(), uid="out")
 

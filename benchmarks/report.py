@@ -32,6 +32,8 @@ _ORDER = [
     "window_files",
     "row_lane",
     "timers",
+    "sliding_rows",
+    "growth",
     "checkpoint_cost",
     "latency_ms",
     "latency_columnar_ms",

@@ -33,8 +33,12 @@ from benchmarks.rescale import rescale
 from benchmarks.rowlane import row_lane
 from benchmarks.savepoint import savepoint
 from benchmarks.scale import scale
+from benchmarks.sliding import sliding
 from benchmarks.table_log import table_log
 from benchmarks.takeover import takeover
+from benchmarks.tenfold import growth
+from benchmarks.text_keys import text_keys
+from benchmarks.timed.bench import timed
 from benchmarks.timers import timers
 from benchmarks.weir import WORK
 from benchmarks.window import window
@@ -44,20 +48,29 @@ Bench = Callable[[Say], list[Result]]
 QUICK: dict[str, Bench] = {
     "window": lambda say: window(say, rounds=1, weir_s=7, warmup_s=18, settle_s=2, seconds=6),
     "timers": lambda say: timers(say, seconds=5),
+    "sliding_rows": lambda say: sliding(say, rounds=1, seconds=5),
+    "growth": lambda say: growth(say, seconds=4),
+    "timed": lambda say: timed(say, count=500_000, rounds=1),
+    "text_keys": lambda say: text_keys(say, files=2, rounds=1),
+    "nexmark": lambda say: nexmark(say, count=500_000, rounds=1),
 }
 FULL: dict[str, Bench] = {
     "window": lambda say: window(say, rounds=3, weir_s=12, warmup_s=25, settle_s=4, seconds=10),
     "checkpoint_cost": lambda say: checkpoint_cost(say, pairs=6, phase_s=6),
     "latency_ms": lambda say: latency(say, rate=10_000, warmup_s=5, seconds=12, peer_s=12),
     "window_files": lambda say: window_files(say, files=20, flink_files=4),
+    "text_keys": lambda say: text_keys(say, files=12, rounds=3),
     "row_lane": lambda say: row_lane(say, weir_s=10, bytewax_rows=2_000_000, flink_rows=60_000),
     "timers": lambda say: timers(say, seconds=15),
+    "sliding_rows": lambda say: sliding(say, rounds=3, seconds=10),
+    "growth": lambda say: growth(say, seconds=10),
     "recovery_s": lambda say: recovery(say, kills=10, bare_kills=5, rate=200_000),
     "takeover": lambda say: takeover(say, kills=5, rate=20_000),
     "memory_stuck_sink": lambda say: memory(say, seconds=60),
     "rescale": lambda say: rescale(say, megabytes=100, rounds=3),
     "savepoint": lambda say: savepoint(say, megabytes=1000, rounds=3, rate=100_000),
     "nexmark": lambda say: nexmark(say, count=10_000_000, rounds=3),
+    "timed": lambda say: timed(say, count=10_000_000, rounds=3),
     "in_flight": lambda say: in_flight(say, seconds=30),
     "scale": scale,
     "table_log": table_log,

@@ -21,7 +21,7 @@ import msgspec
 from benchmarks.processes import alive, tree
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import RunFolder
-from engine.jobmaster.events import AnyEvent, AttemptFailed, Completed, Triggered
+from engine.jobmaster.events import AnyEvent, AttemptFailed, Completed, Running, Triggered
 from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.observe.history import History
@@ -133,6 +133,23 @@ class WeirJob:
                 raise TimeoutError(f"the job {self.name}: waited {patience_s:.0f} s until {what}:\n{self._tail()}")
             time.sleep(poll_s)
         self._seen_pids |= set(self.pids())
+
+    def steady_rate(self, seconds: float) -> float:
+        """Measures from the newest checkpoint on: returns the rows per second until one that is complete by then."""
+        first = self.checkpoints()[-1]
+        time.sleep(seconds)
+        self.wait_for("another checkpoint", lambda: self.checkpoints()[-1].number > first.number)
+        last = self.checkpoints()[-1]
+        self.check()
+        return rate_between(first, last)
+
+    def seconds_to_its_end(self, patience_s: float = 240) -> float:
+        """Waits for the end of a bounded job, and returns how long it ran, without its start."""
+        self.wait_until_ended(patience_s)
+        self.check()
+        happened = self.events()
+        began = next(event.at_ms for event in happened if isinstance(event, Running))
+        return (happened[-1].at_ms - began) / 1000
 
     def wait_until_ended(self, patience_s: float = 120) -> None:
         """Waits for the end of a bounded job."""

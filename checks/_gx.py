@@ -89,7 +89,7 @@ def _made(expectation: Expectation, key: str) -> Any:
     match expectation:
         case NoRows(query, meaning):
             return UnexpectedRowsExpectation(unexpected_rows_query=query, description=meaning, meta=meta)
-        case NotNull(column):
+        case NotNull(_, column):
             return ExpectColumnValuesToNotBeNull(column=column, meta=meta)
 
 

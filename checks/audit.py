@@ -1,5 +1,8 @@
 """The audit of a drill: Great Expectations on Spark compare the job's tables with the source-side ledger.
 
+The files of the tables and of the drill are looked at first, without Spark (`facts.py`, `seal.py`): a file that is
+gone or was changed is a wrong row of its check, also if Spark can't read the table.
+
 Every check is PASSED, FAILED or COULD_NOT_RUN; the last says nothing about the data. An expectation counts as
 evaluated only if Great Expectations returned a result for it without an exception. An audit passes only if all planned
 expectations were evaluated: an empty suite, or one that skipped an expectation, proves nothing.
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +24,16 @@ import msgspec
 from checks import queries
 from checks.docs import finish_docs
 from checks.expectations import Evaluated, NoRows
+from checks.facts import AGGREGATES, EPOCHS, EVIDENCE, FAULT, ROWS, SCHEMA, STRAY, Fact, TableState, inspect_table
+from checks.faults import failures_of, why_no_verdict
 from checks.history import EpochTotals, equations, per_epoch, read_epochs
-from checks.ledger import open_ledger
+from checks.ledger import LedgerUnusable, compared_with_source, open_ledger, write_truth
 from checks.needs import need_great_expectations
-from checks.plan import AGGREGATES, HISTORY, Planned, plan
-from checks.results import AuditResult, CheckResult, Verdict
+from checks.plan import FILES, HISTORY, Planned, plan
+from checks.results import AuditResult, CheckResult, DrillResult, Verdict
+from checks.seal import RESULT, NoKey, read_seal, seal_facts
 from checks.session import session
-from checks.spec import AUDIT_CHECKS, LEDGER, AuditedTable, DrillSpec
+from checks.spec import AUDIT_CHECKS, LEDGER, WARNINGS, AuditedTable, DrillSpec
 from checks.tablelog import epoch_rows
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
@@ -92,20 +99,22 @@ def run_audit(
     epoch, docs = 0, ""
     try:
         need_great_expectations("an audit")
-        seal, files = open_ledger(folder)
-        epochs = read_epochs(folder, spec.job)
-        epoch = epochs[-1].epoch
-        answers.figures |= {"records": seal.records, "epochs": epoch}
-        progress(f"ledger of {seal.records:,} records, {epoch} epochs; starting Spark and Great Expectations")
-        share(0.05)
-        with session(spark, folder / "audit.log", compiled=seal.records > COMPILE_FROM) as running:
-            audit = _Audit(spec, folder, seal.records, files, epochs, running, answers, progress, share)
-            docs = audit.run(suites)
+        with tempfile.TemporaryDirectory(prefix="weir-audit-") as scratch:
+            looked = look(spec, folder, Path(scratch), answers)
+            epoch = len(looked.epochs)
+            answers.figures |= {"records": looked.records, "epochs": epoch}
+            progress(f"ledger of {looked.records:,} records, {epoch} epochs; starting Spark and Great Expectations")
+            share(0.05)
+            with session(spark, folder / "audit.log", compiled=looked.records > COMPILE_FROM) as running:
+                docs = _Audit(spec, folder, looked, running, answers, progress, share).run(suites)
     except Exception as error:
         for check in AUDIT_CHECKS:
             answers.could_not_run(check, error)
     evaluated = sum(1 for _, one in answers.evaluated if not one.error)
-    checks = [judge(check, answers, meaning) for check, meaning in AUDIT_CHECKS.items()]
+    checks = [
+        fault_happened(spec, folder, meaning) if check == FAULT else judge(check, answers, f"{tables}: {meaning}")
+        for check, meaning, tables in ((check, AUDIT_CHECKS[check], _tables(spec, check)) for check in AUDIT_CHECKS)
+    ]
     result = AuditResult(spec.job, epoch, checks, evaluated, expected, answers.figures, docs)
     if docs:
         finish_docs(Path(docs).parent, result)
@@ -116,6 +125,82 @@ def run_audit(
     return result
 
 
+def _tables(spec: DrillSpec, check: str) -> str:
+    """Returns the names of the tables that a check is about."""
+    return {ROWS: spec.rows.name, AGGREGATES: spec.aggregates.name}.get(
+        check, ", ".join(table.name for table in spec.tables)
+    )
+
+
+@dataclass
+class Looked:
+    """What was found without Spark. `epochs` is empty if the history is not complete; `why` then says so."""
+
+    records: int
+    truth: list[Path]
+    epochs: list[EpochTotals]
+    why: str
+    facts: list[Fact]
+    tables: dict[str, TableState]
+
+
+def look(spec: DrillSpec, folder: Path, scratch: Path, answers: Answers) -> Looked:
+    """Looks at all files of a drill. If the ledger can't be used, the truth is written to `scratch`."""
+    records = _records(folder)
+    facts, truth = _ledger_facts(spec, folder, records)
+    if not truth:
+        truth = write_truth(spec, scratch, records)
+    try:
+        facts += seal_facts(spec, folder)
+    except NoKey as error:
+        answers.could_not_run(EVIDENCE, error)
+    try:
+        epochs, why = read_epochs(folder, spec.job), ""
+    except WeirError as error:
+        return Looked(records, truth, [], str(error), facts, {})
+    sealed = read_seal(folder)
+    made = Path(sealed.folder) if sealed is not None else folder
+    places = {table: JobPaths(spec.job).table(table.name) for table in spec.tables}
+    tables = {table.name: inspect_table(table, folder / at, made / at, epochs) for table, at in places.items()}
+    facts += [fact for state in tables.values() for fact in state.facts]
+    return Looked(records, truth, epochs, why, facts, tables)
+
+
+def _records(folder: Path) -> int:
+    """Returns how many records the job had to read, from any of the papers that say so."""
+    sealed = read_seal(folder)
+    if sealed is not None:
+        return sealed.records
+    with contextlib.suppress(LedgerUnusable):
+        return open_ledger(folder)[0].records
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((folder / RESULT).read_bytes(), type=DrillResult).records
+    raise AuditImpossible(f"there is no ledger in {folder}: only a drill can be audited (weir drill JOB)")
+
+
+def _ledger_facts(spec: DrillSpec, folder: Path, records: int) -> tuple[list[Fact], list[Path]]:
+    """Returns the facts about the ledger, and its files if they are what the source makes."""
+    what, good = "the source-side ledger", "as the source makes it"
+    try:
+        files = open_ledger(folder)[1]
+        wrong = compared_with_source(spec, files, records)
+    except LedgerUnusable as error:
+        wrong = str(error)
+    return [Fact(EVIDENCE, spec.rows.name, None, what, good, wrong or good)], [] if wrong else files
+
+
+def fault_happened(spec: DrillSpec, folder: Path, meaning: str) -> CheckResult:
+    """Without its fault a drill proves nothing: the check passes or could not run, it never fails."""
+    try:
+        drilled = msgspec.json.decode((folder / RESULT).read_bytes(), type=DrillResult)
+        why = why_no_verdict(drilled.faults, failures_of(folder, spec.job))
+    except (OSError, msgspec.MsgspecError) as error:
+        why = f"the result of the drill can't be read: {error}"
+    if why:
+        return CheckResult(FAULT, Verdict.COULD_NOT_RUN, f"no verdict: {why}")
+    return CheckResult(FAULT, Verdict.PASSED, f"{meaning}: {', '.join(map(str, drilled.faults))}")
+
+
 class _Audit:
     """Validates each suite against its DataFrame, and collects the answers."""
 
@@ -123,9 +208,7 @@ class _Audit:
         self,
         spec: DrillSpec,
         folder: Path,
-        records: int,
-        files: Sequence[Path],
-        epochs: list[EpochTotals],
+        looked: Looked,
         spark: SparkSession,
         answers: Answers,
         say: Say,
@@ -133,9 +216,7 @@ class _Audit:
     ) -> None:
         self._spec = spec
         self._folder = folder
-        self._records = records
-        self._files = files
-        self._epochs = epochs
+        self._looked = looked
         self._spark = spark
         self._answers = answers
         self._say = say
@@ -153,6 +234,7 @@ class _Audit:
             self._spec.rows.name: lambda: self._table(self._spec.rows),
             self._spec.aggregates.name: lambda: self._table(self._spec.aggregates),
             HISTORY: self._equations,
+            FILES: self._facts,
         }
         try:
             self._prepare()
@@ -174,7 +256,7 @@ class _Audit:
             return ""
 
     def _prepare(self) -> None:
-        self._view(LEDGER, self._spark.read.schema(self._spec.rows.schema).parquet(*map(str, self._files)))
+        self._view(LEDGER, self._spark.read.schema(self._spec.rows.schema).parquet(*map(str, self._looked.truth)))
         try:
             self._view(queries.EXPECTED, self._spark.sql(self._spec.recomputation_sql()))
         except Exception as error:
@@ -226,28 +308,45 @@ class _Audit:
     def _table(self, table: AuditedTable) -> DataFrame:
         from checks.spark import read_published
 
-        folder = self._folder / JobPaths(self._spec.job).table(table.name)
-        if not (folder / "_spark_metadata").is_dir():
-            raise AuditImpossible(f"there is no Weir table {table.name!r} in {folder}")
+        if self._looked.why:
+            raise AuditImpossible(self._looked.why)
+        folder, state = self._folder / JobPaths(self._spec.job).table(table.name), self._looked.tables[table.name]
         self._view(queries.EPOCH_FILES, self._epoch_files(table, folder))
-        return read_published(self._spark, str(folder), table).selectExpr(
+        # What readers can't read is lost. A copy's log names the files of the original, which Spark would read.
+        files = [str(folder)] if state.plain else [str(path) for path in state.files]
+        if not files:
+            return self._spark.createDataFrame([], f"{table.schema}, file string, row_index long")
+        return read_published(self._spark, files, table).selectExpr(
             "*", "_metadata.file_name AS file", "_metadata.row_index AS row_index"
         )
 
     def _epoch_files(self, table: AuditedTable, folder: Path) -> DataFrame:
         name = ledger.sink_rows(table.uid)
-        counted = [(epoch, None, None, None, added.get(name, 0)) for epoch, added in per_epoch(self._epochs)]
+        counted = [(epoch, None, None, None, added.get(name, 0)) for epoch, added in per_epoch(self._looked.epochs)]
+        parts = epoch_rows(folder) if self._looked.tables[table.name].files else []
         published = [
             (part.epoch, part.file, part.first, None if part.rows is None else part.first + part.rows, None)
-            for part in epoch_rows(folder)
+            for part in parts
         ]
         columns = "epoch long, file string, first long, behind long, rows long"
         return self._spark.createDataFrame([*counted, *published], columns)
 
     def _equations(self) -> DataFrame:
-        found = equations(self._spec, self._epochs, self._records)
+        if self._looked.why:
+            raise AuditImpossible(self._looked.why)
+        found = equations(self._spec, self._looked.epochs, self._looked.records)
         rows = [(one.epoch, one.what, one.left, one.right) for one in found]
         return self._spark.createDataFrame(rows, "epoch long, what string, left long, right long")
+
+    def _facts(self) -> DataFrame:
+        """Returns the facts. A check without any could not run: no fact of it would differ."""
+        known = {fact.check for fact in self._looked.facts}
+        for check in (EPOCHS, SCHEMA, EVIDENCE, STRAY):
+            if check not in known:
+                self._answers.could_not_run(check, self._looked.why or "there is nothing to compare")
+        rows = [(f.check, f.table, f.epoch, f.what, f.expected, f.found) for f in self._looked.facts]
+        columns = "check string, table string, epoch long, what string, expected string, found string"
+        return self._spark.createDataFrame(rows, columns)
 
     def _view(self, name: str, frame: DataFrame) -> None:
         self._kept(frame).createOrReplaceTempView(name)
@@ -268,7 +367,8 @@ def judge(check: str, answers: Answers, meaning: str) -> CheckResult:
     if failed:
         rows = [_plain(row) for one in failed for row in one.rows[:EXAMPLES]]
         said = "; ".join([*(_said(one) for one in failed), *problems])
-        return CheckResult(check, Verdict.FAILED, said, sum(one.unexpected for one in failed), rows)
+        unexpected = sum(one.unexpected for one in failed)
+        return CheckResult(check, Verdict.FAILED, said, unexpected, rows, warning=check in WARNINGS)
     if problems or not mine:
         return CheckResult(check, Verdict.COULD_NOT_RUN, "; ".join(dict.fromkeys(problems)) or "it was not evaluated")
     return CheckResult(check, Verdict.PASSED, meaning)
@@ -277,13 +377,14 @@ def judge(check: str, answers: Answers, meaning: str) -> CheckResult:
 def _said(one: Evaluated) -> str:
     """Describes a failed expectation in a few words, by label if its rows have labels."""
     labels = [row["label"] for row in one.rows if "label" in row]
+    table = f"{one.rows[0]['table']}: " if labels and "table" in one.rows[0] else ""
     if labels and len(one.rows) == one.unexpected:
-        return ", ".join(f"{labels.count(label)} {label}" for label in dict.fromkeys(labels))
+        return table + ", ".join(f"{labels.count(label)} {label}" for label in dict.fromkeys(labels))
     if labels:
-        return f"{one.unexpected} keys: {', '.join(dict.fromkeys(labels))}, …"
+        return f"{table}{one.unexpected} keys: {', '.join(dict.fromkeys(labels))}, …"
     if one.rows:
         more = f" and {one.unexpected - 1} more" if one.unexpected > 1 else ""
-        return ", ".join(f"{name} {value}" for name, value in one.rows[0].items()) + more
+        return ", ".join(f"{name} {value}" for name, value in one.rows[0].items() if value is not None) + more
     return f"{one.unexpected} rows against: {one.expectation.meaning}"
 
 

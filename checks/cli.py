@@ -69,8 +69,7 @@ def drill(
     if not audit:
         console.print(verdict_table([_reader_row(result)], _drill_figures(result)))
         raise typer.Exit(CODES[result.verdict])
-    verdict = _audit(spec, result, serve_docs, port)
-    raise typer.Exit(CODES[Verdict.FAILED if result.verdict is Verdict.FAILED else verdict])
+    raise typer.Exit(CODES[_audit(spec, result, serve_docs, port)])
 
 
 def audit(
@@ -95,6 +94,7 @@ def audit(
 
 
 def _audit(spec: DrillSpec, drilled: DrillResult, serve_docs: bool, port: int) -> Verdict:
+    """Audits a drill. What its reader saw counts as well."""
     with _progress() as (say, share):
         result = run_audit(spec, drilled.store, progress=say, share=share)
     rows = [_reader_row(drilled), *(check_row(check) for check in result.checks)]
@@ -110,7 +110,7 @@ def _audit(spec: DrillSpec, drilled: DrillResult, serve_docs: bool, port: int) -
         console.print(f"Data Docs: {result.data_docs}", highlight=False, soft_wrap=True)
         if serve_docs:
             serve_until_interrupted(Path(result.data_docs).parent, port)
-    return result.verdict
+    return Verdict.FAILED if drilled.verdict is Verdict.FAILED else result.verdict
 
 
 def serve_until_interrupted(folder: Path, port: int) -> None:
@@ -145,7 +145,7 @@ def _reader_row(result: DrillResult) -> Row:
 
 
 def check_row(check: CheckResult) -> Row:
-    return (check.name, check.verdict, check.summary)
+    return (check.name, check.verdict, f"warning: {check.summary}" if check.only_warns else check.summary)
 
 
 def _drill_figures(result: DrillResult) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 The job runs through the real supervisor on real Spark, in a store of its own (`<store>/drills/<job>/<id>`), with the
 source-side ledger beside it. The drill says whether the job came through, how fast, and whether the reader ever saw
-part of an epoch; the audit says whether rows were lost or doubled. No process outlives a drill.
+part of an epoch; the audit says whether rows were lost or doubled. No process outlives a drill. A drill whose fault did
+not happen, or whose job restarted for another cause, says nothing: it fails with `DrillFailed`, which is no verdict.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from pathlib import Path
 
 import msgspec
 
+from checks.faults import failures_of, why_no_verdict
 from checks.history import read_epochs
 from checks.ledger import ledger_folder, write_ledger
 from checks.processes import end_sessions
 from checks.reader import Read, WatchedTable, judge_reads
-from checks.results import DrillResult
+from checks.results import DrillResult, KilledWorker, read_result
+from checks.seal import READS, RESULT, NoKey, audit_key, seal_drill
 from checks.spec import DRILLS_KEPT, DrillSpec
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
@@ -71,6 +74,7 @@ def run_drill(
     what happens, `share` with the share that is done, 0 to 1.
     """
     records = records or RECORDS_PER_KILL * (1 + kills)
+    _need_key()
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     folder = _new_folder(local_folder(store), spec.job, seed)
     write_ledger(spec, folder, records)
@@ -92,6 +96,8 @@ def run_drill(
         progress("a reader, another Spark application, reads the tables all the time")
         run.to_the_end(reader)
         reads = reader.stop()
+    if why := why_no_verdict(run.faults, failures_of(folder, spec.job)):
+        raise DrillFailed(f"no verdict: {why}")
     epochs = read_epochs(folder, spec.job)
     result = DrillResult(
         job=spec.job,
@@ -106,16 +112,28 @@ def run_drill(
         started_ms=started_ms,
         duration_s=round(time.monotonic() - started, 3),
         seed=seed,
+        faults=run.faults,
     )
-    (folder / "drill.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    written = msgspec.json.format(msgspec.json.encode(result))
+    seal_drill(spec, folder, records, epochs, written)
+    (folder / RESULT).write_bytes(written)
     progress(f"{len(reads)} reads, {len(result.reader_violations)} of them wrong; {len(epochs)} epochs")
     return result
 
 
+def _need_key() -> None:
+    """Without a key the drill could not be sealed at its end."""
+    try:
+        audit_key(make=True)
+    except NoKey as error:
+        raise DrillFailed(str(error)) from error
+
+
 def drills(store: str | Path, job: str) -> list[DrillResult]:
-    """Returns the finished drills of a job, oldest first."""
-    files = sorted((local_folder(store) / "drills" / job).glob("*/drill.json"))
-    return [msgspec.json.decode(file.read_bytes(), type=DrillResult) for file in files]
+    """Returns the finished drills of a job, oldest first. Each is where it was found: its store may be a copy."""
+    files = sorted((local_folder(store) / "drills" / job).glob(f"*/{RESULT}"))
+    found = [(file, read_result(file, DrillResult, f"weir drill {job}")) for file in files]
+    return [msgspec.structs.replace(result, store=str(file.parent)) for file, result in found]
 
 
 def _new_folder(store: Path, job: str, seed: int) -> Path:
@@ -141,6 +159,7 @@ class _Run:
         share: Share,
     ) -> None:
         self.recoveries_s: list[float] = []
+        self.faults: list[KilledWorker] = []
         self.restarts = 0
         self._spec = spec
         self._records = records
@@ -201,7 +220,13 @@ class _Run:
     def _kill(self, status: JobStatus) -> None:
         slots = [(slot.slot, slot.pid) for slot in status.slots if slot.slot is not None]
         number, pid = self._chance.choice(sorted(slots))
-        os.kill(pid, signal.SIGKILL)
+        at_ms, attempt = time.time_ns() // 1_000_000, f"{status.generation}.{status.attempt}"
+        victim = KilledWorker(number, pid, at_ms, status.epoch, attempt)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            raise DrillFailed(f"no verdict: {victim} had ended by itself before it was to be killed") from None
+        self.faults.append(victim)
         self._killed_s, self._kill_at_s = time.monotonic(), None
         self._killed_attempt = _attempt(status)
         self._to_kill -= 1
@@ -228,7 +253,7 @@ class _Reader:
         watched = [
             WatchedTable(t.name, t.uid, str(folder / paths.table(t.name)), t.schema, t.keys) for t in spec.tables
         ]
-        self._reads = folder / "reads.jsonl"
+        self._reads = folder / READS
         self._log = folder / "reader.log"
         self._arguments = [msgspec.json.encode(watched).decode(), str(ledger_folder(folder)), str(self._reads)]
         self._process: subprocess.Popen[bytes] | None = None

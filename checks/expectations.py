@@ -16,11 +16,12 @@ class NoRows:
 
 @dataclass(frozen=True)
 class NotNull:
+    table: str
     column: str
 
     @property
     def meaning(self) -> str:
-        return f"{self.column} is never NULL"
+        return f"{self.table}: {self.column} is never NULL"
 
 
 Expectation = NoRows | NotNull

@@ -15,6 +15,7 @@ from engine.core.paths import JobPaths
 from engine.jobmaster.events import Completed
 from engine.observe.history import History
 from engine.protocol import ledger
+from engine.protocol.manifest import ManifestRef
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.directory import DirectoryStore
 
@@ -52,23 +53,35 @@ def read_epochs(store: Path, job: str) -> list[EpochTotals]:
     last = log.last()
     if last is None or last.newest is None:
         raise HistoryIncomplete(f"job {job!r} has published no epoch in {store}")
-    found = _completed(History(store, job))
-    newest = log.read_manifest(last.newest)
-    # A JobMaster that died right after the commit point wrote no event; the newest epoch's manifest is still there.
-    found.setdefault(newest.epoch, EpochTotals(newest.epoch, newest.created_ms, newest.ledger))
-    missing = [epoch for epoch in range(1, newest.epoch + 1) if epoch not in found]
+    found = _recorded(log, last.newest, History(store, job))
+    missing = [epoch for epoch in range(1, last.newest.epoch + 1) if epoch not in found]
     if missing:
         raise HistoryIncomplete(f"job {job!r} has no record of epoch {', '.join(map(str, missing))} in its history")
-    return [found[epoch] for epoch in range(1, newest.epoch + 1)]
+    return [found[epoch] for epoch in range(1, last.newest.epoch + 1)]
 
 
-def _completed(history: History) -> dict[int, EpochTotals]:
+def recorded_epochs(store: Path, job: str) -> dict[int, EpochTotals]:
+    """Returns the epochs that have a record, by number. Unlike `read_epochs` it takes gaps and damage as they are."""
+    log = EpochLog(DirectoryStore(store), JobPaths(job))
+    try:
+        last = log.last()
+        return _recorded(log, last.newest if last is not None else None, History(store, job))
+    except WeirError:
+        return _recorded(log, None, History(store, job))
+
+
+def _recorded(log: EpochLog, newest: ManifestRef | None, history: History) -> dict[int, EpochTotals]:
     """Returns the totals of each epoch by its number. An event that a crash cut short leaves a gap."""
-    return {
+    found = {
         event.epoch: EpochTotals(event.epoch, event.completed_at_ms, event.ledger)
         for event in history.events()
         if isinstance(event, Completed)
     }
+    if newest is not None and newest.epoch not in found:
+        # A JobMaster that died right after the commit point wrote no event; the newest epoch's manifest is still there.
+        manifest = log.read_manifest(newest)
+        found[newest.epoch] = EpochTotals(newest.epoch, manifest.created_ms, manifest.ledger)
+    return found
 
 
 def per_epoch(epochs: list[EpochTotals]) -> list[tuple[int, dict[str, int]]]:
@@ -95,6 +108,10 @@ def equations(spec: DrillSpec, epochs: list[EpochTotals], records: int) -> list[
                 found.append(Equation(epoch, f"rows dropped as late by {name.removeprefix('late:')} = 0", count, 0))
         what = f"rows read by {spec.source_uid} = rows written by {spec.rows.uid}"
         found.append(Equation(epoch, what, added.get(source, 0), added.get(sink, 0)))
+        edge = f"{spec.source_uid}->{spec.rows.uid}"  # it carries every record unchanged; there is none in a chain
+        if ledger.sent(edge) in added:
+            said = f"rows read by {spec.source_uid} = rows sent on {edge}"
+            found.append(Equation(epoch, said, added.get(source, 0), added[ledger.sent(edge)]))
         if ledger.source_digest(spec.source_uid) in added:
             digests = added[ledger.source_digest(spec.source_uid)], added.get(ledger.sink_digest(spec.rows.uid), 0)
             found.append(Equation(epoch, f"digest of {what.replace(' = ', ' = digest of ')}", *map(_signed, digests)))

@@ -1,11 +1,13 @@
 """The source-side ledger: every record that a drill's job will read, written before the job starts.
 
 The records come only from the source's pure function of the record number, never from the sink. A seal with the number
-of records and a checksum per file is written last, so that an audit never compares with part of a ledger.
+of records and a checksum per file is written last, so that an audit never compares with part of a ledger. An audit
+makes the records again and compares them with the ledger: the source is the truth, not the files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -90,6 +92,34 @@ def open_ledger(store: Path) -> tuple[Seal, list[Path]]:
     if seal.records < 1 or sum(file.records for file in seal.files) != seal.records:
         raise LedgerUnusable(f"the ledger in {folder} is for {seal.records} records, but its files hold another number")
     return seal, [folder / file.name for file in seal.files]
+
+
+def compared_with_source(spec: DrillSpec, files: Sequence[Path], records: int) -> str:
+    """Makes the records again and compares. Returns what is wrong with the ledger; empty if it is what it should be."""
+    first = 0
+    for path in files:
+        try:
+            there = pq.ParquetFile(path).read()
+        except (pa.ArrowException, OSError) as error:
+            return f"{path.name} can't be read: {error}"
+        last = first + there.num_rows
+        made = expected_records(spec, first, last)
+        if there.schema.remove_metadata() != made.schema.remove_metadata():
+            return f"{path.name} has other columns than the source"
+        if not there.equals(made):
+            number = next(n for n in range(there.num_rows) if there.slice(n, 1) != made.slice(n, 1))
+            return f"record {first + number} is {there.slice(number, 1).to_pylist()[0]}"
+        first = last
+    return "" if first == records else f"it has {first} records of {records}"
+
+
+def write_truth(spec: DrillSpec, folder: Path, records: int) -> list[Path]:
+    """Writes the records as the source makes them, for an audit that can't use the ledger."""
+    files = []
+    for first in range(0, records, RECORDS_PER_FILE):
+        files.append(folder / f"records-{first:012d}.parquet")
+        pq.write_table(expected_records(spec, first, min(records, first + RECORDS_PER_FILE)), files[-1])
+    return files
 
 
 def _as(values: object, kind: pa.DataType) -> pa.Array:

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 from checks import queries
 from checks.expectations import Expectation, NoRows, NotNull
+from checks.facts import AGGREGATES, EPOCHS, EQUATIONS, EVIDENCE, FAULT, KEYS, ROWS, SCHEMA, STRAY
 from checks.spec import AUDIT_CHECKS, LEDGER, AuditedTable, DrillSpec
 
-ROWS, AGGREGATES, KEYS, EPOCHS, EQUATIONS = AUDIT_CHECKS
+__all__ = ["AGGREGATES", "EPOCHS", "EQUATIONS", "EVIDENCE", "FAULT", "KEYS", "ROWS", "SCHEMA", "STRAY", "Planned"]
 
 HISTORY = "epochs"
 """The suite about the job's own history; the others are named by their tables."""
+FILES = "files"
+"""The suite about the files of the tables and of the drill."""
+OF_FILES = (EPOCHS, SCHEMA, EVIDENCE, STRAY)
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,13 @@ def plan(spec: DrillSpec) -> dict[str, list[Planned]]:
         spec.rows.name: _of_table(spec.rows, ROWS, LEDGER),
         spec.aggregates.name: _of_table(spec.aggregates, AGGREGATES, queries.EXPECTED),
         HISTORY: [Planned(EQUATIONS, NoRows(equations, AUDIT_CHECKS[EQUATIONS]))],
+        FILES: [Planned(check, NoRows(queries.false_facts(check), AUDIT_CHECKS[check])) for check in OF_FILES],
     }
 
 
 def _of_table(table: AuditedTable, check: str, expected: str) -> list[Planned]:
     return [
         Planned(check, NoRows(queries.differences(table, expected), AUDIT_CHECKS[check])),
-        *(Planned(KEYS, NotNull(key)) for key in table.keys),
-        Planned(EPOCHS, NoRows(queries.partial_epochs(), f"{table.name}: {AUDIT_CHECKS[EPOCHS]}")),
+        *(Planned(KEYS, NotNull(table.name, key)) for key in table.keys),
+        Planned(EPOCHS, NoRows(queries.partial_epochs(table), f"{table.name}: {AUDIT_CHECKS[EPOCHS]}")),
     ]

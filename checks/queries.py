@@ -31,7 +31,7 @@ def differences(table: AuditedTable, expected: str, got: str = "{batch}") -> str
                         WHEN have.copies > 1 THEN '{DUPLICATE}'
                         WHEN want.record <=> have.record THEN NULL
                         ELSE '{DIFFERS}' END AS label,
-                   {shown}, coalesce(have.copies, 0) AS copies,
+                   '{table.name}' AS table, {shown}, coalesce(have.copies, 0) AS copies,
                    to_json(want.record) AS expected, to_json(have.record) AS got
             FROM (SELECT {keys}, {record} AS record FROM {expected}) AS want
             FULL OUTER JOIN
@@ -47,7 +47,7 @@ def by_label(query: str) -> str:
     return f"SELECT label, sum({surplus}) AS rows FROM ({query.format(batch=BATCH)}) GROUP BY label ORDER BY label"
 
 
-def partial_epochs(got: str = "{batch}") -> str:
+def partial_epochs(table: AuditedTable, got: str = "{batch}") -> str:
     """Returns a query for every epoch whose number of rows in the table differs from what its checkpoint counted.
 
     `got` is the table with the name of each row's file as `file` and its number there as `row_index`. The view
@@ -56,7 +56,7 @@ def partial_epochs(got: str = "{batch}") -> str:
     """
     return f"""
         SELECT * FROM (
-            SELECT coalesce(want.epoch, have.epoch) AS epoch,
+            SELECT '{table.name}' AS table, coalesce(want.epoch, have.epoch) AS epoch,
                    coalesce(want.rows, 0) AS counted, coalesce(have.rows, 0) AS in_table
             FROM (SELECT epoch, rows FROM {EPOCH_FILES} WHERE file IS NULL) AS want
             FULL OUTER JOIN (
@@ -66,4 +66,12 @@ def partial_epochs(got: str = "{batch}") -> str:
                 GROUP BY files.epoch
             ) AS have ON want.epoch = have.epoch
         ) WHERE counted <> in_table ORDER BY epoch
+    """
+
+
+def false_facts(check: str) -> str:
+    """Returns a query for the facts of a check whose two sides differ, with the table and the epoch of each."""
+    return f"""
+        SELECT nullif(table, '') AS table, epoch, what, expected, found FROM {{batch}}
+        WHERE check = '{check}' AND expected <> found ORDER BY table NULLS LAST, epoch, what
     """

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from checks.history import EpochTotals
 from checks.spec import AuditedTable
 from engine.protocol import ledger
-from engine.state.key_hash import hash_columns
+from engine.state.digests import digest, digested
 
 _PAUSE_S = 0.05
 _WARM_READS = 3
@@ -51,11 +50,9 @@ class Read(msgspec.Struct, frozen=True):
 
 def digest_of(table: pa.Table, schema: pa.Schema) -> int:
     """Returns the digest that the sink counts in the ledger: the sum of the rows' hashes, in any order."""
-    hashed = [field.name for field in schema if not pa.types.is_nested(field.type)]
-    total = 0
-    for batch in table.select(schema.names).cast(schema).to_batches():
-        total += int(np.add.reduce(hash_columns([batch.column(name) for name in hashed])))
-    return total % (1 << 64)
+    hashed = digested(schema)
+    batches = table.select(schema.names).cast(schema).to_batches()
+    return sum(digest([batch.column(name) for name in hashed]) for batch in batches) % (1 << 64)
 
 
 # --- judging, in the drill's process ---

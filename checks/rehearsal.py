@@ -13,7 +13,7 @@ from rich.markup import escape
 from checks.cli import CODES, COLOURS, Port, Serve, check_row, serve_until_interrupted, verdict_table
 from checks.comparison import Say, compare
 from checks.needs import need_great_expectations
-from checks.results import AuditResult
+from checks.results import AuditResult, read_result
 from engine.cli.shared import JobName, Store, client_of, console
 from engine.core.errors import WeirError
 from engine.host.launch import MasterLaunch
@@ -47,7 +47,7 @@ def last_rehearsal(client: JobClient) -> AuditResult:
             f"job {client.name!r} has no rehearsal that came to its end: run `weir upgrade {client.name} --to PATH "
             "--rehearse 5`"
         )
-    return msgspec.json.decode(found[-1].read_bytes(), type=AuditResult)
+    return read_result(found[-1], AuditResult, f"weir upgrade {client.name} --to PATH --rehearse 5")
 
 
 @dataclass(frozen=True)

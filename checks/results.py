@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
+
+from engine.core.errors import WeirError
+
+T = TypeVar("T")
 
 
 class Verdict(Enum):
@@ -17,13 +22,21 @@ class Verdict(Enum):
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """The result of one check. `rows` are examples of wrong rows, with labels (lost, duplicate, phantom, …)."""
+    """The result of one check. `rows` are examples of wrong rows, with labels (lost, duplicate, phantom, …).
+
+    A `warning` that failed does not make the audit fail: readers of the tables don't see what it found.
+    """
 
     name: str
     verdict: Verdict
     summary: str
     unexpected: int = 0
     rows: list[dict[str, Any]] = []
+    warning: bool = False
+
+    @property
+    def only_warns(self) -> bool:
+        return self.warning and self.verdict is Verdict.FAILED
 
 
 class AuditResult(msgspec.Struct, frozen=True):
@@ -39,13 +52,26 @@ class AuditResult(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """FAILED if any check failed, even if others could not run; PASSED only if all checks passed."""
-        verdicts = [check.verdict for check in self.checks]
+        """FAILED if any check failed, even if others could not run; PASSED only if all checks passed or only warn."""
+        verdicts = [check.verdict for check in self.checks if not check.only_warns]
         if Verdict.FAILED in verdicts:
             return Verdict.FAILED
         if Verdict.COULD_NOT_RUN in verdicts or self.evaluated != self.expected or not verdicts:
             return Verdict.COULD_NOT_RUN
         return Verdict.PASSED
+
+
+class KilledWorker(msgspec.Struct, frozen=True):
+    """A worker that a drill killed: its slot and process, the moment, the newest epoch, and its attempt (`1.2`)."""
+
+    slot: int
+    pid: int
+    at_ms: int
+    epoch: int
+    attempt: str
+
+    def __str__(self) -> str:
+        return f"slot {self.slot} (process {self.pid}, attempt {self.attempt}, epoch {self.epoch})"
 
 
 class DrillResult(msgspec.Struct, frozen=True):
@@ -63,8 +89,21 @@ class DrillResult(msgspec.Struct, frozen=True):
     started_ms: int
     duration_s: float
     seed: int = 0
+    faults: list[KilledWorker] = []
 
     @property
     def verdict(self) -> Verdict:
         """FAILED if the reader saw anything but whole epochs. Lost and doubled rows are the audit's verdict."""
         return Verdict.FAILED if self.reader_violations else Verdict.PASSED
+
+
+def read_result(file: Path, kind: type[T], command: str) -> T:
+    """Reads a result that was written as JSON. `command` makes a new one, for who finds that this one is damaged."""
+    data = file.read_bytes()
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise WeirError(
+            f"{file} ({len(data)} bytes) can't be read: {error}. It was cut short or changed: delete the folder "
+            f"{file.parent}; `{command}` makes a new result"
+        ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +76,9 @@ def _stderr_to(log: Path | None) -> Iterator[None]:
         os.close(kept)
 
 
-def read_published(spark: SparkSession, folder: str, table: AuditedTable) -> DataFrame:
-    """Reads with plain `spark.read.parquet`. With a given schema a table without files is empty, not an error."""
-    return spark.read.schema(table.schema).parquet(folder)
+def read_published(spark: SparkSession, paths: str | Sequence[str], table: AuditedTable) -> DataFrame:
+    """Reads with plain `spark.read.parquet`: a table's folder, or files.
+
+    With a given schema a table without files is empty, not an error.
+    """
+    return spark.read.schema(table.schema).parquet(*([paths] if isinstance(paths, str) else paths))

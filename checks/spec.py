@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from engine.api.schema import parse_schema
 from engine.core.errors import WeirError
-from engine.process.loading import default_name
+from engine.host.launch import default_name
 
 LEDGER = "weir_ledger"
 """The temporary view that a recomputation reads: the expected records, one row each."""
@@ -28,10 +28,17 @@ AUDIT_CHECKS: Mapping[str, str] = {
     "no_lost_duplicate_phantom_rows": "each record of the ledger is in the raw table exactly once, and nothing else is",
     "aggregates_equal_recomputation": "the aggregates are those of a Spark batch recomputation over the ledger",
     "keys_not_null": "no key is NULL",
-    "epochs_whole": "each epoch's files in the tables hold exactly the rows that its checkpoint counted",
-    "ledger_equations": "in each epoch, what was sent was received, and what was read was written",
+    "epochs_whole": "each epoch's files are there and hold exactly the rows that its checkpoint counted and digested",
+    "schema_as_declared": "each file has the table's columns and types, and no other",
+    "ledger_equations": "in each epoch, what was sent was received, and what was read was sent and written",
+    "evidence_intact": "ledger, reads, result and history are as the drill sealed them, and the ledger as the source",
+    "fault_happened": "each worker that the drill killed is the cause of its restart",
+    "no_stray_files": "no data file is there that no epoch published",
 }
 """The checks of an audit, in the order of the report, and what each says when it passes."""
+
+WARNINGS = frozenset({"no_stray_files"})
+"""The checks that only warn: plain Spark does not read what they find."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

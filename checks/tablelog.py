@@ -28,7 +28,7 @@ def epoch_files(table: Path) -> dict[int, list[str]]:
     for name, epoch in born.items():
         published.setdefault(epoch, []).append(name)
     seen = set(born)
-    for number, path in sorted(_records(table).items()):
+    for number, path in sorted(table_records(table).items()):
         if fold is not None and number <= fold.records_from:
             continue
         names = [json.loads(line)["path"].rsplit("/", 1)[-1] for line in path.read_text().splitlines()[1:]]
@@ -50,6 +50,19 @@ def epoch_rows(table: Path) -> list[EpochRows]:
     return found
 
 
-def _records(table: Path) -> dict[int, Path]:
+def records_from(table: Path) -> int:
+    """Returns the number of the oldest record that must be there: folds let older ones be deleted."""
+    fold = FoldLog(DirectoryStore(table.parent), table.name).newest()
+    return max(0, fold.records_from) if fold is not None else 0
+
+
+def folded_files(table: Path) -> set[str]:
+    """Returns the files of all folds that are kept, and those that they replace: these stay for readers for a while."""
+    kept = FoldLog(DirectoryStore(table.parent), table.name).kept()
+    return {name for fold in kept.values() for name in fold.names}
+
+
+def table_records(table: Path) -> dict[int, Path]:
+    """Returns the records of the table's log, by number."""
     files = (table / "_spark_metadata").iterdir()
     return {int(stem): path for path in files if (stem := path.name.removesuffix(COMPACT)).isdigit()}

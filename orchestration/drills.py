@@ -1,12 +1,13 @@
 """The asset `drills/<job>`: materializing it drills a copy of the job; its asset checks are the verdict of the audit.
 
 The drill runs a bounded copy of the job in a store of its own, so it does not touch the running job. It uses another
-pool: only one drill runs at a time on a machine. A check that could not run fails its step and reports nothing: Dagster
-shows it as "execution failed", which is neither pass nor fail.
+pool: only one drill runs at a time on a machine. A check that could not run reports nothing: Dagster shows it as
+"execution failed", which is neither pass nor fail. A red check, and one that could not run, fail the run, after all
+others are reported: whoever watches runs hears of it. A warning does not.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -98,14 +99,22 @@ def audit_checks(spec: StreamSpec) -> dg.AssetChecksDefinition:
         for check in checks:
             if check.verdict is not Verdict.COULD_NOT_RUN:
                 yield as_result(spec, check, result, done)
-        broken = [check for check in checks if check.verdict is Verdict.COULD_NOT_RUN]
-        if broken:
-            said = "\n".join(f"{check.name}: {check.summary}" for check in broken)
-            raise dg.Failure(
-                f"the audit could not run, which says nothing about the data:\n{said}", allow_retries=False
-            )
+        if said := why_failed(checks):
+            raise dg.Failure(said, allow_retries=False)
 
     return audit
+
+
+def why_failed(checks: Sequence[CheckResult]) -> str:
+    """Returns why the run of an audit fails; empty if all checks passed or only warn."""
+    red = [check for check in checks if check.verdict is Verdict.FAILED and not check.only_warns]
+    broken = [check for check in checks if check.verdict is Verdict.COULD_NOT_RUN]
+    said = []
+    no_verdict = "the audit could not run, which says nothing about the data"
+    for found, what in ((red, "the audit failed"), (broken, no_verdict)):
+        if found:
+            said += [f"{what}:", *(f"{check.name}: {check.summary}" for check in found)]
+    return "\n".join(said)
 
 
 def last_drill(instance: dg.DagsterInstance, spec: StreamSpec) -> DrillResult:
@@ -129,6 +138,7 @@ def as_result(spec: StreamSpec, check: CheckResult, audit: AuditResult, drill: D
         asset_key=spec.drills_key,
         check_name=check.name,
         passed=check.verdict is Verdict.PASSED,
+        severity=dg.AssetCheckSeverity.WARN if check.only_warns else dg.AssetCheckSeverity.ERROR,
         description=check.summary,
         metadata={
             "unexpected": check.unexpected,

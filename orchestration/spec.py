@@ -40,7 +40,9 @@ class RescaleAt:
 class StreamSpec:
     """One streaming job in Dagster.
 
-    The job is started with `params` and `parallelism` unless a run's config says otherwise. The engine triggers a
+    The job is started with `params` and `parallelism` unless a run's config says otherwise, on the Spark of `master`
+    with Spark's configuration `conf` (empty: a Spark on this machine with `max_slots` slots), each slot with
+    `slot_memory_mb` megabytes. The engine triggers a
     checkpoint at each interval of the job; `checkpoint_cron` triggers further ones, or all if the job has no interval.
     `savepoint_cron` takes savepoints, into the folder or address `savepoints_to` if there is one, and keeps the last
     `savepoints_kept` of them. `rescale` changes the parallelism of the running job at given times; `autoscale` has the
@@ -57,6 +59,10 @@ class StreamSpec:
     owners: tuple[str, ...]
     params: Mapping[str, str] = field(default_factory=dict)
     parallelism: int | None = None
+    master: str = ""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    slot_memory_mb: int | None = None
+    max_slots: int | None = None
     standby: bool = False
     allow_shared_store: bool = False
     checkpoint_cron: str | None = None
@@ -95,6 +101,10 @@ class StreamSpec:
             name=self.job,
             params=dict(self.params),
             parallelism=self.parallelism,
+            spark_master=self.master,
+            conf=dict(self.conf),
+            slot_memory_mb=self.slot_memory_mb,
+            max_slots=self.max_slots,
             standby=self.standby,
             allow_shared_store=self.allow_shared_store,
         )

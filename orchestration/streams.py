@@ -51,6 +51,14 @@ class StreamConfig(dg.Config):
         default={}, description="parallelism of single operators, by uid, that rescales decided"
     )
     params: dict[str, str] = Field(default={}, description="parameters of the job; they override those of its spec")
+    master: str | None = Field(
+        default=None, description="Spark's master, as `--master` (default: as the job's spec says, else this machine)"
+    )
+    conf: dict[str, str] = Field(
+        default={}, description="Spark's configuration, as `--conf`; it overrides that of the job's spec"
+    )
+    slot_memory_mb: int | None = Field(default=None, description="memory of a slot, as `--slot-memory`")
+    max_slots: int | None = Field(default=None, description="slots of a Spark on this machine, as `--max-slots`")
     store: str | None = Field(default=None, description="directory or s3://bucket/prefix (default: as last time)")
     from_snapshot: FromSnapshot = Field(
         default=FromSnapshot.LAST,
@@ -80,7 +88,7 @@ class StreamConfig(dg.Config):
     def of(cls, launch: MasterLaunch) -> "StreamConfig":
         """Returns the config that starts a job again with its last version, parameters, parallelism and store.
 
-        Spark's options are not part of a config: `as_last_time` repeats them, too.
+        Spark's options are left out, since Dagster shows the config of runs: `as_last_time` repeats them, too.
         """
         return cls(
             path=launch.path,
@@ -98,6 +106,10 @@ class StreamConfig(dg.Config):
             path=self.path or options.path,
             params=self.params if self.path else {**options.params, **self.params},
             parallelism=self.parallelism or options.parallelism,
+            spark_master=self.master or options.spark_master,
+            conf={**options.conf, **self.conf},
+            slot_memory_mb=self.slot_memory_mb or options.slot_memory_mb,
+            max_slots=self.max_slots or options.max_slots,
             scaling=Scaling(self.rescaled_parallelism, self.rescaled_operators),
             allow_non_restored_state=self.allow_non_restored_state,
         )
@@ -190,6 +202,14 @@ def _same_as_asked(client: JobClient, config: StreamConfig) -> None:
         differs.append(f"its version is {running.path}")
     if config.parallelism is not None and config.parallelism != running.parallelism:
         differs.append(f"its parallelism is {running.parallelism or 'its own'}")
+    for asked, found, what in (
+        (config.master, running.spark_master, "Spark's master"),
+        (config.slot_memory_mb, running.slot_memory_mb, "slot_memory_mb"),
+        (config.max_slots, running.max_slots, "max_slots"),
+    ):
+        if asked is not None and asked != found:
+            differs.append(f"{what} is {found or 'not set'}")
+    differs += [f"{name} has another value" for name, v in config.conf.items() if running.conf.get(name) != v]
     if config.from_snapshot is not FromSnapshot.LAST:
         differs.append("it went on from its last epoch")
     if differs:

@@ -19,7 +19,9 @@ from engine.api import (
     EventTimeSessionWindows,
     JoinContext,
     JoinFunction,
+    ListStateDescriptor,
     ProcessJoinFunction,
+    RuntimeContext,
     SlidingEventTimeWindows,
     StreamEnvironment,
     TumblingEventTimeWindows,
@@ -254,3 +256,35 @@ def test_a_stream_may_be_joined_with_itself() -> None:
     for parallelism in (1, 2):
         pairs = sorted((row["n"], row["n_right"]) for row in run(job, parallelism=parallelism).rows("out"))
         assert pairs == [(0, 0), (0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3)]
+
+
+class Numbered(ProcessJoinFunction):
+    """Numbers the pairs that it gets. The number is in operator state."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self._state = context.get_operator_state_store().get_list_state(ListStateDescriptor("pairs", "long"))
+        self._pairs = sum(self._state.get())
+
+    def process_element(self, left: Row, right: Row, context: JoinContext) -> Any:
+        self._pairs += 1
+        yield {"pair": self._pairs, "n": left["n"]}
+
+    def snapshot_state(self, checkpoint: int) -> None:
+        self._state.update([self._pairs])
+
+
+@pytest.mark.promise("A8", "C1")
+def test_the_operator_state_of_a_join_s_function_goes_on_after_a_restore() -> None:
+    orders: list[Any] = [{"id": "a", "n": n, "at": 1000 * n} for n in range(5)]
+    payments: list[Any] = [{"order": "a", "cents": n, "at": 1000 * n} for n in range(5)]
+
+    def job(env: StreamEnvironment) -> None:
+        sources = (ListSource([*of[:3], Checkpoint(), *of[3:]]) for of in (orders, payments))
+        one, other = timed(env, *sources)
+        both = one.key_by("id").interval_join(other.key_by("order")).between(0, 0)
+        written(both.process(Numbered(), uid="joined", schema="pair long, n long"))
+
+    stopped = run(job, until=lambda so_far: so_far.epochs == 1)
+    assert stopped.state("joined", "pairs") == [{"value": 3}], "three pairs are in the snapshot"
+    rows = run(job, after=stopped).rows("out")
+    assert sorted((row["pair"], row["n"]) for row in rows) == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]

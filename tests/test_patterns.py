@@ -32,9 +32,10 @@ from engine.api import (
 from engine.connectors.table import TableSink
 from engine.core.errors import UserFunctionError
 from engine.core.event_time import EVENT_TIME
+from engine.state.partial_matches import PATTERN_PARTS
 from engine.testing import Checkpoint, JobFailed, ListSource, LocalRun, run
 from tests.api.streams.building import operator
-from tests.fakes import Collected
+from tests.fakes import Collected, FakeClock
 from tests.three_ways import three_ways
 
 pytestmark = pytest.mark.promise("A11")
@@ -254,6 +255,44 @@ def test_a_late_record_goes_to_the_side_output_and_is_in_no_match() -> None:
     assert [row["at"] for row in result.rows("late")] == [6]
 
 
+def test_a_record_at_the_watermark_is_late_and_one_directly_after_it_is_not() -> None:
+    """The watermark is 100 - 10 - 1 ms."""
+    items = [*events("x@100"), Checkpoint(), *events("b@89 a@90 b@91")]
+    result = run(lambda env: pairs()(env, ListSource(items)))
+    assert result.rows("out") == [{"first": 90, "last": 91}]
+    assert [row["at"] for row in result.rows("late")] == [89]
+
+
+class Times(PatternProcessFunction):
+    def process_match(self, match: Match, context: MatchContext) -> Iterable[Any]:
+        yield {"event": context.timestamp(), "clock": context.current_processing_time()}
+
+
+def test_a_condition_and_a_match_function_are_told_event_time_and_processing_time() -> None:
+    """Event time is that of the record in question, and not of the first one of the match; the clock is far ahead."""
+    asked: list[tuple[int, int, int]] = []
+
+    def second(record: Row, context: ConditionContext) -> bool:
+        asked.append((record["at"], context.timestamp(), context.current_processing_time()))
+        return bool(record["what"] == "b")
+
+    pattern = Pattern.begin("a").where(is_("a")).followed_by("b").where(second).within(100)
+    stream = keyed(StreamEnvironment(), ListSource([]), "user string, what string", "user")
+    found = operator(CEP.pattern(stream, pattern).process(Times(), uid="found", schema="event long, clock long"))
+    clock, collected = found.context.clock, Collected()
+    assert isinstance(clock, FakeClock)
+    began_ms = clock.wall_ms()
+    rows = [{**row, EVENT_TIME: row["at"]} for row in events("a@1 x@5 b@9")]
+    found.process(pa.RecordBatch.from_pylist(rows), collected)
+    for watermark_ms in (1, 5, 9):
+        clock.pass_ms(1_000)
+        found.on_watermark(watermark_ms, collected)
+        while found.work(1, collected):
+            pass
+    assert asked == [(5, 5, began_ms + 2_000), (9, 9, began_ms + 3_000)]
+    assert [(row["event"], row["clock"]) for row in collected.rows] == [(9, began_ms + 3_000)]
+
+
 def test_ties_are_taken_as_they_arrive_or_as_the_comparator_says() -> None:
     items = events("b@5 a@5")
     assert out(pairs(), items) == []
@@ -345,6 +384,21 @@ def test_the_record_directly_after_a_restore_is_the_next_one() -> None:
     for text, wanted in (("a@1 b@2 | c@3", []), ("a@1 x@2 | b@3 c@4", ["1 4"]), ("a@1 x@2 b@3 | c@4", ["1 4"])):
         rows = run(job_of(text, pattern), after=stopped_within(text, pattern)).rows("out")
         assert [row["match"] for row in rows] == wanted
+
+
+@pytest.mark.parametrize("key", ["_number", "_time_ms", "_record", "_link", "_open"])
+def test_a_key_may_be_called_as_a_column_of_the_snapshot_is(key: str) -> None:
+    before, after = ([{key: 7, **row} for row in events(text)] for text in ("a@1 b@2 x@50", "c@60"))
+    source = ListSource([*before, Checkpoint(), *after])
+
+    def job(env: StreamEnvironment) -> None:
+        found = CEP.pattern(keyed(env, source, f"{key} long, what string", key), ABC)
+        ends = found.flat_select(lambda match: match["c"], "found", f"{key} long, what string, at long")
+        ends.sink_to(TableSink("out"), uid="o")
+
+    stopped = run(job, until=lambda so_far: so_far.epochs == 1)
+    assert {row[key] for part in PATTERN_PARTS for row in stopped.state("found", part)} == {7}
+    assert run(job, after=stopped).rows("out") == [{key: 7, "what": "c", "at": 60}]
 
 
 @pytest.mark.promise("C3")

@@ -49,6 +49,8 @@ EVENTS = [
     if not 12 < n < 18
 ]
 LATE, ODD = OutputTag("late", SCHEMA), OutputTag("odd", "n long")
+HOPS_MS = 7000, 3000, 1000
+"""The size of windows that share panes, their slide and their offset."""
 LISTED = "k string, start long, end long, ns array<long>"
 
 
@@ -94,6 +96,18 @@ class Total(ProcessAllWindowFunction):
         yield {"start": context.window().start, "n": sum(ns), "rows": len(ns)}
 
 
+class Reduced(ProcessWindowFunction):
+    """Adds the window to the only record that it gets."""
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        (record,) = elements
+        yield {"k": key, "start": context.window().start, "end": context.window().end, "n": record["n"]}
+
+
+def added(left: Any, right: Any) -> Any:
+    return {**right, "n": left["n"] + right["n"]}
+
+
 def larger(left: Any, right: Any) -> Any:
     return left if left["n"] > right["n"] else right
 
@@ -120,10 +134,14 @@ def every_kind(env: StreamEnvironment, source: ListSource) -> None:
         uid="means",
     )
     means.get_side_output(ODD).sink_to(TableSink("odd"), uid="odd out")
+    hops = keyed.window(SlidingEventTimeWindows.of(*HOPS_MS)).allowed_lateness("6 s").side_output_late_data(LATE)
+    sums = hops.reduce(added, Reduced(), uid="hops", schema="k string, start long, end long, n long")
+    sums.get_side_output(LATE).sink_to(TableSink("behind"), uid="behind out")
     globally = keyed.window(GlobalWindows.create())
     streams = {
         "late": late,
         "means": means,
+        "hops": sums,
         "sessions": keyed.window(EventTimeSessionWindows.with_gap("4 s")).process(Listed(), uid="s", schema=LISTED),
         "longest": keyed.window(EventTimeSessionWindows.with_dynamic_gap(lambda row: 1000 + row["n"] * 100)).reduce(
             larger, uid="longest"
@@ -146,7 +164,7 @@ def every_kind(env: StreamEnvironment, source: ListSource) -> None:
 @pytest.mark.promise("B4", "B5", "B6", "B7", "A8", "D7")
 def test_every_kind_of_window_three_ways() -> None:
     tables = (
-        *("late", "too_late", "means", "odd", "sessions", "longest", "continuous"),
+        *("late", "too_late", "means", "odd", "hops", "behind", "sessions", "longest", "continuous"),
         *("threes", "last", "purged", "all", "fives"),
     )
     found = three_ways(every_kind, EVENTS, tables=tables)
@@ -155,6 +173,7 @@ def test_every_kind_of_window_three_ways() -> None:
         by_key[event["k"]].append(event)
     _check_counted(found, by_key)
     _check_late(found)
+    _check_hops(found)
     sessions = [tuple(row["ns"]) for row in found["sessions"]]
     assert sum(map(len, sessions)) < len(EVENTS), "some records are late"
     assert len({n for ns in sessions for n in ns}) == sum(map(len, sessions)), "each record is in one session"
@@ -201,6 +220,29 @@ def _check_late(found: dict[str, Rows]) -> None:
     for (key, start), ns in last.items():
         inside = [e["n"] for e in EVENTS if e["k"] == key and start <= e["at"] < start + 10_000]
         assert ns == sorted(set(inside) - too_late)
+
+
+def _check_hops(found: dict[str, Rows]) -> None:
+    """Checks the windows that share panes, each record put into each of its windows by hand."""
+    size, slide, offset = HOPS_MS
+    totals: dict[Any, int] = defaultdict(int)
+    wanted, behind, highest = [], [], -(10**9)
+    for event in EVENTS:
+        starts = [start for start in range(event["at"] - size + 1, event["at"] + 1) if (start - offset) % slide == 0]
+        kept = [start for start in starts if start + size - 1 + 6000 > highest - 4001]
+        behind += [] if kept else [event["n"]]
+        for start in kept:
+            totals[event["k"], start] += event["n"]
+            if start + size - 1 <= highest - 4001:
+                wanted.append((event["k"], start, totals[event["k"], start]))
+        for (key, start), total in totals.items():
+            if highest - 4001 < start + size - 1 <= max(highest, event["at"]) - 4001:
+                wanted.append((key, start, total))
+        highest = max(highest, event["at"])
+    wanted += [(key, start, total) for (key, start), total in totals.items() if start + size - 1 > highest - 4001]
+    assert len(wanted) > len(totals) and behind, "some windows were computed again, and some records came too late"
+    assert sorted((row["k"], row["start"], row["n"]) for row in found["hops"]) == sorted(wanted)
+    assert sorted(row["n"] for row in found["behind"]) == sorted(behind)
 
 
 # --- by the clock ---
@@ -272,3 +314,44 @@ def test_a_changed_window_is_refused_before_it_misreads_its_state() -> None:
             run(changed, after=first)
     whole, restored = run(_tumbling(listed)), run(_tumbling(listed), after=first)
     assert sorted(map(repr, restored.rows("out"))) == sorted(map(repr, whole.rows("out")))
+
+
+class MeanAlone(AggregateFunction):
+    """The mean without `merge`: each window keeps an accumulator, as in the versions of Weir before panes."""
+
+    create_accumulator, add, get_result = Mean.create_accumulator, Mean.add, Mean.get_result
+
+
+def _hopping(function: AggregateFunction) -> Callable[[StreamEnvironment], None]:
+    items = [*EVENTS[:9], Checkpoint(), *EVENTS[9:]]
+
+    def job(env: StreamEnvironment) -> None:
+        hops = timed(env, ListSource(items)).key_by("k").window(SlidingEventTimeWindows.of("10 s", "2 s"))
+        means = hops.aggregate(
+            function,
+            Named(),
+            accumulator_type="struct<sum long, n long>",
+            schema="k string, end long, mean double, seen long",
+            uid="w",
+        )
+        means.get_side_output(ODD).sink_to(TableSink("odd"), uid="odd out")
+        means.sink_to(TableSink("out"), uid="out")
+
+    return job
+
+
+@pytest.mark.promise("B5", "D8")
+def test_a_snapshot_of_windows_without_panes_goes_on_with_them_and_not_the_other_way_round() -> None:
+    def until(so_far: Any) -> bool:
+        return bool(so_far.epochs == 1)
+
+    whole = sorted(map(repr, run(_hopping(MeanAlone())).rows("out")))
+    assert sorted(map(repr, run(_hopping(Mean())).rows("out"))) == whole
+    alone = run(_hopping(MeanAlone()), until=until)
+    assert alone.state("w", "(window) contents")
+    assert sorted(map(repr, run(_hopping(Mean()), after=alone).rows("out"))) == whole
+    sharing = run(_hopping(Mean()), until=until)
+    assert sharing.state("w", "(window) panes") and not sharing.state("w", "(window) contents")
+    assert sorted(map(repr, run(_hopping(Mean()), after=sharing).rows("out"))) == whole
+    with pytest.raises(JobFailed, match=r"no longer has the panes \(what merge\(left, right\) or reduce combines"):
+        run(_hopping(MeanAlone()), after=sharing)

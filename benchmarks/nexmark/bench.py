@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from benchmarks.nexmark import events
+from benchmarks.nexmark import events, flink
 from benchmarks.peers import environments
 from benchmarks.report import Result, Say
 from benchmarks.weir import WeirJob, committed_files, fresh_folder
-from engine.jobmaster.events import Running
 
 QUERIES = ["q0", "q1", "q2", "q3", "q4", "q5", "q7", "q8", "q11", "q12"]
 UPDATING = ("q4",)
@@ -67,17 +66,23 @@ def _mean(results: list[Result]) -> Result:
 
 def _weir(query: str, folder: Path) -> tuple[float, pa.Table]:
     with WeirJob(f"benchmarks.nexmark.queries:{query}", events=folder) as job:
-        job.wait_until_ended(240)
-        job.check()
-        happened = list(job.events())
-    began = next(event.at_ms for event in happened if isinstance(event, Running))
-    return (happened[-1].at_ms - began) / 1000, _read(committed_files(job.table("out")))
+        seconds = job.seconds_to_its_end()
+    return seconds, _read(committed_files(job.table("out")))
 
 
 def _flink(python: Path, query: str, folder: Path) -> tuple[float, pa.Table]:
     work = fresh_folder(f"flink-{query}")
-    order = {"folder": str(work), "events": str(folder), "query": query}
-    said = environments.run_peer(python, ["flink_nexmark.py", json.dumps(order)], work, 600)
+    columns, select = flink.QUERIES[query]
+    order = {
+        "folder": str(work),
+        "tables": {name: (str(folder / name), fields) for name, fields in flink.TABLES.items()},
+        "time": "date_time",
+        "views": [flink.CLOCKED] if query == CLOCKED else [],
+        "columns": columns,
+        "select": select,
+        "updating": query in UPDATING,
+    }
+    said = environments.run_peer(python, ["flink_query.py", json.dumps(order)], work, 600)
     seconds = environments.result_of(said)["seconds"]
     return seconds, _printed(said) if query in UPDATING else _read(committed_files(work / "table"))
 

@@ -1,6 +1,6 @@
 """Nexmark's queries as Weir jobs, in the columnar lane. Slots import this module, so it imports nothing heavy.
 
-q6 is left out: Flink SQL can't run it. Flink SQL's own form of each query is in `benchmarks/peers/flink_nexmark.py`.
+q6 is left out: Flink SQL can't run it. Flink SQL's own form of each query is in `benchmarks/nexmark/flink.py`.
 """
 
 from __future__ import annotations

@@ -166,6 +166,8 @@ def _check_maker(given: object) -> None:
         raise JobError(f"for_generator takes a function that makes a generator, not {shown(given)}: write {example}")
     try:
         inspect.signature(given).bind(None)
+    except ValueError:
+        return  # a function written in C may not tell its parameters: its first call will
     except TypeError:
         line = defined_at(given.__init__ if isinstance(given, type) else given)  # type: ignore[misc]
         at = f" ({short_line(line)})" if line else ""

@@ -19,7 +19,7 @@ from typing import Final
 
 from engine.core.errors import JavaNotFound, WeirError
 from engine.host.descriptors import ENOUGH, raise_descriptor_limit
-from engine.host.places import local_folder
+from engine.host.places import STATE, local_folder
 from engine.spark.java import JavaHome, find_java, prepare_environment
 from engine.store.bucket import Endpoint, is_bucket
 from engine.store.directory import no_links
@@ -117,21 +117,31 @@ def check_descriptors(limit: int) -> Check:
 
 
 def check_store(store: str) -> Iterator[Check]:
-    """Checks that the store can hold an epoch log: writes are durable, and only one writer can create a name."""
-    if is_bucket(store):
+    """Checks that the store can hold an epoch log: writes are durable, and only one writer can create a name.
+
+    A job whose store is a bucket has its logs and the like in a folder of this machine, which needs less.
+    """
+    in_bucket = is_bucket(store)
+    name, advice = "store", "Choose a directory that you may write to."
+    if in_bucket:
         yield _check_bucket(store)
-        store = str(local_folder(store))  # for logs and the like
+        store, name = str(local_folder(store)), "run folder"
+        advice = f"Set {STATE} to a directory that you may write to."
     directory = Path(store.removeprefix("file://")).absolute()
     # The first job makes a store that does not exist yet. The folder that will hold it is on the same file system.
     existing = next(folder for folder in (directory, *directory.parents) if folder.exists())
     try:
         with tempfile.TemporaryDirectory(prefix=".weir-doctor-", dir=existing) as probe:
-            yield Check("store", True, f"{directory} can be written")
-            yield _check_durable_create(Path(probe))
+            for_what = ", for logs and the like of this machine's jobs" if in_bucket else ""
+            yield Check(name, True, f"{directory} can be written{for_what}")
+            if not in_bucket:
+                yield _check_durable_create(Path(probe))
     except OSError as error:
-        yield Check("store", False, f"{directory}: {error.strerror}", "Choose a directory that you may write to.")
+        yield Check(name, False, f"{directory}: {error.strerror}", advice)
     else:
-        yield _check_free_space("store space", existing, LEAST_STORE_BYTES, "Free some space, or choose another store.")
+        least = LEAST_SCRATCH_BYTES if in_bucket else LEAST_STORE_BYTES
+        other = f"set {STATE} to a folder that has more" if in_bucket else "choose another store"
+        yield _check_free_space(f"{name} space", existing, least, f"Free some space, or {other}.")
 
 
 def _check_bucket(store: str) -> Check:

@@ -23,7 +23,7 @@ from engine.core.errors import NotRunning, WeirError
 from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import OperatorFigures, SubtaskFigures
 from engine.jobmaster.figures import TIMES
-from engine.observe.client import JobClient, is_missing, known_jobs
+from engine.observe.client import JobClient, after_a_reboot, is_missing, known_jobs, resume_it
 from engine.observe.timeline import CheckpointRecord, RestartRecord, VertexFigures
 from engine.process.going_on import goes_on
 from engine.process.resume import Wanted, wanted
@@ -168,7 +168,7 @@ def next_start(client: JobClient) -> str:
     if found is Wanted.RESUMED:
         if unfinished_upgrade(client):
             return ""  # the upgrade is shown, and how it is carried on
-        return f"it should be running: `weir resume {client.name}` starts it again{f' and {words}' if words else ''}"
+        return f"it should be running: {resume_it(client.name)}{f' and {words}' if words else ''}"
     return f"its next start {words}" if words else ""
 
 
@@ -184,7 +184,10 @@ def status(job: JobName, store: Store = ".weir", as_json: AsJson = False) -> Non
             raise
         if not _show_starting(client):
             then = next_start(client)
-            raise NotRunning(f"{error}; {then}" if then else str(error)) from error
+            said = str(error)
+            if "weir resume" in then:  # it is said once
+                said = said.removesuffix(f"; {resume_it(client.name)}").removesuffix(f"; {after_a_reboot(client.name)}")
+            raise NotRunning(f"{said}; {then}" if then else said) from error
         return
     if as_json:
         print_json(now)

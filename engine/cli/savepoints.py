@@ -139,7 +139,7 @@ def savepoints(job: JobName, store: Store = ".weir", as_json: AsJson = False) ->
             instant(one.requested_at_ms),
             str(one.epoch if one.epoch is not None else "–"),
             size(one.bytes or 0) if known else "–",
-            one.place if there or one.state is SavepointState.PENDING else one.reason or "deleted or moved away",
+            one.reason or (one.place if there or one.state is SavepointState.PENDING else "deleted or moved away"),
         )
     console.print(table)
 
@@ -169,14 +169,19 @@ def stop(
     """
     client = client_of(store, job)
     with console.status("stopping …") as line:
-        client.stop(drain, savepoint, name, absolute(to))
+        made = client.stop(drain, savepoint, name, absolute(to))
         ended = client.wait_until_stopped(timeout, lambda doing: line.update(f"stopping: {escape(doing)} …"))
-    _print_stopped(client, ended)
+    _print_stopped(client, ended, made)
 
 
-def _print_stopped(client: JobClient, ended: MasterExit) -> None:
+def _print_stopped(client: JobClient, ended: MasterExit, savepoint: str | None) -> None:
+    """`savepoint`: the name of the one that was asked for. It may exist although the job ended in another way."""
     name = client.name
     if ended.outcome not in (Outcome.STOPPED, Outcome.FINISHED):
-        errors.print(f"[bold red]error:[/] {name} is {ended.outcome}: {escape(ended.reason + client.how_again(ended))}")
+        wanted = (one for one in client.savepoints() if one.savepoint == savepoint)
+        done = next((one.place for one in wanted if one.state is SavepointState.COMPLETED), None)
+        there = f". Its savepoint {done} is complete" if done is not None else ""
+        said = escape(ended.reason + client.how_again(ended) + there)
+        errors.print(f"[bold red]error:[/] {name} is {ended.outcome}: {said}")
         raise typer.Exit(1)
     console.print(f"[green]{name} is {ended.outcome}[/]: {escape(ended.reason)}", highlight=False, soft_wrap=True)

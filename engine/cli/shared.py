@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.core.errors import IncompatibleJob, NotRunning
+from engine.host.launch import default_name
 from engine.observe.client import JobClient, known_jobs
-from engine.process.loading import default_name
 from engine.process.settings import read_settings
 from engine.protocol.failures import Raised
 from engine.store.opening import address_of

@@ -137,7 +137,10 @@ class ReduceFunction(Function):
     """Combines two records of a key into one, for `reduce`."""
 
     def reduce(self, left: Row, right: Row) -> Row:
-        """Returns the new running value: `left` is the one so far, `right` the next record."""
+        """Returns the new running value: `left` is the one so far, `right` the next record.
+
+        In windows it is associative: `right` may be the value of several records.
+        """
         raise NotImplementedError
 
 
@@ -157,7 +160,10 @@ class AggregateFunction(Function):
         raise NotImplementedError
 
     def merge(self, left: Any, right: Any) -> Any:
-        """Returns the accumulator of what both hold."""
+        """Returns the accumulator of what both hold; it may be one of them, changed.
+
+        Sessions need it. Sliding windows share panes if there is one.
+        """
         raise NotImplementedError
 
 

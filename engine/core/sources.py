@@ -44,6 +44,8 @@ class SourceContext:
     """True if the job goes on from an epoch in which the source took part."""
     discovered: Sequence[Any] = ()
     """`Discovery.state` of each subtask of the source in that epoch."""
+    dictionaries: frozenset[str] = frozenset()
+    """Columns that readers may give as dictionaries of their type: keys that are only grouped by."""
 
     @property
     def queue(self) -> str:

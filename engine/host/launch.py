@@ -83,3 +83,12 @@ class MasterLaunch(LaunchOptions, frozen=True, kw_only=True):
 def read_launch(path: str | Path) -> MasterLaunch:
     """Reads the file that a supervisor or a JobMaster process is given as its argument."""
     return msgspec.json.decode(Path(path).read_bytes(), type=MasterLaunch)
+
+
+def default_name(path: str) -> str:
+    """Returns the name of a job: `pageviews` of `assets.pageviews.job:job`, `orders` of `shop.jobs:orders`."""
+    module, _, function = path.partition(":")
+    if function not in ("", "job"):
+        return function
+    parts = module.split(".")
+    return parts[-2] if len(parts) > 1 and parts[-1] == "job" else parts[-1]

@@ -24,10 +24,10 @@ def local_folder(store: str | Path) -> Path:
     bucket = Bucket.parse(str(store))
     whole = f"{Endpoint.from_environment()} {bucket}"
     readable = "-".join(filter(None, [bucket.name, *bucket.prefix.split("/")]))
-    return _state() / f"s3-{readable[:80]}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
+    return state_folder() / f"s3-{readable[:80]}-{hashlib.sha256(whole.encode()).hexdigest()[:12]}"
 
 
-def _state() -> Path:
+def state_folder() -> Path:
     """Returns WEIR_STATE, or `weir` in the user's state folder (XDG_STATE_HOME, by default ~/.local/state)."""
     if named := os.environ.get(STATE):
         return Path(named).absolute()

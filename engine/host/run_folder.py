@@ -37,7 +37,7 @@ from engine.protocol.failures import Fault, Raised
 from engine.protocol.remedy import Stage
 from engine.protocol.scaling import Scaling
 from engine.protocol.supervision import Silence
-from engine.protocol.upgrading import CANCELLED_MEANWHILE, Phase
+from engine.protocol.upgrading import cancelled
 from engine.store.bucket import is_bucket
 
 T = TypeVar("T")
@@ -448,13 +448,17 @@ class RunFolder:
         return found is not None and found.id == id
 
     def settle_cancelled_upgrade(self) -> None:
-        """Ends an upgrade that was cancelled while no version runs, unless a command carries it out and does so."""
+        """Ends an upgrade that was cancelled, once no version runs or is to, unless a command carries it out.
+
+        If it can't be written now, who carries the upgrade on ends it: that it was cancelled is written already.
+        """
         with held(self.upgrade_lock) as taken:
             record = self.read_upgrade()
             if not taken or record is None or record.progress.phase.over or not self.upgrade_is_cancelled(record.id):
                 return
-            kept = msgspec.structs.replace(record.progress, phase=Phase.KEPT, reason=CANCELLED_MEANWHILE)
-            self.write_upgrade(msgspec.structs.replace(record, progress=kept, changed_ms=_now_ms()))
+            over = msgspec.structs.replace(record, progress=cancelled(record.progress), changed_ms=_now_ms())
+            with contextlib.suppress(OSError):
+                self.write_upgrade(over)
 
     def write_upgrade_request(self, request: UpgradeRequest) -> None:
         _write(self._upgrade_request, msgspec.json.format(msgspec.json.encode(request)))

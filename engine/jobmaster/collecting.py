@@ -51,7 +51,7 @@ def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
     completed: list[str] = []
     try:
         completed += [one.path for one in almost_made(log) if dry_run or one.complete()]
-        for one in find_garbage(log):
+        for one in find_garbage(log, problems):
             if not dry_run and not one.give_up():
                 continue  # a JobMaster that was replaced has made, or is about to make, a savepoint of it
             collected.append(_delete(store, one.path, one.why, dry_run))

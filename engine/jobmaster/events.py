@@ -227,7 +227,7 @@ class SavepointTriggered(Event, frozen=True):
 
 
 class SavepointTaken(Event, frozen=True):
-    """Every subtask has acknowledged the snapshot; its `state_bytes` are being copied into the savepoint's folder."""
+    """Every subtask has acknowledged the snapshot; the savepoint of its `state_bytes` is being made."""
 
     name: str
     place: str

@@ -399,6 +399,13 @@ class JobMaster:
     def _not_running(self) -> Refusal | None:
         if self.phase is Phase.RUNNING and not self._cancelling and self._ending is None:
             return self._savepoints.refusal(None)
+        failure = self.stats.last_failure
+        if self.phase is Phase.RESTARTING and failure is not None:
+            cause = next(one.text for one in AttemptFailure if one.code == failure.cause)
+            return Refusal(
+                f"the job is not running now: it is being restarted, because {cause}: {failure.detail}. Ask again when "
+                "it runs; weir status shows it"
+            )
         return Refusal("the job is not running now: look at it with weir status")
 
     @property
@@ -589,7 +596,7 @@ class JobMaster:
         if self._ending is not None:  # the last epoch is committed: nothing that is left to do needs slots
             return self._abort_checkpoints(failed.failure.text, now_ms) + self._end_if_settled()
         text = f"{failed.failure.text}: {failed.detail}"
-        actions = self._savepoints.on_attempt_over(text) + self._leave_attempt(failed.failure.text, now_ms)
+        actions = self._savepoints.on_attempt_over(text) + self._leave_attempt(text, now_ms)
         actions += self._rescaler.on_attempt_over(f"the attempt failed meanwhile: {text}")
         event, delay_ms = self._failures.attempt_ended(self.attempt, failed, now_ms)
         self.stats.last_failure = event
@@ -704,7 +711,7 @@ class JobMaster:
         if coordinator is not None:
             coordinator.on_publication_over(completed.checkpoint, now_ms)
             actions += self._broadcast(NotifyComplete(self.attempt, completed.checkpoint))
-        actions += self._publisher.sweep(self.attempt.generation, self._savepoints.copied)
+        actions += self._publisher.sweep(self.attempt.generation, self._savepoints.held)
         actions += self._savepoints.sweep(now_ms)
         actions += self._publisher.tidy(self.attempt.generation, now_ms)
         if completed.stops:

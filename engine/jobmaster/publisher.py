@@ -412,30 +412,30 @@ class Publisher:
 
     # ------------------------------------------------------------------ retention
 
-    def sweep(self, generation: int, copied: Collection[Snapshot] = ()) -> list[Action]:
+    def sweep(self, generation: int, held: Collection[Snapshot] = ()) -> list[Action]:
         """Deletes the snapshots that no kept epoch needs. If one sweep runs and one waits, a later one does it.
 
-        `copied` are the (generation, checkpoint) of snapshots that are being copied into savepoints. One that can't be
-        deleted keeps no other one: a savepoint that was claimed with it may be in a place that is away for good.
+        `held` are the (generation, checkpoint) of savepoints under way, which stay. One that can't be deleted keeps no
+        other one: a savepoint that was claimed with it may be in a place that is away for good.
         """
         assert self.newest is not None
         if self._sweeps >= SWEEPS:
             return []
         self._sweeps += 1
         store, paths, needs = self._epoch_log.store, self._epoch_log.paths, self._needs
-        held = {parsed[0] for ref in self._retained if (parsed := paths.parse_checkpoint(ref.path))}
+        of_kept = {parsed[0] for ref in self._retained if (parsed := paths.parse_checkpoint(ref.path))}
         self._retained = self._retained[-self._graph.checkpoints.retained :]
         kept = list(self._retained)
         # Only this generation makes files; an epoch that is kept no longer may be of an earlier one, or of the job that
         # this one was forked from.
         unswept = set(range(1, generation)) if self._unswept is None else self._unswept
-        unswept |= {generation, *held}
+        unswept |= {generation, *of_kept}
         self._unswept = set(unswept)
 
         def work() -> None:
             files = [path for number in sorted(unswept) for path in store.list(paths.generation(number))]
             problems: list[Exception] = []
-            for directory in disposable(paths, files, kept, needs.of(kept).union(copied), generation):
+            for directory in disposable(paths, files, kept, needs.of(kept).union(held), generation):
                 try:
                     delete_claimed(store, [file for file in files if file.startswith(f"{directory}/")])
                     store.delete(directory)

@@ -31,6 +31,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest
 from engine.protocol.savepoint import SavepointRequest, Stopping, StopRequest
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.garbage import settle_savepoints
 from engine.snapshot.savepoints import (
     Draft,
     Origin,
@@ -41,6 +42,7 @@ from engine.snapshot.savepoints import (
     writer_of,
 )
 from engine.store.below import Below
+from engine.store.places import remove_if_empty
 
 LATE_WRITES_MS = 600_000.0
 """After so long nobody writes state any more for a savepoint that has failed."""
@@ -127,6 +129,7 @@ class Savepoints:
         self._stop: _Stop | None = None
         self._left: list[tuple[_Open, float]] = []
         """Savepoints that failed, and when: slots may still write into their folders, which are deleted again later."""
+        self._inherited = True  # what JobMasters before this one began may still be there
 
     @property
     def under_way(self) -> bool:
@@ -138,8 +141,8 @@ class Savepoints:
         return self._stop is not None
 
     @property
-    def copied(self) -> set[tuple[int, int]]:
-        """The (generation, checkpoint) of the snapshots that savepoints under way need."""
+    def held(self) -> set[tuple[int, int]]:
+        """The (generation, checkpoint) of savepoints under way, whose files no sweep may delete."""
         return {(one.attempt.generation, one.checkpoint) for one in self._open.values()}
 
     # ------------------------------------------------------------------ begin
@@ -281,10 +284,23 @@ class Savepoints:
         return [*self._fail(one, why), *self._forget_state(one), *self._tell(Settled(), now_ms)]
 
     def sweep(self, now_ms: float) -> list[Action]:
-        """Deletes what slots wrote for savepoints after these had failed, or what the store did not delete then."""
+        """Deletes what slots wrote for savepoints after these had failed, or what the store did not delete then.
+
+        The first sweep also ends what JobMasters before this one began. If that fails, the next one tries again.
+        """
         past = [one for one, failed_ms in self._left if now_ms - failed_ms > LATE_WRITES_MS]
         self._left = [(one, failed_ms) for one, failed_ms in self._left if now_ms - failed_ms <= LATE_WRITES_MS]
-        return [action for one in past for action in self._forget_state(one)]
+        inherited = [self._settle_inherited()] if self._inherited else []
+        return [*inherited, *(action for one in past for action in self._forget_state(one))]
+
+    def _settle_inherited(self) -> Action:
+        self._inherited = False
+
+        def done(_: None, error: BaseException | None, now_ms: float) -> list[Action]:
+            self._inherited = error is not None
+            return []
+
+        return self._off_loop("sweep", lambda: _without_sync_failed(lambda: settle_savepoints(self._log)), done)
 
     def on_attempt_over(self, why: str) -> list[Action]:
         """A stop fails with its attempt, unless its epoch is being published: that decides about it."""
@@ -345,8 +361,8 @@ class Savepoints:
 
     def _fail(self, one: _Open, why: str) -> list[Action]:
         del self._open[one.checkpoint]
-        forgotten = [self._forget(one, one.draft.writer)] if one.draft is not None else []
-        return [Note(events.SavepointFailed(one.request.name, one.place, why)), *forgotten]
+        forget = self._forget(one, one.draft.writer if one.draft is not None else "")
+        return [Note(events.SavepointFailed(one.request.name, one.place, why)), forget]
 
     def _fail_stop(self, why: str) -> list[Action]:
         stop, self._stop = self._stop, None
@@ -365,8 +381,15 @@ class Savepoints:
         return [self._forget(one, one.into.rsplit("/", 1)[1])] if one.into else []
 
     def _forget(self, one: _Open, writer: str) -> Action:
-        """Deletes the files of a savepoint that was not made."""
-        return self._off_loop("delete", lambda: self._folder(one.request).forget(writer), _ignore)
+        """Deletes the files of a savepoint that was not made, and its folder, unless that is one of the user's."""
+
+        def work() -> None:
+            if writer:
+                self._folder(one.request).forget(writer)
+            if not one.request.folder:
+                remove_if_empty(one.place)
+
+        return self._off_loop("delete", work, _ignore)
 
     # ------------------------------------------------------------------ places
 

@@ -15,6 +15,7 @@ import msgspec
 from engine.core.errors import Ending, NotRunning, Slow, WeirError
 from engine.core.paths import JobPaths
 from engine.host.last_upgrade import last_upgrade
+from engine.host.launch import default_name
 from engine.host.places import local_folder
 from engine.host.run_folder import Deaths, MasterExit, RunFolder, SupervisorSign
 from engine.host.starts import shared_jobs
@@ -113,7 +114,10 @@ class JobClient:
                 break
             found = self._savepoint(name)
             if found is None:
-                raise WeirError(f"job {self.name!r} has no savepoint {name!r}; weir savepoints {self.name} lists them")
+                raise WeirError(
+                    f"there is no savepoint {name!r} of job {self.name!r}: if it was asked for, {LOST}. `weir status "
+                    f"{self.name}` shows whether the job goes on, and `weir savepoints {self.name}` which ones exist"
+                )
             if found.state is SavepointState.COMPLETED:
                 return found
             if found.state is not SavepointState.PENDING:
@@ -123,11 +127,11 @@ class JobClient:
         raise WeirError(f"savepoint {name!r} is not complete after {timeout_s:.0f} s; it may still complete")
 
     def _savepoint(self, name: str) -> SavepointRecord | None:
-        """Asks the JobMaster for this one alone. If none answers, all that the store holds are read."""
+        """Asks the JobMaster for this one alone. If none answers or knows it, all that the store holds are read."""
         try:
             answer = self._call("GET", f"/savepoints/{quote(name, safe='')}")
             return msgspec.json.decode(answer.content, type=SavepointRecord)
-        except NotRunning:
+        except (NotRunning, _Unknown):
             return next((one for one in self.savepoints() if one.savepoint == name), None)
 
     def savepoints(self) -> list[SavepointRecord]:
@@ -258,6 +262,7 @@ class JobClient:
         except NotRunning:
             if not upgraded:
                 raise
+        if upgraded:
             self.folder.settle_cancelled_upgrade()
 
     def cancel_start(self, by: str) -> None:
@@ -362,6 +367,8 @@ class JobClient:
             raise NotRunning(self._why_not()) from error
         if response.status_code == 503:
             raise Ending(response.json()["error"])
+        if response.status_code == 404:
+            raise _Unknown(response.json().get("error", "HTTP 404"))
         if response.status_code >= 400:
             raise WeirError(response.json().get("error", f"HTTP {response.status_code}"))
         return response
@@ -377,17 +384,27 @@ class JobClient:
             host = self.folder.started_elsewhere()
         if host is not None:
             return f"job {self.name!r} does not run on this machine; it was started last on {host}: look there"
-        return f"job {self.name!r} is not running now{self._last_known()}; its log is {self.folder.log_file}"
+        desired = self.folder.read_desired_here()
+        again = f"; {after_a_reboot(self.name)}" if desired is not None and desired.running else ""
+        return f"job {self.name!r} is not running now{self._last_known()}; its log is {self.folder.log_file}{again}"
 
     def how_again(self, ended: MasterExit) -> str:
         """Says how a job that has ended is started again; nothing if it is over for good."""
         if ended.outcome is Outcome.FAILED:
-            return "; mend the cause, then `weir submit` starts it again"
+            return f"; mend the cause, then `{self._submit()}` starts it again"
         desired = self.folder.read_desired_here()
         if ended.outcome is Outcome.CANCELLED and desired is not None and desired.running:
-            return f"; `weir resume {self.name}` starts it again"  # nobody has cancelled it: its supervisor died
+            return f"; {resume_it(self.name)}"  # nobody has cancelled it: its supervisor died
         again = ended.outcome in (Outcome.STOPPED, Outcome.CANCELLED) and not is_drained(ended.reason)
-        return "; `weir submit` starts it again" if again else ""
+        return f"; `{self._submit()}` starts it again" if again else ""
+
+    def _submit(self) -> str:
+        """Returns the command that starts the job again, as far as this machine knows how it was started."""
+        launch = self.folder.read_launch()
+        if launch is None or not launch.path:
+            return "weir submit"
+        named = "" if default_name(launch.path) == self.name else f" --name {self.name}"
+        return f"weir submit {launch.path}{named}{' --param …' if launch.params else ''}"
 
     def _last_known(self) -> str:
         """Says what the supervisor showed last, and when. It may be dead: only its next sign tells."""
@@ -397,6 +414,20 @@ class JobClient:
         if sign is None:
             return died
         return f"{died}; {max(0, now_ms - sign.at_ms) // 1000} s ago its supervisor showed: {sign.in_words()}"
+
+
+class _Unknown(WeirError):
+    """The JobMaster knows nothing of what was asked for."""
+
+
+def resume_it(job: str) -> str:
+    """Says how a job is started again that should be running."""
+    return f"`weir resume {job}` starts it again"
+
+
+def after_a_reboot(job: str) -> str:
+    """Says so of a job of which it is not known whether somebody still looks after it."""
+    return f"after a reboot, {resume_it(job)}"
 
 
 def pauses_s(first_s: float = 0.1, longest_s: float = 2.0) -> Iterator[float]:

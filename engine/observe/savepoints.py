@@ -224,12 +224,17 @@ def _checked(
         head = heads.get(record.place) or (own.get(record.place) or SavepointFolder(open_place(record.place))).head()
     except NoSavepoint:  # files that a delete left are no savepoint
         return record if failed else msgspec.structs.replace(record, state=SavepointState.GONE)
+    except CorruptSnapshot as error:  # one that is damaged is there, and its owner has to hear of it
+        return record if failed else msgspec.structs.replace(record, reason=f"{error}. {_MEND}")
     except (WeirError, OSError):
-        return record  # one that is damaged is there
+        return record
     is_it = (head.job, head.name, head.checkpoint) == (job, record.savepoint, record.checkpoint or head.checkpoint)
     if not failed:
         return record if is_it else msgspec.structs.replace(record, state=SavepointState.GONE)
     return _made_after_all(record, head) if is_it else record
+
+
+_MEND = "Bring it back from a backup, or delete the folder by hand if nobody needs it"
 
 
 def _made_after_all(record: SavepointRecord, head: Savepoint) -> SavepointRecord:

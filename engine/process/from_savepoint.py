@@ -10,10 +10,11 @@ import secrets
 import time
 from pathlib import Path
 
-from engine.core.errors import CorruptSnapshot, ForeignSnapshot, IncompatibleJob, NoSavepoint, WeirError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, IncompatibleJob, NoSavepoint, NotRunning, WeirError
+from engine.core.nearest import nearest
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
-from engine.observe.client import JobClient
+from engine.observe.client import JobClient, known_jobs
 from engine.observe.savepoints import SavepointState
 from engine.process.loading import load
 from engine.process.upgrade import compare
@@ -39,17 +40,20 @@ def find_savepoint(store: str | Path, text: str, job: str | None = None) -> Save
             return folder
     looked = " or ".join(SavepointFolder(open_place(place)).place for place in (text, *places))
     of = parts[0] if len(parts) == 2 else job if len(parts) == 1 else None
-    known = _known(store, of, parts[-1]) if of else ""
+    known = _known(str(store), of, parts[-1]) if of else ""
     raise NoSavepoint(
         f"there is no savepoint in {looked}. {known}Give JOB/NAME, or the folder that holds savepoint.json; weir "
         "savepoints JOB lists both"
     )
 
 
-def _known(store: str | Path, job: str, name: str) -> str:
+def _known(store: str, job: str, name: str) -> str:
     """Says which savepoints the job is known to have: one that was taken with --to is not found by JOB/NAME."""
     try:
-        there = [one for one in JobClient(str(store), job).savepoints() if one.state is SavepointState.COMPLETED]
+        there = [one for one in JobClient(store, job).savepoints() if one.state is SavepointState.COMPLETED]
+    except NotRunning:
+        jobs = known_jobs(store)
+        return f"There is no job {job!r} in the store{nearest(job, jobs) or '.'} " if jobs and job not in jobs else ""
     except WeirError:
         return ""
     elsewhere = next((one.place for one in there if one.savepoint == name), None)

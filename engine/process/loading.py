@@ -22,18 +22,9 @@ from engine.core.errors import JobError, LoadFailed, WeirError, fault_of
 from engine.graph.job_graph import JobGraph
 from engine.graph.scalable import ScalableJob
 from engine.graph.stream_graph import StreamGraph
-from engine.host.launch import LaunchOptions
+from engine.host.launch import LaunchOptions, default_name
 from engine.process.code_hash import code_hash
 from engine.protocol.failures import Fault
-
-
-def default_name(path: str) -> str:
-    """Returns the name of a job: `pageviews` of `assets.pageviews.job:job`, `orders` of `shop.jobs:orders`."""
-    module, _, function = path.partition(":")
-    if function not in ("", "job"):
-        return function
-    parts = module.split(".")
-    return parts[-2] if len(parts) > 1 and parts[-1] == "job" else parts[-1]
 
 
 @dataclass(frozen=True)

@@ -293,8 +293,23 @@ class _Upgrade:
             time.sleep(LOOK_EVERY_S)  # it has ended, or its JobMaster is being replaced
         except WeirError as error:
             up, _ = self._running()
-            if up:
+            if not up:
+                return
+            if self._own_savepoint.exists():
+                self._take_another_name()
+            else:
                 self._declined = str(error)
+
+    def _take_another_name(self) -> None:
+        """A first try has made the savepoint, or a JobMaster has completed it, and the job went on behind it."""
+        name = f"upgrade-{self._record.id}-{secrets.token_hex(2)}"
+        record = msgspec.structs.replace(self._record, savepoint=name, changed_ms=_now_ms())
+        self._client.folder.write_upgrade(record)
+        self._record = record
+
+    @property
+    def _own_savepoint(self) -> SavepointFolder:
+        return SavepointFolder(Below(self._log.store, self._log.paths.savepoint(self._record.savepoint)))
 
     def _start(self, launch: MasterLaunch) -> None:
         start_detached(launch, self._record.by, launch.id)
@@ -355,6 +370,8 @@ class _Upgrade:
             raised=raised,
             asked=stop is not None and not stop.failed,
             cancelled=self._client.folder.upgrade_is_cancelled(self._record.id),
+            job=self._client.name,
+            path=self._record.old.path,
             declined=self._declined or (stop.reason if self._asked and stop is not None and stop.failed else ""),
         )
 
@@ -379,8 +396,7 @@ class _Upgrade:
         """Tells a stop of this upgrade, which has made its savepoint, from one that somebody else asked for."""
         if ended.outcome is not Outcome.STOPPED or self._record.progress.phase is not Phase.STOPPING:
             return _ENDED[ended.outcome]
-        own = Below(self._log.store, self._log.paths.savepoint(self._record.savepoint))
-        return Ended.STOPPED if SavepointFolder(own).exists() else Ended.STOPPED_BY_OTHERS
+        return Ended.STOPPED if self._own_savepoint.exists() else Ended.STOPPED_BY_OTHERS
 
     def _is_tried(self) -> bool:
         """Says whether the attempt that runs has read a record, or has run for long without one.

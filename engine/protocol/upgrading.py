@@ -77,7 +77,8 @@ class Seen:
 
     Neither: its processes died without an outcome. `epoch` is the newest of the job. `waited_ms` is the time since the
     phase began, `up` says that records flow. `asked`: the version was asked to stop and is about to; `declined`: it
-    could not, and why. `cancelled`: a user has cancelled the job since the upgrade began.
+    could not, and why. `cancelled`: a user has cancelled the job since the upgrade began. `job` and `path` are the name
+    and the old version's import path, for messages.
     """
 
     version: Version
@@ -91,6 +92,8 @@ class Seen:
     asked: bool = False
     declined: str = ""
     cancelled: bool = False
+    job: str = "JOB"
+    path: str = "PATH"
 
 
 class Step(Enum):
@@ -137,7 +140,14 @@ def _cancelled(progress: Progress, seen: Seen) -> Decision:
     if seen.runs:
         return Decision(progress, Step.CANCEL)
     passed = seen.version is Version.NEW and progress.cut is not None and seen.epoch > progress.cut
-    return _over(progress, Phase.UPGRADED if passed else Phase.KEPT, CANCELLED_MEANWHILE)
+    return Decision(cancelled(progress, upgraded=passed), None)
+
+
+def cancelled(progress: Progress, *, upgraded: bool = False) -> Progress:
+    """Ends an upgrade that a user has cancelled. Why the new version had failed by then is still told."""
+    before = f"{progress.reason}; then " if progress.phase is Phase.GOING_BACK else ""
+    phase = Phase.UPGRADED if upgraded else Phase.KEPT
+    return Progress(phase, progress.cut, f"{before}{CANCELLED_MEANWHILE}", progress.raised)
 
 
 def _stopping(progress: Progress, seen: Seen, patience_ms: float) -> Decision:
@@ -154,10 +164,11 @@ def _stopping(progress: Progress, seen: Seen, patience_ms: float) -> Decision:
     if seen.ended is Ended.CANCELLED:
         return _over(progress, Phase.KEPT, CANCELLED_MEANWHILE)
     if seen.ended is None:
-        died = "the processes of the old version died while it was stopped; `weir resume` starts it again"
+        died = f"the processes of the old version died while it was stopped; `weir resume {seen.job}` starts it again"
         return _over(progress, Phase.KEPT, died)
     if seen.ended is Ended.STOPPED_BY_OTHERS:
-        return _over(progress, Phase.KEPT, "somebody else stopped the job meanwhile; `weir submit` starts it again")
+        how = f"`weir submit {seen.path} --name {seen.job}` starts it again"
+        return _over(progress, Phase.KEPT, f"somebody else stopped the job meanwhile; {how}")
     return Decision(Progress(Phase.STARTING, seen.epoch), Step.START_NEW)
 
 

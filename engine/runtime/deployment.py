@@ -87,7 +87,8 @@ class Deployer:
                 # Splits are assigned anew, so each source subtask gets the positions of all splits.
                 uid = plan.source.uid
                 RUNNING.set(contexts[uid])
-                head.open(contexts[uid], RestoredState(restored.inline.get(uid, []), []) if restored else None)
+                positions = RestoredState(restored.inline.get(uid, []), []) if restored else None
+                head.open(contexts[uid], positions, operators[0].dictionaries if operators else frozenset())
                 opened.append(head.close)
             for of, operator in zip(plan.operators, operators, strict=True):
                 RUNNING.set(contexts[of.uid])

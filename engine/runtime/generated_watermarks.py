@@ -134,10 +134,10 @@ class GeneratedWatermark(WatermarkOutput):
                 kept = msgspec.json.decode(msgspec.json.encode(given))
             except (TypeError, ValueError, OverflowError, RecursionError):
                 kept = ...
-            if kept != given:
+            if kept is ... or kept != given:
                 raise TypeError(
-                    f"it returned {short(given)}, which a snapshot can't keep: return numbers, texts, lists, and "
-                    "dicts whose keys are texts"
+                    f"it returned {short(given)}, which a snapshot can't keep: return numbers (no NaN), texts, lists, "
+                    "and dicts whose keys are texts; turn numpy's values into Python's with .item() or .tolist()"
                 )
         return kept
 

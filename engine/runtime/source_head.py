@@ -85,7 +85,13 @@ class SourceHead:
         self.taken_ms = 0.0
         """When the last batch was taken from its split."""
 
-    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+    def open(
+        self,
+        context: OperatorContext,
+        restored: RestoredState | None,
+        dictionaries: frozenset[str] = frozenset(),
+    ) -> None:
+        """`dictionaries`: the columns that the first operator takes as dictionaries. Digests and generators do not."""
         self._context = context
         self._held: dict[str, dict[str, Any]] = {}
         self._held_finished: dict[str, int | None] = {}
@@ -110,6 +116,7 @@ class SourceHead:
             context.attempt,
             restored=bool(restored and restored.inline),
             discovered=[inline.get("discovery") for inline in restored.inline] if restored else [],
+            dictionaries=frozenset() if self._digested or self._generates else dictionaries,
         )
         known = [*self._held, *sorted(self._held_finished)]
         with calling(context.uid, context.subtask.index, self._source, "discovery()"):
@@ -205,7 +212,7 @@ class SourceHead:
         return aside
 
     def _stamp(self, split: _Split, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch.schema != self._schema:
+        if batch.schema != self._schema and not self._differs_in_dictionaries(batch.schema):
             raise SchemaMismatch(
                 f"source {self._context.uid!r}, split {split.name!r} gave records of ({described(batch.schema)}), "
                 f"but the job declares ({described(self._schema)}): make the two agree"
@@ -226,6 +233,17 @@ class SourceHead:
         if split.generated is not None:
             split.generated.on_batch(batch, times)
         return with_event_times(batch, times)
+
+    def _differs_in_dictionaries(self, schema: pa.Schema) -> bool:
+        """Says whether a schema is the declared one but for columns that may be dictionaries."""
+        wanted = self._source_context.dictionaries
+        fields = [
+            field.with_type(field.type.value_type)
+            if field.name in wanted and pa.types.is_dictionary(field.type)
+            else field
+            for field in schema
+        ]
+        return bool(pa.schema(fields) == self._schema)
 
     def watermark(self) -> int | None:
         """Returns how far the splits that count have come, if it is further than what was returned before.

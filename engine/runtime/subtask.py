@@ -106,6 +106,7 @@ class Subtask:
         self._idle = False
         self._last_trigger = 0
         self._suspended = False
+        self._blocked = False  # as the last step found it
         self._draining = False
         self._upload = upload
         self._report = report
@@ -148,7 +149,8 @@ class Subtask:
             self._suspended = self._suspended or suspend
             self._take_snapshot(barrier, alignment_ms=0.0)
             return Activity.BUSY
-        if self._chain.blocked or any(output.blocked for output in self._outputs):
+        self._blocked = self._chain.blocked or any(output.blocked for output in self._outputs)
+        if self._blocked:
             return Activity.BACK_PRESSURED
         if self._emitted is not None:
             self._fit_batches(*self._emitted)
@@ -306,13 +308,17 @@ class Subtask:
 
     @property
     def wakeup_ms(self) -> float | None:
-        """When an idle source has to be polled, a blocked operator be asked again or a timer fires; None: never."""
-        waits = self._chain.wakeup_ms
-        if waits is None and not self.finished and not any(output.blocked for output in self._outputs):
-            waits = self._chain.due_ms
-        if waits is not None or not isinstance(self._head, SourceHead) or self.finished or self._suspended:
-            return waits
-        return self._head.wakeup_ms
+        """When an idle source has to be polled, a blocked operator be asked again or a timer fires; None: never.
+
+        Blocked operators and outputs give a sign when they take rows again. Until then nothing is polled or fired, so
+        what is due by then must not keep the slot busy.
+        """
+        times = [self._chain.wakeup_ms]
+        if not self.finished and not self._blocked:
+            times.append(self._chain.due_ms)
+            if isinstance(self._head, SourceHead) and not self._suspended:
+                times.append(self._head.wakeup_ms)
+        return min((time for time in times if time is not None), default=None)
 
     @property
     def source(self) -> SourceHead | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.core.errors import StoreError
+from engine.core.errors import StoreError, WeirError
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
 
@@ -34,7 +34,15 @@ class Versions:
 
     def folder(self, version: int) -> str:
         """Returns the folder of a version. Raises FileNotFoundError if there is no such version."""
-        record = msgspec.json.decode(self.store.read(self._record(version)), type=_Record)
+        path = self._record(version)
+        data = self.store.read(path)
+        try:
+            record = msgspec.json.decode(data, type=_Record)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise WeirError(
+                f"{path} ({len(data)} bytes) is not what was written ({error}). It names the folder of a DataFrame "
+                "that the job reads. Bring it back from a backup, or from the folder inputs/ of a savepoint of this job"
+            ) from error
         return f"{self.base}/{record.folder}"
 
     def publish(self, version: int, folder: str) -> bool:

@@ -54,7 +54,7 @@ def copy_state(
 
 
 def _written_here(target: Store, folder: str, source: Store | None, path: str) -> str | None:
-    """Returns the path in the target of a file of the source that lies in this folder already; None if it does not."""
+    """Returns the path in the target of a file that slots have written into this folder; None: it lies elsewhere."""
     part = target.part(source, path) if isinstance(target, Below) and source is not None else None
     return part if part is not None and part.startswith(f"{folder}/") else None
 

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from engine.core.paths import JobPaths
-from engine.core.ports import Store
+from engine.core.errors import CorruptSnapshot
 from engine.protocol.epoch_records import LogRecord
 from engine.snapshot.beginning import is_claim
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.retention import Needs
-from engine.snapshot.savepoints import SavepointFolder
+from engine.snapshot.savepoints import SavepointFolder, is_probe, writer_from
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,29 @@ class Garbage:
     give_up: Callable[[], bool] = lambda: True
 
 
-def find_garbage(log: EpochLog) -> list[Garbage]:
-    """Returns the garbage of a job. Raises CorruptSnapshot if a record or a manifest is damaged."""
+def find_garbage(log: EpochLog, damaged: list[str] | None = None) -> list[Garbage]:
+    """Returns the garbage of a job. Raises CorruptSnapshot if a record or a manifest is damaged.
+
+    A savepoint whose head is damaged keeps everything in its folder. `damaged` gets what is wrong with it.
+    """
     last = log.last()
     if last is None:
         return []  # a fork, or a job that begins with a savepoint, is being made
-    return [*_snapshots(log, last), *_savepoints(log.store, log.paths, last.generation)]
+    return [*_snapshots(log, last), *_savepoints(log, last, [] if damaged is None else damaged)]
+
+
+def settle_savepoints(log: EpochLog) -> None:
+    """Ends the savepoints of JobMasters that were replaced: completes those that only lack their head, deletes others.
+
+    A JobMaster calls it once: only its own savepoints can be left unfinished after that.
+    """
+    for almost in almost_made(log):
+        almost.complete()
+    last = log.last()
+    assert last is not None, "a JobMaster has claimed the job"
+    for left in _savepoints(log, last, []):
+        if left.give_up():
+            log.store.delete(left.path)
 
 
 def _snapshots(log: EpochLog, last: LogRecord) -> Iterator[Garbage]:
@@ -82,32 +98,43 @@ def almost_made(log: EpochLog) -> list[Almost]:
     if last is None:
         return []
     found = []
-    for name, writer, files in _left_by_writers(log.store, log.paths, last.generation):
+    for name, writer, files in _left_by_writers(log, last):
         folder = SavepointFolder(log.store.below(log.paths.savepoint(name)))
         if not folder.exists() and folder.is_sealed(writer):
             found.append(Almost(log.paths.savepoint(name), files, partial(folder.complete, writer)))
     return found
 
 
-def _savepoints(store: Store, paths: JobPaths, generation: int) -> Iterator[Garbage]:
+def _savepoints(log: EpochLog, last: LogRecord, damaged: list[str]) -> Iterator[Garbage]:
     """Yields what writers of savepoints left that were replaced before they had made one."""
-    for name, writer, files in _left_by_writers(store, paths, generation):
-        folder = SavepointFolder(store.below(paths.savepoint(name)))
-        there = folder.exists()
-        if folder.head().manifest.startswith(f"{writer}/") if there else folder.is_sealed(writer):
+    for path in log.store.list(log.paths.savepoints()):
+        if is_probe(path.rsplit("/", 1)[-1]):
+            yield Garbage(path, "a file by which a JobMaster found out whether it may write there")
+    for name, writer, files in _left_by_writers(log, last):
+        place = log.paths.savepoint(name)
+        folder = SavepointFolder(log.store.below(place))
+        try:
+            if folder.may_be_made_by(writer):
+                continue
+        except CorruptSnapshot as error:
+            if str(error) not in damaged:
+                damaged.append(str(error))
             continue
         given_up = partial(folder.give_up, writer)
-        yield Garbage(f"{paths.savepoint(name)}/{writer}", "a savepoint that was not completed", files, given_up)
+        yield Garbage(f"{place}/{writer}", "a savepoint that was not completed", files, given_up)
 
 
-def _left_by_writers(store: Store, paths: JobPaths, generation: int) -> Iterator[tuple[str, str, int]]:
-    """Yields savepoint, writer and number of files of each writer that was replaced, whether it made one or not."""
+def _left_by_writers(log: EpochLog, last: LogRecord) -> Iterator[tuple[str, str, int]]:
+    """Yields savepoint, writer and number of files of each writer that was replaced, whether it made one or not.
+
+    Another job may write a savepoint into this job's folder (`--to`): its log says whether its writer was replaced.
+    """
     writers: dict[tuple[str, str], int] = {}
-    for path in store.list(paths.savepoints()):
-        parts = path.removeprefix(f"{paths.savepoints()}/").split("/")
+    for path in log.store.list(log.paths.savepoints()):
+        parts = path.removeprefix(f"{log.paths.savepoints()}/").split("/")
         if len(parts) > 2:
             writers[parts[0], parts[1]] = writers.get((parts[0], parts[1]), 0) + 1
     for (name, writer), files in sorted(writers.items()):
-        parsed = writer.split("-")
-        if len(parsed) == 4 and parsed[1].isdecimal() and int(parsed[1]) < generation:
+        parsed = writer_from(writer)
+        if parsed is not None and parsed[0] == last.job_id and parsed[1] < last.generation:
             yield name, writer, files

@@ -5,10 +5,11 @@
              <writer>.seal      made before `savepoint.json`: its copy, or a note that the writer was given up
 
 Invariants: a savepoint never changes once `savepoint.json` exists. Each writer has a subfolder of its own, so a
-JobMaster that was replaced while it wrote harms nothing. Only `delete` removes a savepoint. Files of a writer are
-deleted only after its seal says that it was given up: a JobMaster that slept meanwhile then makes no savepoint of them.
-A writer that has sealed its files may make the savepoint at any later moment. So nobody gives up on it, and whoever
-finds that it died `complete`s the savepoint: its files are there and durable, and the seal says what the head is.
+JobMaster that was replaced while it wrote harms nothing. Only `delete` removes a savepoint. Whoever deletes files of a
+writer takes its seal away first: writes there that it was given up. Whoever makes `savepoint.json` looks at the seal
+afterwards, and withdraws the savepoint if the seal is gone. So a process that slept in between makes none of deleted
+files. A writer that died after it had sealed its files, all of which are there, has a savepoint that only lacks its
+head: `complete` makes it, since the seal says what the head is.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ FORMAT = 1
 _HEAD = "savepoint.json"
 _GIVEN_UP = b"given up"
 _TRIES = 5
+_PROBE = "probe-"
+_MEND = "bring it back from a backup, or delete the folder by hand if nobody needs the savepoint"
 
 
 class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +85,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Draft:
-    """A savepoint whose state and inputs are copied, and which does not exist yet."""
+    """A savepoint whose files are all written, except the last manifest and the head: it does not exist yet."""
 
     writer: str
     job_id: str
@@ -111,10 +114,10 @@ class SavepointFolder:
             version = msgspec.json.decode(data, type=_Version)
             head = msgspec.json.decode(data, type=Savepoint) if version.format == FORMAT else None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptSnapshot(f"{self.place}/{_HEAD} is damaged: {error}") from error
+            raise CorruptSnapshot(f"{self.place}/{_HEAD} is damaged ({error}): {_MEND}") from error
         if head is not None:
             if not head.intact:
-                raise CorruptSnapshot(f"{self.place}/{_HEAD} is not what was written: its checksum differs")
+                raise CorruptSnapshot(f"{self.place}/{_HEAD} is not what was written: its checksum differs; {_MEND}")
             return head
         raise CorruptSnapshot(
             f"the savepoint in {self.place} has format {version.format}, and this version of Weir reads {FORMAT}: use "
@@ -122,11 +125,7 @@ class SavepointFolder:
         )
 
     def exists(self) -> bool:
-        try:
-            self.store.read(_HEAD)
-        except FileNotFoundError:
-            return False
-        return True
+        return self._head_bytes() is not None
 
     def manifest(self) -> Manifest:
         """Returns the manifest. The paths of its state files are relative to the folder."""
@@ -173,9 +172,9 @@ class SavepointFolder:
         return Draft(writer, origin.job_id, copied.subtasks, checksums)
 
     def finish(self, draft: Draft, name: str, manifest: Manifest, epoch: int, *, stopped: bool) -> Savepoint:
-        """Makes the savepoint of what `prepare` has copied. `epoch` is the job's newest.
+        """Makes the savepoint of the files that `prepare` returned. `epoch` is the job's newest.
 
-        If it fails, it has deleted what was copied, unless the savepoint may exist.
+        If it fails, it has deleted these files, unless the savepoint may exist or the store does not delete now.
         """
         try:
             copied = msgspec.structs.replace(manifest, subtasks=draft.subtasks)
@@ -196,7 +195,7 @@ class SavepointFolder:
             data = msgspec.json.encode(head)
             if not self._sealed(draft.writer, data):
                 raise StoreError(f"the files of {self.place} were deleted meanwhile: another JobMaster runs the job")
-            made = self._made(data)
+            made = self._made(draft.writer, data)
         except UnknownSavepoint:
             raise  # the savepoint may exist, or appear later: its files stay
         except StoreError:
@@ -218,13 +217,29 @@ class SavepointFolder:
         """Raises SavepointExists if there is a savepoint here, a StoreError if none can be written."""
         if self.exists():
             raise self._taken()
-        probe = f".probe-{secrets.token_hex(8)}"
+        probe = f"{_PROBE}{secrets.token_hex(8)}"
         self.store.write(probe, b"")
         self.store.delete(probe)
 
-    def _made(self, data: bytes) -> bool:
-        """Creates `savepoint.json`, and says whether it is this writer's."""
+    def _made(self, writer: str, data: bytes) -> bool:
+        """Creates `savepoint.json` of a writer that has sealed its files. Returns False if there is another one.
+
+        Raises `DeletedMeanwhile` if somebody has deleted the savepoint or its files since they were sealed.
+        """
         unknown = f"the store does not say whether {self.place}/{_HEAD} was created: look with weir savepoints"
+        if not self._created(data, unknown):
+            return False
+        try:
+            if self._seal(writer) == data:
+                return True
+            if self._head_bytes() == data:
+                self.store.delete(_HEAD)
+        except StoreError as error:
+            raise UnknownSavepoint(f"{unknown} ({error})") from error
+        raise DeletedMeanwhile(f"somebody has deleted the files of {self.place} meanwhile: there is no savepoint")
+
+    def _created(self, data: bytes, unknown: str) -> bool:
+        """Creates `savepoint.json`, and says whether this is its content."""
         for number in range(_TRIES):
             try:
                 outcome = self.store.create(_HEAD, data)
@@ -235,41 +250,67 @@ class SavepointFolder:
             match outcome:
                 case Created.CREATED:
                     return True
-                case Created.EXISTS:
-                    return self.store.read(_HEAD) == data
+                case Created.EXISTS if (there := self._head_bytes()) is not None:
+                    return there == data
         raise UnknownSavepoint(unknown)
+
+    def _head_bytes(self) -> bytes | None:
+        try:
+            return self.store.read(_HEAD)
+        except FileNotFoundError:
+            return None
+
+    def _seal(self, writer: str) -> bytes | None:
+        try:
+            return self.store.read(f"{writer}.seal")
+        except FileNotFoundError:
+            return None
 
     def give_up(self, writer: str) -> bool:
         """Makes sure that this writer makes no savepoint here any more. Returns False if it may, or already has.
 
-        One that has sealed its files can't make it if there is another one. The seal stays, as long as anybody may wake
-        up who has this writer's name.
+        It may if all its files are there and sealed, and there is no other savepoint. The seal stays, as long as
+        anybody may wake up who has this writer's name.
         """
         if self._sealed(writer, _GIVEN_UP):
             return True
-        if not self.exists() or self.head().manifest.startswith(f"{writer}/"):
+        if self.may_be_made_by(writer):
             return False
         self.store.write(f"{writer}.seal", _GIVEN_UP)
-        return True
+        return not self._has_made(writer)  # it may have woken up in this moment
+
+    def may_be_made_by(self, writer: str) -> bool:
+        """Says whether the savepoint here is this writer's, or only lacks its head and may become so."""
+        return self._names(writer) if self.exists() else self.is_sealed(writer)
+
+    def _has_made(self, writer: str) -> bool:
+        """Says whether the savepoint that exists here is this writer's."""
+        return self.exists() and self._names(writer)
+
+    def _names(self, writer: str) -> bool:
+        return self.head().manifest.startswith(f"{writer}/")
 
     def is_sealed(self, writer: str) -> bool:
         """Says whether a writer has written all files of a savepoint, so that only its head may be missing."""
         return self._sealed_head(writer) is not None
 
     def complete(self, writer: str) -> bool:
-        """Makes the savepoint of a writer that has sealed its files and died. Returns False if there is another one.
+        """Makes the savepoint of a writer that has sealed its files and died. Returns False if that can't be any more.
 
         If the writer only sleeps, it finds its own savepoint when it wakes up.
         """
         data = self._sealed_head(writer)
-        return data is not None and self._made(data)
+        try:
+            return data is not None and self._made(writer, data)
+        except DeletedMeanwhile:
+            return False
 
     def _sealed_head(self, writer: str) -> bytes | None:
         """Returns the head that the seal of a writer repeats; None: there is none, or a file is missing or damaged."""
+        data = self._seal(writer)
         try:
-            data = self.store.read(f"{writer}.seal")
-            head = msgspec.json.decode(data, type=Savepoint)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            head = msgspec.json.decode(data or b"", type=Savepoint)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
         own = head.seal and head.intact and head.manifest.startswith(f"{writer}/")
         return data if own and self._is_whole(head) else None
@@ -293,17 +334,17 @@ class SavepointFolder:
                 case Created.CREATED:
                     return True
                 case Created.EXISTS:
-                    return self.store.read(path) == seal
+                    return self._seal(writer) == seal
         raise StoreError(f"the store does not say whether {self.place}/{path} was created")
 
     def forget(self, writer: str) -> None:
-        """Deletes what a failed writer left, unless its savepoint exists after all."""
+        """Deletes what a failed writer left, unless somebody else has completed its savepoint."""
         try:
-            if not self.exists() or not self.head().manifest.startswith(f"{writer}/"):
-                self._leave_to_gc(writer)
+            self._take_seal_away(writer)
+            if not self._has_made(writer):
                 self.store.delete(writer)
                 self.store.delete(f"{writer}.seal")
-        except (StoreError, CorruptSnapshot):
+        except (StoreError, CorruptSnapshot, NoSavepoint):
             pass  # files without a savepoint are in nobody's way
 
     def copy_to(self, store: Store, folder: str) -> Manifest:
@@ -317,15 +358,18 @@ class SavepointFolder:
         return msgspec.structs.replace(manifest, inputs=inputs)
 
     def delete(self) -> None:
-        """Deletes the savepoint. Its head goes first, so what a crash leaves is no savepoint."""
+        """Deletes the savepoint. Its head goes before its files, so what a crash leaves is no savepoint."""
         writer = self.head().manifest.split("/", 1)[0]
-        self._leave_to_gc(writer)
+        self._take_seal_away(writer)
         self.store.delete(_HEAD)
         self.store.delete(writer)
         self.store.delete(f"{writer}.seal")
 
-    def _leave_to_gc(self, writer: str) -> None:
-        """Lets `weir gc` delete what is left of a writer's files if this process dies before it has deleted all."""
+    def _take_seal_away(self, writer: str) -> None:
+        """Keeps everybody from making a savepoint of this writer's files, which are deleted next.
+
+        If this process dies before it has deleted all of them, `weir gc` deletes the rest.
+        """
         seal = f"{writer}.seal"
         try:
             self.store.write(seal, _GIVEN_UP)
@@ -344,6 +388,17 @@ def writer_of(job_id: str, attempt: AttemptId, checkpoint: int) -> str:
     return f"{job_id}-{attempt.generation:04d}-{attempt.attempt:04d}-{checkpoint:07d}"
 
 
+def is_probe(name: str) -> bool:
+    """Says whether a file in the folder of a savepoint only shows that its writer may write there."""
+    return name.startswith(_PROBE)
+
+
+def writer_from(name: str) -> tuple[str, int] | None:
+    """Returns the job id and the generation of a writer; None if the subfolder is nobody's."""
+    parts = name.split("-")
+    return (parts[0], int(parts[1])) if len(parts) == 4 and parts[1].isdecimal() else None
+
+
 def shown_place(uri: str) -> str:
     """Returns the address of a folder in a form that `--to` and `--from` take."""
     scheme, _, rest = uri.rstrip("/").partition("://")
@@ -358,3 +413,7 @@ class _Version(msgspec.Struct):
 
 class UnknownSavepoint(StoreError):
     """The store does not say whether the savepoint exists."""
+
+
+class DeletedMeanwhile(StoreError):
+    """Somebody has deleted the files of a savepoint before it was made, or right afterwards."""

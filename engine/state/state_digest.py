@@ -23,11 +23,11 @@ def digest_of(uid: str, name: str, distribution: Distribution, table: pa.Table) 
 
 def table_digest(table: pa.Table) -> int:
     """Returns the digest of the rows; add it modulo 2**64 to that of other rows of the same state."""
-    columns = [_flat(table.column(name).combine_chunks()) for name in sorted(table.column_names)]
+    columns = [flat(table.column(name).combine_chunks()) for name in sorted(table.column_names)]
     return int(np.add.reduce(hash_columns(columns))) if columns and table.num_rows else 0
 
 
-def _flat(array: pa.Array) -> pa.Array:
+def flat(array: pa.Array) -> pa.Array:
     """Returns the array, or the hashes of its values if they are nested."""
     return pa.array(_hashes(array)) if pat.is_nested(array.type) else array
 
@@ -36,7 +36,7 @@ def _hashes(array: pa.Array) -> Hashes:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pat.is_struct(array.type):
-        fields = [_flat(array.field(index)) for index in range(array.type.num_fields)]
+        fields = [flat(array.field(index)) for index in range(array.type.num_fields)]
         hashes = hash_columns(fields) if fields else np.zeros(len(array), np.uint64)
     elif pat.is_union(array.type) or pat.is_run_end_encoded(array.type):
         raise TypeError(f"state of type {array.type} has no digest")
@@ -51,7 +51,7 @@ def _of_lists(array: pa.Array) -> Hashes:
     """Hashes each list as its length and the sum over its elements, each mixed with its place in the list."""
     starts, lengths, elements = _parts(array)
     places = np.arange(len(elements), dtype=np.int64) - np.repeat(starts, lengths)
-    mixed = hash_columns([_flat(elements), pa.array(places)]) if len(elements) else np.zeros(0, np.uint64)
+    mixed = hash_columns([flat(elements), pa.array(places)]) if len(elements) else np.zeros(0, np.uint64)
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
     return hash_columns([pa.array(lengths), pa.array(sums[starts + lengths] - sums[starts])])
 

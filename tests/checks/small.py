@@ -6,9 +6,11 @@ It also spoils its tables afterwards, as a faulty sink, disk or person would.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -17,18 +19,24 @@ import pyarrow.parquet as pq
 
 from assets.pageviews.drill import DRILL
 from assets.pageviews.source import page_views
+from checks.history import read_epochs
 from checks.ledger import expected_records, write_ledger
-from checks.reader import digest_of
+from checks.reader import Read, digest_of, visible_states
+from checks.results import DrillResult, KilledWorker
+from checks.seal import READS, RESULT, seal_drill
 from checks.spec import AuditedTable
 from checks.tablelog import epoch_files
 from engine.connectors.table import TableCommitter, TableSink
 from engine.core.paths import JobPaths
 from engine.core.sinks import WriterContext
+from engine.jobmaster.events import AttemptFailed
 from engine.protocol import ledger
 from engine.protocol.checkpoint import CommitPermit
+from engine.protocol.failures import AttemptFailure
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable, Manifest
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.statefile import checksum
 from engine.store.directory import DirectoryStore
 from tests.seen import completed
 
@@ -40,6 +48,15 @@ EPOCHS = 12  # more than ten: the tenth epoch's record is compacted and repeats 
 PER_EPOCH = RECORDS // EPOCHS
 ATTEMPT = AttemptId(1, 1)
 JOB_ID = "1d"
+VICTIM = KilledWorker(1, 4711, 6_500, 6, "1.1")
+KILLED = AttemptFailed(
+    attempt="1.1",
+    cause=AttemptFailure.SLOT_LOST.code,
+    detail="slot process 4711: its process ended (killed, or crashed)",
+    slot=1,
+    at_ms=6_600,
+    generation=1,
+)
 PATHS = JobPaths(SPEC.job)
 
 
@@ -73,6 +90,34 @@ def build(folder: Path) -> None:
         windows.committer.commit(permit, committed["out"])
         with events.open("ab") as file:
             file.write(msgspec.json.encode(completed(epoch, totals)) + b"\n")
+            if epoch == VICTIM.epoch:
+                file.write(msgspec.json.encode(KILLED) + b"\n")
+    finish(folder)
+
+
+def copied(made: Path, folder: Path) -> Path:
+    """Copies a drill as if it had been made in `folder`: building one takes seconds."""
+    shutil.copytree(made, folder)
+    for table in SPEC.tables:
+        there = Table(folder, table)
+        there.change_entries(lambda entry: entry | {"path": (there.folder / _name(entry)).as_uri()})  # noqa: B023
+    finish(folder)
+    return folder
+
+
+def finish(folder: Path) -> None:
+    """Writes the reads of a reader, the seal and the result of the drill."""
+    epochs = read_epochs(folder, SPEC.job)
+    reads = [
+        Read(table.name, 1000 * number, 5, rows, digest, last=number == EPOCHS)
+        for table in SPEC.tables
+        for number, (rows, digest) in enumerate(visible_states(table.uid, epochs))
+    ]
+    (folder / READS).write_bytes(b"".join(msgspec.json.encode(read) + b"\n" for read in reads))
+    drilled = DrillResult(SPEC.job, str(folder), RECORDS, 1, 1.5, 1, EPOCHS, len(reads), [], 0, 9.0, 7, [VICTIM])
+    written = msgspec.json.format(msgspec.json.encode(drilled))
+    seal_drill(SPEC, folder, RECORDS, epochs, written)
+    (folder / RESULT).write_bytes(written)
 
 
 def _counters(batch: pa.Table, fired: pa.Table) -> dict[str, int]:
@@ -148,13 +193,24 @@ class Table:
         name = epoch_files(self.folder)[epoch][0]
         path = self.folder / name
         pq.write_table(change(pq.read_table(path)), path, compression="zstd")
+        self.change_entries(lambda entry: entry | {"size": path.stat().st_size} if _name(entry) == name else entry)
+
+    def change_entries(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+        """Changes entries of the table's log, or drops them, and seals the records again: their seals have no key."""
         for record in self.records():
             head, *lines = record.read_text().split("\n")
-            entries = [json.loads(line) for line in lines]
-            for entry in entries:
-                if entry["path"].endswith("/" + name):
-                    entry["size"] = path.stat().st_size
-            record.write_text("\n".join([head, *(json.dumps(entry) for entry in entries)]))
+            entries = [changed for line in lines if (changed := change(json.loads(line))) is not None]
+            self.write_record(record, "\n".join([head, *(json.dumps(entry) for entry in entries)]))
+
+    @staticmethod
+    def write_record(record: Path, text: str) -> None:
+        record.write_text(text)
+        seal = record.with_name(f".{record.name.removesuffix('.compact')}.checksum")
+        seal.write_text(checksum(text.encode()))
+
+    def file(self, epoch: int) -> Path:
+        """Returns the first file of an epoch."""
+        return self.folder / epoch_files(self.folder)[epoch][0]
 
     def publish_again(self, epoch: int) -> None:
         """Commits an epoch's rows once more under new names: in files of a later attempt, with a new record."""
@@ -165,14 +221,18 @@ class Table:
             entries.append({"path": copy.as_uri(), "size": copy.stat().st_size, "isDir": False, "action": "add"})
         filled = {"modificationTime": 0, "blockReplication": 1, "blockSize": 33_554_432}
         lines = [json.dumps(entry | filled) for entry in entries]
-        (self.folder / "_spark_metadata" / str(EPOCHS)).write_text("\n".join(["v1", *lines]))
+        self.write_record(self.folder / "_spark_metadata" / str(EPOCHS), "\n".join(["v1", *lines]))
 
     def forget_files(self) -> None:
         for record in self.records():
-            record.write_text("v1")
+            self.write_record(record, "v1")
 
     def records(self) -> list[Path]:
-        return sorted((self.folder / "_spark_metadata").iterdir())
+        return sorted((self.folder / "_spark_metadata").glob("[0-9]*"))
+
+
+def _name(entry: dict[str, Any]) -> str:
+    return str(entry["path"]).rpartition("/")[2]
 
 
 def without(position: int) -> Callable[[pa.Table], pa.Table]:

@@ -68,6 +68,20 @@ def test_the_newest_drill_is_audited_unless_another_is_named(
     assert isinstance(missing.exception, WeirError) and "no drill '9'" in str(missing.exception)
 
 
+def test_a_result_that_was_cut_short_is_named_with_what_to_do(weir: Any, tmp_path: Path) -> None:
+    """It was "Input data was truncated", and nobody knew of which file."""
+    drilled(tmp_path)
+    cut = tmp_path / "drills" / "pageviews" / "1" / "drill.json"
+    rehearsal = tmp_path / "rehearsals" / "pageviews" / "1" / "rehearsal.json"
+    rehearsal.parent.mkdir(parents=True)
+    for file, command in ((cut, "audit"), (rehearsal, "rehearsal")):
+        file.write_bytes(b'{"job": "pagev')
+        run = weir(command, "pageviews", "--store", str(tmp_path))
+        assert isinstance(run.exception, WeirError), run.exception
+        said = str(run.exception)
+        assert str(file) in said and f"delete the folder {file.parent}; `weir " in said
+
+
 def test_an_audit_without_a_drill_says_what_to_do(weir: Any, tmp_path: Path) -> None:
     run = weir("audit", "pageviews", "--store", str(tmp_path))
     assert isinstance(run.exception, WeirError) and "weir drill pageviews" in str(run.exception)
@@ -82,6 +96,14 @@ def test_a_drill_is_audited_and_what_its_reader_saw_counts(
     run = weir("drill", "pageviews", "--store", str(tmp_path), "--seed", "5")
     assert run.exit_code == 1
     assert "seed 5" in run.output and "7 rows are not a whole number of epochs (and 1 more)" in run.output
+
+
+def test_what_the_reader_saw_counts_also_when_the_drill_is_audited_again(
+    weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drilled(tmp_path, violations=["views at 12:00: 7 rows are not a whole number of epochs"])
+    monkeypatch.setattr(cli, "run_audit", lambda *_, **__: audited(Verdict.PASSED))
+    assert weir("audit", "pageviews", "--store", str(tmp_path)).exit_code == 1
 
 
 @pytest.mark.promise("H2")

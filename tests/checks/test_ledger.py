@@ -65,7 +65,7 @@ def test_history_has_every_epoch_and_its_equations_hold(tmp_path: Path) -> None:
     assert [one.epoch for one in epochs] == list(range(1, EPOCHS + 1))
     assert all(added["sink:raw"] == PER_EPOCH for _, added in per_epoch(epochs))
     found = equations(SPEC, epochs, RECORDS)
-    assert len(found) == 4 * EPOCHS + 1 and all(equation.holds for equation in found)
+    assert len(found) == 5 * EPOCHS + 1 and all(equation.holds for equation in found)
     assert all(-(1 << 63) <= equation.left < 1 << 63 for equation in found)  # Spark's long holds it
     (broken,) = [equation for equation in equations(SPEC, epochs, RECORDS + 1) if not equation.holds]
     assert (broken.epoch, broken.left, broken.right) == (0, RECORDS, RECORDS + 1)

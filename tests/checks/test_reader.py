@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from checks.history import EpochTotals
 from checks.reader import Read, digest_of, judge_reads, visible_states
 from checks.spark import read_published
 from checks.spec import AuditedTable
-from engine.connectors.table import TableCommitter, TableSink
+from engine.api import StreamEnvironment
+from engine.api.schema import parse_schema
+from engine.connectors.table import TableCommitter, TableSink, read_table
 from engine.core.sinks import WriterContext
+from engine.snapshot.epoch_log import EpochLog
+from engine.state.digests import digested
 from engine.store.directory import DirectoryStore
+from engine.testing import run
 from tests.checks.small import ATTEMPT, JOB_ID, PATHS, SPEC, windowed
 
 if TYPE_CHECKING:
@@ -45,6 +51,40 @@ def test_whole_epochs_in_order_are_fine() -> None:
 
 def test_epochs_may_be_missed_between_two_reads() -> None:
     assert judged(END) == []
+
+
+@pytest.mark.promise("H1", "H3")
+def test_the_digest_of_a_sink_covers_nested_columns() -> None:
+    """What a sink counts is what a reader of its table finds; one element of one list makes another digest."""
+    schema = "a long, tags array<string>, at struct<x: long, y: long>, m map<string, long>"
+    rows = [
+        {"a": n, "tags": ["x", str(n)] if n % 3 else None, "at": {"x": n, "y": None}, "m": [("k", n)]}
+        for n in range(50)
+    ]
+
+    def job(env: StreamEnvironment) -> None:
+        env.enable_checkpointing(interval="5 ms")
+        env.from_elements(rows, schema, uid="rows").sink_to(TableSink("t"), uid="out")
+
+    done = run(job, parallelism=2)
+    log = EpochLog(done.store, done.paths)
+    last = log.last()
+    assert last is not None and last.newest is not None
+    counted = log.read_manifest(last.newest).ledger["digest:out"]
+    there = read_table(done.store, done.paths.table("t"))
+    declared = parse_schema(schema)
+    assert there.num_rows == 50 and digest_of(there, declared) == counted
+    for change in ({"tags": ["x", "other"]}, {"at": {"x": 7, "y": 1}}, {"m": [("k", 8)]}):
+        changed = [row | change if row["a"] == 7 else row for row in there.to_pylist()]
+        assert digest_of(pa.Table.from_pylist(changed, schema=declared), declared) != counted, change
+
+
+def test_a_nested_column_that_can_not_be_hashed_is_left_out_and_fails_no_job() -> None:
+    wide = pa.list_(pa.decimal256(60, 2))
+    schema = pa.schema(
+        [("a", pa.int64()), ("wide", wide), ("deep", pa.list_(pa.struct([("w", pa.decimal256(60, 2))])))]
+    )
+    assert digested(schema) == ["a"]
 
 
 @pytest.mark.promise("H3")

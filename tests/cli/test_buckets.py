@@ -75,7 +75,9 @@ def test_an_address_of_another_kind_is_refused(proxy: FaultyProxy) -> None:
 
 def test_the_doctor_checks_a_bucket_and_the_folder_of_this_machine(store: str, proxy: FaultyProxy) -> None:
     good = weir("doctor", store=store)
-    assert f"bucket           {store} at http://127.0.0.1" in good.stdout.replace("  ok", ""), good.stdout
+    said = " ".join(good.stdout.split())
+    assert f"ok bucket {store} at http://127.0.0.1" in said and " ok run folder /" in said, good.stdout
+    assert " store " not in said, "the folder of this machine is not the store"
     assert "a name is created once" in good.stdout
     proxy.decide = times(1000, Fault.IGNORE_CONDITION, "PUT")
     bad = weir("doctor", store=store)

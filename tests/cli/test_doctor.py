@@ -109,7 +109,8 @@ def test_a_bucket_without_credentials_is_not_called_fit(monkeypatch: pytest.Monk
     bucket, *folder = check_store("s3://bucket/jobs")
 
     assert not bucket.ok and "the environment lacks AWS_ACCESS_KEY_ID" in bucket.detail
-    assert folder and all(check.ok for check in folder), "logs are written to a folder of this machine"
+    assert all(check.ok for check in folder), "logs are written to a folder of this machine"
+    assert [check.name for check in folder] == ["run folder", "run folder space"], "the bucket alone is the store"
 
 
 def test_the_report_puts_the_advice_below_what_failed() -> None:

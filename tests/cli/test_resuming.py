@@ -52,9 +52,20 @@ def test_a_job_that_should_be_running_is_shown_as_such_and_its_fault_is_said(tmp
     assert "lost: it should be running: `weir resume lost` starts it again and begins afresh: no epoch yet" in listed
     status = weir("status", "lost", store=tmp_path)
     assert "it should be running: `weir resume lost` starts it again and begins afresh" in status.stderr
+    asked = " ".join(weir("savepoint", "lost", store=tmp_path).stderr.split())
+    assert "job 'lost' is not running now" in asked and "after a reboot, `weir resume lost` starts it again" in asked
+    assert status.stderr.count("weir resume") == 1
     for arguments in (["lost"], ["--all"]):
         done = weir("resume", *arguments, store=tmp_path)
         assert done.returncode == 1 and "there is no module 'no.such.module'" in done.stderr, done.stderr
+
+
+@pytest.mark.promise("F1")
+def test_a_job_that_lost_its_supervisor_is_told_once_how_to_be_started_again(tmp_path: Path) -> None:
+    started(tmp_path, "lost", MasterExit(Outcome.CANCELLED, "its supervisor has died"))
+    status = " ".join(weir("status", "lost", store=tmp_path).stderr.split())
+    assert "it is cancelled (its supervisor has died); it should be running: `weir resume lost` starts it" in status
+    assert status.count("weir resume") == 1
 
 
 @pytest.mark.promise("F1")

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from engine.api import StreamEnvironment
+from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterAddress, MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
 from engine.observe.http import RestServer
 from engine.store.directory import DirectoryStore
 from tests.cli.command import weir
@@ -44,6 +46,7 @@ class Served(AnsweringRun):
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._gone = False
+        self.ends_as: MasterExit | None = None  # what its process leaves, if not the outcome of its JobMaster
 
     def ask(self, question: Callable[[], Any]) -> Any:
         with self._lock:
@@ -72,9 +75,8 @@ class Served(AnsweringRun):
             time.sleep(0.001)
         if self.ended is not None:
             self._server.stop()
-            RunFolder(self.launch.store, NAME).write_exit(
-                MasterExit(self.ended.outcome, self.ended.reason), self.launch
-            )
+            ended = self.ends_as or MasterExit(self.ended.outcome, self.ended.reason)
+            RunFolder(self.launch.store, NAME).write_exit(ended, self.launch)
 
 
 @pytest.fixture
@@ -109,13 +111,20 @@ def test_a_job_is_saved_stopped_with_a_savepoint_and_listed_by_the_commands(serv
     assert elsewhere.returncode == 1 and f"b of {NAME} is in {tmp_path / 'b'}, so give that folder" in elsewhere.stderr
     unknown = weir("savepoint", "delete", f"{NAME}/c", store=store)
     assert unknown.returncode == 1 and f"{NAME} has last, b, first. Give JOB/NAME" in unknown.stderr
+    head = store / NAME / "savepoints" / "last" / "savepoint.json"
+    whole = head.read_bytes()
+    head.write_bytes(whole[:40])
+    listed = " ".join(weir("savepoints", NAME, store=store).stdout.split())
+    assert "damaged" in listed and "Bring it back from a backup" in listed, "a job can't begin from it"
+    head.write_bytes(whole)
     deleted = weir("savepoint", "delete", f"{NAME}/first", store=store)
     assert deleted.returncode == 0 and "savepoint first of test" in deleted.stdout
     shown = weir("savepoints", NAME, store=store).stdout
     assert "gone" in shown and "deleted or moved away" in shown
     late = weir("savepoint", NAME, store=store)
     assert late.returncode == 1 and "is not running: it is stopped (behind epoch" in late.stderr
-    assert "`weir submit` starts it again" in late.stderr and "Traceback" not in late.stderr
+    assert f"`weir submit {served.launch.path} --name {NAME}` starts it again" in " ".join(late.stderr.split())
+    assert "Traceback" not in late.stderr
 
 
 @pytest.mark.promise("F1", "D6")
@@ -146,6 +155,16 @@ def test_a_stop_that_fails_says_why_and_that_the_job_goes_on(
     assert lost.returncode == 1 and "No space left on device" in lost.stderr
 
 
+@pytest.mark.promise("D6")
+def test_a_stop_whose_job_ends_in_another_way_names_the_savepoint_that_was_made(served: Served, tmp_path: Path) -> None:
+    """Its supervisor is killed in the last moment. The savepoint exists, and the command said nothing of it."""
+    served.ends_as = MasterExit(Outcome.CANCELLED, "its supervisor has died")
+    failed = weir("stop", NAME, "--name", "last", store=tmp_path / "store")
+    said = " ".join(failed.stderr.split())
+    assert failed.returncode == 1 and "its supervisor has died" in said
+    assert "Its savepoint" in said and "savepoints/last is complete" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -167,6 +186,18 @@ def test_what_can_not_be_is_one_error_without_a_traceback(
 ) -> None:
     done = weir(*arguments, store=tmp_path)
     assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("submit", "tests.observe.answering:job", "--from"), ("savepoint", "delete")])
+def test_a_misspelt_job_of_a_savepoint_gets_the_nearest_name(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    folder = RunFolder(tmp_path, "pageviews")
+    folder.prepare()
+    folder.write_launch(MasterLaunch(path="job:job", name="pageviews", store=str(tmp_path), max_slots=1, id="0a"))
+    done = weir(*arguments, "pagviews/before-v2", store=tmp_path)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 1 and "There is no job 'pagviews'" in said and "did you mean 'pageviews'?" in said
+    near = weir(*arguments, "pageviews/before-v2", store=tmp_path)
+    assert "pageviews has none" in near.stderr and "did you mean" not in near.stderr
 
 
 @pytest.mark.parametrize("command", ["savepoint", "savepoints", "stop"])

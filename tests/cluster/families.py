@@ -1,15 +1,21 @@
-"""One job with an operator of each family: union, process functions, two inputs, timers, asides, a join, sessions."""
+"""One job with an operator of each family: union, process functions, two inputs, timers, asides, joins, windows.
+
+Its watermarks come from a generator of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from engine.api import (
     AggregateFunction,
+    CoGroupFunction,
     EventTimeSessionWindows,
     KeyedCoProcessFunction,
     MapStateDescriptor,
@@ -19,9 +25,12 @@ from engine.api import (
     ProcessFunction,
     ProcessWindowFunction,
     RuntimeContext,
+    SlidingEventTimeWindows,
     StreamEnvironment,
     TimeDomain,
     ValueStateDescriptor,
+    WatermarkGenerator,
+    WatermarkOutput,
     WatermarkStrategy,
     WindowContext,
 )
@@ -31,6 +40,9 @@ from engine.connectors.table import TableSink
 KEYS, PERIOD_MS, GAP_MS = 50, 500, 50
 """For its sessions, a key is active in every second period."""
 NEAR_STEPS, NEAR_MS = (40, 7), 20
+HOP_MS, EVERY_MS = 700, 300
+BEHIND_MS = 5
+"""The watermark is so far behind the highest time of a split."""
 TENS = OutputTag("tens", "n long")
 WOKEN = OutputTag("woken", "key long")
 NAMED = OutputTag("named", "key long, name string")
@@ -42,6 +54,27 @@ def _numbers(n: np.ndarray) -> Columns:
 
 def _names(n: np.ndarray) -> Columns:
     return {"id": n, "name": [f"name {i}" for i in n.tolist()], "at": np.zeros(len(n), np.int64)}
+
+
+class Behind(WatermarkGenerator):
+    """Follows the highest time of its split, which is part of the snapshot."""
+
+    def __init__(self) -> None:
+        self._highest: int | None = None
+
+    def on_batch(self, batch: pa.RecordBatch, timestamps: pa.Array, output: WatermarkOutput) -> None:
+        highest = pc.max(timestamps).as_py()
+        self._highest = highest if self._highest is None else max(self._highest, highest)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        if self._highest is not None:
+            output.emit_watermark(self._highest - BEHIND_MS)
+
+    def snapshot_state(self) -> Any:
+        return {"highest": self._highest}
+
+    def restore_state(self, state: Any) -> None:
+        self._highest = state["highest"]
 
 
 class Tens(ProcessFunction):
@@ -96,6 +129,15 @@ class Rows(AggregateFunction):
         return left + right
 
 
+class Sizes(CoGroupFunction):
+    """Counts the records that each of two streams has in a session; one of them may have none."""
+
+    def co_group(self, first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Iterable[Any]:
+        both = [*first, *second]
+        start = min(record["at"] for record in both)
+        yield {"key": both[0]["key"], "start": start, "ours": len(first), "theirs": len(second)}
+
+
 class Bounds(ProcessWindowFunction):
     def process(self, key: Any, context: WindowContext, elements: Iterable[int]) -> Iterable[Any]:
         window = context.window()
@@ -108,7 +150,8 @@ def families(env: StreamEnvironment) -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
     source = GeneratorSource(_numbers, 2, rows, rate)
     numbers = env.from_source(source, "n long, key long, at long", uid="numbers")
-    timed = numbers.assign_timestamps_and_watermarks(strategy)
+    generated = WatermarkStrategy.for_generator(lambda context: Behind()).with_timestamps("at")
+    timed = numbers.assign_timestamps_and_watermarks(generated)
     both = timed.where(pl.col("n") % 2 == 0).union(timed.where(pl.col("n") % 2 == 1))
     processed = both.process(Tens())
     processed.get_side_output(TENS).sink_to(TableSink("tens"), uid="tens")
@@ -123,9 +166,19 @@ def families(env: StreamEnvironment) -> None:
     bounds = "key long, start long, end long, rows long"
     counted = sessions.aggregate(Rows(), Bounds(), accumulator_type="long", schema=bounds, uid="sessions")
     counted.sink_to(TableSink("sessions"), uid="sessions out")
+    hops = processed.key_by("key").window(SlidingEventTimeWindows.of(HOP_MS, EVERY_MS))
+    hopping = hops.aggregate(Rows(), Bounds(), accumulator_type="long", schema=bounds, uid="hops")
+    hopping.sink_to(TableSink("hops"), uid="hops out")
     seconds.sink_to(TableSink("seconds"), uid="out")
     seconds.get_side_output(WOKEN).sink_to(TableSink("woken"), uid="woken")
     seconds.get_side_output(NAMED).sink_to(TableSink("named"), uid="named")
     some, others = (timed.where(pl.col("n") % step == 0).key_by("key") for step in NEAR_STEPS)
     near = some.interval_join(others).between(f"-{NEAR_MS} ms", f"{NEAR_MS} ms").select("n", "n_right", uid="near")
     near.sink_to(TableSink("near"), uid="near out")
+    ours, theirs = (active.where(pl.col("n") % step == 0) for step in NEAR_STEPS)
+    together = EventTimeSessionWindows.with_gap(GAP_MS)
+    met = ours.join(theirs).where("key").equal_to("key").window(together).select("n", "n_right", uid="met")
+    met.sink_to(TableSink("met"), uid="met out")
+    sized = ours.co_group(theirs).where("key").equal_to("key").window(together)
+    sizes = sized.apply(Sizes(), uid="sizes", schema="key long, start long, ours long, theirs long")
+    sizes.sink_to(TableSink("sizes"), uid="sizes out")

@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.api import FixedDelay, JobError, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
+from engine.api import (
+    FixedDelay,
+    JobError,
+    StreamEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    count,
+    count_distinct,
+)
 from engine.connectors.files import MALFORMED, CsvSource, JsonSource, ParquetSource, parquet, text
 from engine.connectors.table import TableSink
 from engine.core.paths import JobPaths
@@ -25,6 +33,7 @@ from engine.core.sources import Source
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol import ledger
 from engine.protocol.messages import Acknowledge, Deploy, SlotMessage, Start, Trigger
+from engine.runtime.operators.window import WindowCombine
 from engine.runtime.slot import SlotRuntime
 from engine.testing import JobFailed, LocalRun, _Killed, run
 from tests.fakes import ATTEMPT, JOB_ID, FakeClock, FakeOffload, FakeTransport, MemoryStore
@@ -281,3 +290,39 @@ def test_a_side_output_is_an_edge_of_its_own_and_does_not_break_the_chain() -> N
         MALFORMED.schema,
     )
     assert keyed.side is None
+
+
+@pytest.mark.promise("G1", "A2")
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("reads_key", [False, True])
+def test_keys_that_files_hold_in_dictionaries_are_grouped_by_their_places_and_give_the_same_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int, reads_key: bool
+) -> None:
+    """One file has dictionaries, one has none, and there are null keys. An aggregate that reads the key gets texts."""
+    rows = [{"app": (None, "alpha", "beta", "gamma")[n % 4], "ts": n * 10} for n in range(600)]
+    monkeypatch.setattr(parquet, "SPLIT_BYTES", 1 << 20)
+    monkeypatch.setattr(parquet, "CHUNK_ROWS", 100)
+    for name, part in (("a", rows[:300]), ("b", rows[300:])):
+        table = pa.Table.from_pylist(part, schema=pa.schema([("app", pa.string()), ("ts", pa.int64())]))
+        pq.write_table(table, tmp_path / f"{name}.parquet", use_dictionary=name == "a")
+    seen: set[bool] = set()
+    process = WindowCombine.process
+
+    def spied(self: WindowCombine, batch: pa.RecordBatch, out: Any) -> None:
+        seen.add(pa.types.is_dictionary(batch.column("app").type))
+        process(self, batch, out)
+
+    monkeypatch.setattr(WindowCombine, "process", spied)
+
+    def job(env: StreamEnvironment) -> None:
+        env.enable_checkpointing("7 ms")
+        stamped = env.from_source(ParquetSource(str(tmp_path)), SCHEMA, uid="views").assign_timestamps_and_watermarks(
+            STRATEGY
+        )
+        by_app = stamped.key_by("app").window(TumblingEventTimeWindows.of(WINDOW_MS))
+        more = {"apps": count_distinct("app")} if reads_key else {}
+        by_app.aggregate(pv=count(), uid="pv", **more).sink_to(TableSink("out"), uid="out")
+
+    done = run(job, parallelism=parallelism)
+    assert counted(done) == windows(rows)
+    assert seen == ({False} if reads_key else {False, True})

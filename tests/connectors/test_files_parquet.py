@@ -1,5 +1,6 @@
 """Parquet files: row groups as splits, positions inside them, and schemas that fit or are told what does not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -154,3 +155,33 @@ def test_a_file_that_is_no_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no")
     with pytest.raises(FileError, match=r"a.parquet is not a Parquet file that can be read"):
         Reading(ParquetSource(str(tmp_path)), SCHEMA)
+
+
+KINDS = {"few": True, "many": True, "plain": False}
+
+
+def _texts(path: Path, kind: str) -> list[str | None]:
+    """Writes 1,000 texts: few different ones, many, or few without a dictionary in the file."""
+    texts = [None if n % 50 == 0 else f"user-{n % (7 if kind != 'many' else 997):09d}@example.org" for n in range(1000)]
+    written = pa.table({"n": list(range(1000)), "name": texts}, schema=SCHEMA)
+    pq.write_table(written, path, row_group_size=400, use_dictionary=KINDS[kind])
+    return texts
+
+
+@pytest.mark.promise("G1", "A2")
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_come_as_dictionaries_if_that_is_wanted_and_the_file_has_them_so(
+    tmp_path: Path, kind: str, wanted: bool
+) -> None:
+    texts = _texts(tmp_path / "a.parquet", kind)
+    reading = Reading(ParquetSource(str(tmp_path)), SCHEMA)
+    if wanted:
+        reading.context = replace(reading.context, dictionaries=frozenset({"name", "n", "gone"}))
+    (split,) = reading.splits
+    reader = reading.source.reader(split, None, reading.context)
+    while (batch := reader.poll(300)) is None:
+        reading.offload.run()
+    coded = wanted and kind == "few"
+    assert pa.types.is_dictionary(batch.column("name").type) == coded and batch.column("n").type == pa.int64()
+    assert [row["name"] for row in reading.in_pieces(split, [7, 300, 401, 11])] == texts

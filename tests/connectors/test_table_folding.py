@@ -786,3 +786,23 @@ def test_a_fold_names_no_files_that_were_written_while_an_empty_folder_was_in_th
     assert FoldLog(store, TABLE).newest() is not None
     table.commit(2 * table_log.COMPACT_EVERY)
     table.check()
+
+
+@pytest.mark.promise("C4", "F2", "G1")
+def test_a_file_that_a_replaced_jobmaster_has_folded_stays_until_that_one_can_make_no_fold_any_more() -> None:
+    """It sleeps between its file and the fold that names it. It can't make that once its successor has made one."""
+    table = Table()
+    table.live(30, epoch_ms=HOUR_MS)
+    newest = FoldLog(table.store, TABLE).newest()
+    assert newest is not None and newest.generation == 1
+    folded = f"{TABLE}/{folded_name(JOB_ID, 1, 1, newest.number + 1, 1)}"
+    table.store.write(folded, b"rows")
+    table.restart()
+    seen: set[tuple[bool, bool]] = set()
+    for _ in range(30):
+        table.live(1, epoch_ms=HOUR_MS)
+        last = FoldLog(table.store, TABLE).newest()
+        assert last is not None
+        seen.add((last.generation == 2, folded in table.store.files))
+    assert seen == {(False, True), (True, False)}
+    table.check()

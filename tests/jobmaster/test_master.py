@@ -552,6 +552,13 @@ def test_each_commit_is_followed_by_a_sweep_of_what_is_kept_no_longer(desk: Desk
     desk.do = watched  # type: ignore[method-assign]
     assert checkpoint is not None
     desk.acknowledge(checkpoint, 0)
+    first = ["manifest", "publish", "commit", "sweep", "sweep", "tidy"]
+    assert swept == first, "the first one also ends savepoints of JobMasters before this one"
+    checkpoint, actions = desk.master.trigger_checkpoint(1)
+    carry_out(actions, 1)
+    swept.clear()
+    assert checkpoint is not None
+    desk.acknowledge(checkpoint, 1)
     assert swept == ["manifest", "publish", "commit", "sweep", "tidy"]
 
 

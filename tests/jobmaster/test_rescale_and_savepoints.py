@@ -9,11 +9,12 @@ import pytest
 
 from engine.jobmaster import events
 from engine.jobmaster.actions import Outcome
+from engine.jobmaster.master import Phase
 from engine.jobmaster.rescaling import Accepted, Refused, RescalePhase
 from engine.jobmaster.savepoints import Refusal
 from engine.protocol.savepoint import SavepointRequest
-from engine.testing import Scaling
-from tests.jobmaster.test_savepoints import Run, counting
+from engine.testing import Crash, Item, Scaling
+from tests.jobmaster.test_savepoints import Run, counting, record
 
 PERIODIC = 1_000_000
 """So long that no checkpoint by interval comes in between."""
@@ -96,3 +97,40 @@ def test_no_savepoint_is_begun_while_a_rescale_takes_its_checkpoint() -> None:
     assert not isinstance(run.savepoint(SavepointRequest("later")), Refusal)
     run.run()
     assert run.ended is not None and run.ended.outcome is Outcome.FINISHED
+
+
+@pytest.mark.promise("D5", "D6", "D7")
+def test_what_is_asked_of_a_job_that_is_being_restarted_is_refused_with_the_cause() -> None:
+    """With a full disk a job restarts all the time, and the refusal did not say why."""
+
+    def dying(split: int) -> list[Item]:
+        return [*(record(n) for n in range(split, 20, 2)), Crash(), record(20 + split)]
+
+    run = Run(counting(PERIODIC, dying))
+    first = run.savepoint()
+    assert isinstance(first, Refusal) and first.why == "the job is not running now: look at it with weir status"
+    run.run(lambda: run.master.phase is Phase.RESTARTING)
+    rescaled = run.rescale(Scaling(3))
+    assert isinstance(rescaled, Refused)
+    for refused in (run.savepoint(), run.stop(), rescaled):
+        assert isinstance(refused, Refusal | Refused)
+        assert "it is being restarted, because a slot's process ended" in refused.why
+        assert "Ask again when it runs" in refused.why
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_that_failed_with_its_attempt_says_in_detail_why_the_attempt_failed() -> None:
+    """With a full disk it said only that more checkpoints failed than `tolerable_failed` allows."""
+
+    def dying(split: int) -> list[Item]:
+        return [*(record(n) for n in range(split, 20, 2)), Crash(), *(record(n) for n in range(20 + split, 40, 2))]
+
+    run = Run(counting(PERIODIC, dying))
+    run.run(lambda: run.master.phase is Phase.RUNNING)
+    for slot in run.slots[1:]:
+        slot.runtime.step = lambda: False  # type: ignore[method-assign]  # nobody acknowledges
+    assert not isinstance(run.savepoint(), Refusal)
+    (failed,) = run.until(events.SavepointFailed).noted(events.SavepointFailed)
+    cause = run.master.stats.last_failure
+    assert isinstance(failed, events.SavepointFailed) and cause is not None and cause.detail
+    assert cause.detail in failed.reason

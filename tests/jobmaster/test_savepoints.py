@@ -326,6 +326,66 @@ def test_the_state_of_a_savepoint_that_failed_while_the_store_was_away_is_delete
     assert not [path for path in run.store.files if "/savepoints/" in path]
 
 
+class _Killed(BaseException):
+    """The JobMaster is killed in this moment."""
+
+
+@pytest.mark.promise("D5", "F2", "C4")
+@pytest.mark.parametrize("moment", ["before its files are sealed", "right before its head"])
+def test_what_a_killed_jobmaster_left_of_a_savepoint_is_completed_or_deleted_by_its_successor(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Its files are as large as the job's state. Nobody has to think of `weir gc` for that."""
+
+    def killed(*of: object) -> bool:
+        raise _Killed
+
+    run = Run(counting()).epochs_done(1)
+    with monkeypatch.context() as died, pytest.raises(_Killed):
+        died.setattr(SavepointFolder, "_sealed" if moment.startswith("before") else "_made", killed)
+        run.savepoint()
+        run.run()
+    assert any(path.endswith(".arrow") for path in run.folder().store.list("")) and not run.folder().exists()
+    successor = Run(counting(), after=Begun(run.store, "successor")).epochs_done(2)
+    successor.run(until=lambda: False)
+    if moment.startswith("before"):
+        assert [path for path in run.folder().store.list("") if not path.endswith(".seal")] == []
+    else:
+        done = begun_from(moved(run.folder()), counting(), 2)
+        assert done.run().numbers() == sorted(set(range(RECORDS)) - positions(run.folder()))
+    assert successor.numbers() == list(range(RECORDS))
+
+
+@pytest.mark.promise("D5", "C4")
+def test_a_jobmaster_that_could_not_end_the_savepoints_before_it_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(counting()).epochs_done(1)
+    left = f"{run.paths.savepoint('half')}/{run.master._publisher.job_id}-0001-0001-0000009/count.0.arrow"
+    run.store.write(left, b"state")
+    successor = Run(counting(), after=Begun(run.store, "successor"))
+    with monkeypatch.context() as away:
+        away.setattr(SavepointFolder, "exists", lambda self: away_now())
+        successor.epochs_done(2)
+    assert left in run.store.files
+    successor.run(until=lambda: successor.master.stats.checkpoints_completed >= 4)
+    assert left not in run.store.files
+
+
+@pytest.mark.promise("D6", "C4")
+def test_the_files_of_a_stop_whose_epoch_is_not_published_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(counting(interval_ms=None))
+    run.run(until=lambda: run.now_ms() > 30)
+    run.hold = "manifest"
+    run.stop()
+    run.run(until=lambda: bool(run.held))
+    assert any(path.endswith(".arrow") for path in run.folder().store.list("")), "its files are copied by now"
+    with monkeypatch.context() as away:
+        away.setattr(EpochLog, "write_manifest", lambda self, manifest: away_now())
+        run.let_go()
+        run.until(events.StopFailed)
+    assert run.run().numbers() == list(range(RECORDS))
+    assert not run.folder().store.list("")
+
+
 def away_now() -> bool:
     raise StoreError("the store does not answer")
 

@@ -88,6 +88,27 @@ def test_a_savepoint_of_a_jobmaster_that_is_gone_has_failed(client: JobClient, m
 
 
 @pytest.mark.promise("D5")
+@pytest.mark.parametrize("made", [False, True])
+def test_a_savepoint_of_which_the_next_jobmaster_knows_nothing_is_lost_unless_it_is_there(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    """The JobMaster was killed before its history was in the bucket, and the command said to ask GET /savepoints."""
+    record = SavepointRecord(savepoint="other", place="/backups/other", state=SavepointState.COMPLETED)
+
+    def request(method: str, url: str, **_: Any) -> httpx.Response:
+        if url.endswith("/savepoints/other"):
+            return httpx.Response(404, json={"error": "the job has no savepoint 'other'; GET /savepoints lists them"})
+        return httpx.Response(200, content=msgspec.json.encode([record] if made else []))
+
+    monkeypatch.setattr(httpx, "request", request)
+    if made:
+        assert client.wait_for_savepoint("other") == record
+        return
+    with pytest.raises(WeirError, match=f"there is no savepoint 'other' of job 'shop'.*{LOST}.*`weir status shop`"):
+        client.wait_for_savepoint("other")
+
+
+@pytest.mark.promise("D5")
 def test_a_savepoint_of_a_job_that_has_ended_has_failed(client: JobClient, monkeypatch: pytest.MonkeyPatch) -> None:
     launch = client.folder.read_launch()
     assert launch is not None
@@ -186,7 +207,26 @@ def test_a_job_that_lost_its_supervisor_is_to_be_resumed_and_one_that_was_cancel
     client.folder.want_running(launch, "cli")
     assert client.how_again(ended) == "; `weir resume shop` starts it again"
     client.folder.want_stopped_here("cli")
-    assert client.how_again(ended) == "; `weir submit` starts it again"
+    assert client.how_again(ended) == "; `weir submit job:job --name shop` starts it again"
+    failed = MasterExit(Outcome.FAILED, "a bug")
+    assert client.how_again(failed) == "; mend the cause, then `weir submit job:job --name shop` starts it again"
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "command"),
+    [
+        ("shop.job:job", {}, "weir submit shop.job:job"),
+        ("jobs:shop", {"rate": "5"}, "weir submit jobs:shop --param …"),
+        ("", {}, "weir submit"),  # it was started by a script
+    ],
+)
+def test_the_command_that_starts_a_job_again_is_short_where_the_import_path_says_its_name(
+    client: JobClient, path: str, params: dict[str, str], command: str
+) -> None:
+    launch = client.folder.read_launch()
+    assert launch is not None
+    client.folder.write_launch(msgspec.structs.replace(launch, path=path, params=params))
+    assert client.how_again(MasterExit(Outcome.STOPPED, "behind epoch 7")) == f"; `{command}` starts it again"
 
 
 @pytest.mark.promise("D7", "H8")

@@ -201,7 +201,9 @@ def test_a_savepoint_whose_delete_died_is_gone_and_one_that_is_damaged_is_not(
     run.store.delete(head)
     if content is not None:
         run.store.write(head, content.encode())
-    assert send(run, "GET", "/savepoints/first").json()["state"] == state
+    shown = send(run, "GET", "/savepoints/first").json()
+    assert shown["state"] == state
+    assert ("first/savepoint.json is damaged" in shown["reason"]) is (content is not None), "it does not restore"
 
 
 @pytest.mark.promise("D5")

@@ -39,7 +39,11 @@ def test_the_assets_checks_jobs_schedules_and_sensors_of_the_page_views_are_thes
         ("drills/pageviews", "aggregates_equal_recomputation"),
         ("drills/pageviews", "keys_not_null"),
         ("drills/pageviews", "epochs_whole"),
+        ("drills/pageviews", "schema_as_declared"),
         ("drills/pageviews", "ledger_equations"),
+        ("drills/pageviews", "evidence_intact"),
+        ("drills/pageviews", "fault_happened"),
+        ("drills/pageviews", "no_stray_files"),
     }
     assert {job.name for job in repository.get_all_jobs()} - {"__ASSET_JOB"} == {
         "pageviews_start",

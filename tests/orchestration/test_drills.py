@@ -14,7 +14,7 @@ import checks.audit
 import checks.drill
 from assets.pageviews.drill import DRILL
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
-from checks.spec import AUDIT_CHECKS
+from checks.spec import AUDIT_CHECKS, WARNINGS
 from orchestration.drills import CHECKS, READER
 from orchestration.metadata import rows_table
 from tests.orchestration.jobs import NUMBERS, definitions
@@ -38,7 +38,8 @@ def audited(verdicts: dict[str, Verdict]) -> AuditResult:
     for name in AUDIT_CHECKS:
         verdict = verdicts.get(name, Verdict.PASSED)
         rows = [LOST] if verdict is Verdict.FAILED else []
-        found.append(CheckResult(name, verdict, f"{name} {verdict.value}", len(rows), rows))
+        warning = name in WARNINGS
+        found.append(CheckResult(name, verdict, f"{name} {verdict.value}", len(rows), rows, warning))
     return AuditResult("numbers", 12, found, 9, 9, {"lost": 1.0, "duplicated": 0.0})
 
 
@@ -67,13 +68,22 @@ def test_a_lost_row_makes_its_own_check_red_and_shows_the_row(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     success, found = drill(tmp_path, instance, monkeypatch, {"no_lost_duplicate_phantom_rows": Verdict.FAILED})
-    assert success, "the audit ran; what it says is not an error of the run"
+    assert not success, "whoever watches runs hears of a red audit"
+    assert set(found) == set(CHECKS), "all checks are reported first"
     assert [name for name, check in found.items() if not check.passed] == ["no_lost_duplicate_phantom_rows"]
     red = found["no_lost_duplicate_phantom_rows"].metadata
     assert isinstance(red["rows"], dg.TableMetadataValue) and red["rows"].records[0].data == LOST
     assert red["lost"].value == 1.0 and red["recovery_s"].value == 1.25
     verdicts = red["verdicts"]
     assert isinstance(verdicts, dg.TableMetadataValue) and len(verdicts.records) == len(CHECKS)
+
+
+def test_a_warning_is_shown_as_one_and_fails_no_run(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    success, found = drill(tmp_path, instance, monkeypatch, {"no_stray_files": Verdict.FAILED})
+    warned = found["no_stray_files"]
+    assert success and not warned.passed and warned.severity is dg.AssetCheckSeverity.WARN
 
 
 def test_a_check_that_could_not_run_is_neither_green_nor_red(
@@ -87,7 +97,8 @@ def test_a_check_that_could_not_run_is_neither_green_nor_red(
 def test_a_reader_that_saw_half_an_epoch_is_a_red_check(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, found = drill(tmp_path, instance, monkeypatch, violations=["read 7 saw part of epoch 3"])
+    success, found = drill(tmp_path, instance, monkeypatch, violations=["read 7 saw part of epoch 3"])
+    assert not success and set(found) == set(CHECKS)
     assert not found[READER].passed and found[READER].description == "read 7 saw part of epoch 3"
 
 

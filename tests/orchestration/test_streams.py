@@ -64,6 +64,16 @@ def test_a_job_that_runs_otherwise_than_asked_for_is_not_touched(
     assert not result.success and "rate is '7'" in said and "its parallelism is 3" in said and "numbers_cancel" in said
 
 
+def test_a_job_that_runs_on_another_spark_than_asked_for_is_not_touched(
+    running: FakeJob, instance: dg.DagsterInstance
+) -> None:
+    asked = {"master": "spark://host:7077", "conf": {"spark.a": "1"}, "slot_memory_mb": 512, "max_slots": 9}
+    result = execute(running.store, instance, "numbers_start", asked)
+    said = failure(result)
+    assert not result.success and "Spark's master is not set; slot_memory_mb is not set; max_slots is 4" in said
+    assert "spark.a has another value" in said
+
+
 def test_a_job_that_does_not_run_is_started_detached_and_its_wish_is_written_down(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +146,20 @@ def test_a_start_has_the_options_of_its_spec_and_a_config_goes_before_them() -> 
     assert (asked.path, asked.name) == (NUMBERS.path, "numbers")
     assert (asked.params, asked.parallelism) == ({"rate": "9", "rows": "5"}, 2)
     assert StreamConfig(parallelism=4).over(spec.options).parallelism == 4
+
+
+def test_a_start_has_the_spark_of_its_spec_and_a_config_goes_before_it() -> None:
+    spec = dataclasses.replace(
+        NUMBERS, master="spark://one:7077", conf={"a": "1", "b": "2"}, slot_memory_mb=512, max_slots=3
+    )
+
+    def spark(config: StreamConfig) -> tuple[str, dict[str, str], int | None, int | None]:
+        asked = config.over(spec.options)
+        return asked.spark_master, asked.conf, asked.slot_memory_mb, asked.max_slots
+
+    assert spark(StreamConfig()) == ("spark://one:7077", {"a": "1", "b": "2"}, 512, 3)
+    other = StreamConfig(master="spark://two:7077", conf={"b": "3"}, slot_memory_mb=1024, max_slots=5)
+    assert spark(other) == ("spark://two:7077", {"a": "1", "b": "3"}, 1024, 5)
 
 
 @pytest.mark.promise("D7")

@@ -20,7 +20,13 @@ ORIGINALS = {
         "broadcast_rules",
         "session_windows",
     ),
-    "spark": ("windowed_counts", "drop_duplicates", "stream_stream_join", "sessions_with_state"),
+    "spark": (
+        "windowed_counts",
+        "drop_duplicates",
+        "stream_stream_join",
+        "stream_static_join",
+        "sessions_with_state",
+    ),
 }
 """The names of the scripts, by the system that runs them. Ports have the same names."""
 

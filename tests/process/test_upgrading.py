@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.core.errors import NotRunning, StoreError, WeirError
+from engine.cli.shared import unfinished_upgrade
+from engine.core.errors import NotRunning, SavepointExists, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
@@ -26,6 +27,8 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest
 from engine.protocol.upgrading import Phase, Progress
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.savepoints import SavepointFolder
+from engine.store.below import Below
 from engine.store.directory import DirectoryStore
 
 RAISED = Raised("KeyError", "'user'", "job.py:7")
@@ -303,7 +306,7 @@ def test_an_old_version_whose_supervisor_was_killed_while_it_stopped_is_to_be_re
     monkeypatch.setattr(world, "stop", lambda savepoint, name: world.ends(LOST_SUPERVISOR))
     done = upgraded(world)
     assert done.progress.phase is Phase.KEPT and world.started == []
-    assert "died while it was stopped; `weir resume` starts it again" in done.progress.reason
+    assert "died while it was stopped; `weir resume shop` starts it again" in done.progress.reason
 
 
 @pytest.mark.promise("D8")
@@ -331,7 +334,8 @@ def test_a_cancel_between_the_two_versions_is_the_last_word_for_a_command_that_c
     assert look(JobClient(world.store, "shop")).verdict is Wanted.STOPPED, "a reboot starts nothing"
     done = world.folder.read_upgrade()
     assert done is not None and (done.progress.phase, done.progress.cut) == (Phase.KEPT, 2)
-    assert done.progress.reason == "the job was cancelled meanwhile"
+    failed = "it failed; then " if phase is Phase.GOING_BACK else ""
+    assert done.progress.reason == f"{failed}the job was cancelled meanwhile"
     assert carry_on_upgrade(world, lambda text: None) is None and world.started == started  # type: ignore[arg-type]
 
 
@@ -360,6 +364,44 @@ def test_a_cancel_reaches_the_command_that_upgrades_the_job_at_this_moment(
     assert world.started == ["job:v2"] and not world.up and desired is not None and not desired.running
 
 
+@pytest.mark.promise("D8", "F1")
+def test_an_upgrade_whose_command_died_is_over_once_the_version_that_runs_is_cancelled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`weir status` said that `weir upgrade` carries it on. That it can't be written is no error: it is cancelled."""
+    world.folder.write_upgrade(msgspec.structs.replace(world.record, progress=Progress(Phase.STARTING, 1)))
+    monkeypatch.setattr(JobClient, "cancel_start", lambda client, by: world.cancel_start(by))
+    with monkeypatch.context() as full:
+        full.setattr(RunFolder, "write_upgrade", _full)
+        JobClient(world.store, "shop").cancel()
+    assert unfinished_upgrade(JobClient(world.store, "shop"))
+    JobClient(world.store, "shop").cancel()
+    assert unfinished_upgrade(JobClient(world.store, "shop")) == ""
+
+
+def _full(*of: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.promise("D8", "D5")
+def test_a_savepoint_that_a_first_try_left_does_not_keep_the_old_version(world: World) -> None:
+    """Its JobMaster was killed right before the last step. The next one has completed the savepoint, and goes on."""
+    world.log.store.write(f"{world.log.paths.savepoint('upgrade-1f')}/savepoint.json", b"{}")
+    stop, names = world.stop, []
+
+    def stops(savepoint: bool, name: str) -> None:
+        names.append(name)
+        if SavepointFolder(Below(world.log.store, world.log.paths.savepoint(name))).exists():
+            raise SavepointExists(f"{name} already holds a savepoint")
+        stop(savepoint, name)
+
+    world.stop = stops  # type: ignore[method-assign]
+    world.on_start["job:v2"] = "publishes"
+    done = upgraded(world)
+    assert done.progress == Progress(Phase.UPGRADED, 2)
+    assert names[0] == "upgrade-1f" and done.savepoint == names[1] and names[1].startswith("upgrade-1f-")
+
+
 @pytest.mark.promise("D8")
 def test_the_cancel_of_an_earlier_upgrade_says_nothing_about_this_one(world: World) -> None:
     world.folder.write_upgrade(msgspec.structs.replace(world.record, id="before"))
@@ -385,6 +427,7 @@ def test_a_stop_of_somebody_else_is_not_taken_for_that_of_the_upgrade(
     monkeypatch.setattr(world, "stop_record", stop_record)
     done = upgraded(world)
     assert done.progress.phase is Phase.KEPT and "somebody else stopped the job meanwhile" in done.progress.reason
+    assert f"`weir submit {world.record.old.path} --name shop` starts it again" in done.progress.reason
     assert world.started == [] and world.asked == []
 
 

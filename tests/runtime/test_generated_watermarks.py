@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -185,9 +186,9 @@ def test_state_is_numbers_texts_lists_and_dicts_and_comes_back_equal(state: Any)
     assert generated(lambda: again, state=kept).state() == state
 
 
-@pytest.mark.parametrize("state", [{1: 2}, (1, 2), {3}, object(), float("nan"), b"x"])
+@pytest.mark.parametrize("state", [{1: 2}, (1, 2), {3}, object(), float("nan"), b"x", np.zeros(2)])
 def test_state_that_a_snapshot_can_not_keep_is_refused_with_the_line_of_the_method(state: Any) -> None:
-    with pytest.raises(UserFunctionError, match="which a snapshot can't keep: return numbers, texts, lists") as failed:
+    with pytest.raises(UserFunctionError, match="which a snapshot can't keep: return numbers") as failed:
         generated(lambda: Keeps(state)).state()
     assert failed.value.raised.line == f"{__file__}:{Keeps.snapshot_state.__code__.co_firstlineno}"
 

@@ -891,7 +891,7 @@ BUGS = (
     PlantedBug("committables are not carried on", _committables_forgotten_at_the_next_barrier, ("ledger",), 11),
     PlantedBug("restoring does not commit", _restore_does_not_commit, ("commit",), 24),
     PlantedBug("restoring aborts published files", _restore_aborts_published_files, ("durable",), 20),
-    PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 60),
+    PlantedBug("the watermark is not restored", _watermark_not_restored, ("no_reopened_window", "exact_result"), 5),
     PlantedBug("the source's position is not restored", _position_not_restored, ("ledger",), 13),
     PlantedBug("the source's position is one behind", _position_off_by_one, ("ledger",), 13),
     PlantedBug("files that were read are forgotten", _read_files_forgotten, ("ledger",), 2),
@@ -913,7 +913,7 @@ BUGS = (
     PlantedBug(
         "a claim builds on a name that is not durable", _builds_on_names_that_are_not_durable, ("log", "one_owner"), 183
     ),
-    PlantedBug("a compacted record repeats what a list shows", _trusts_the_list_of_a_table, ("commit",), 345),
+    PlantedBug("a compacted record repeats what a list shows", _trusts_the_list_of_a_table, ("commit",), 393),
     PlantedBug("the JobMaster decides by the wall clock", _decides_by_the_wall_clock, ("finishes",), 57),
     PlantedBug("a full disk ends the job", _gives_up_on_a_full_disk, ("finishes",), 259),
     PlantedBug("a slot that does not see the store ends the job", _a_bad_host_ends_the_job, ("finishes",), 18),
@@ -935,7 +935,7 @@ BUGS = (
     PlantedBug("limits of the attempt before", _limits_of_the_attempt_before, ("drift", "finishes"), 67),
     PlantedBug("sources are aligned to the fastest", _limit_of_the_fastest, ("drift",), 109),
     PlantedBug("a limit before all have reported", _limit_before_all_have_reported, ("drift",), 89),
-    PlantedBug("partial matches are not restored", _partial_matches_not_restored, ("no_loss",), 144),
+    PlantedBug("partial matches are not restored", _partial_matches_not_restored, ("no_loss",), 1461),
     PlantedBug("a shared pane goes with its first window", _pane_dropped_too_early, ("exact_result", "no_loss"), 8),
     PlantedBug("rebalance drops the remainder", _rebalance_drops_the_remainder, ("no_loss",), 170),
     PlantedBug("a fold is made before its files are synced", _fold_before_its_files_are_synced, ("durable",), 64),
@@ -944,7 +944,7 @@ BUGS = (
     PlantedBug("a restore deletes replaced files", _restore_does_not_know_folded_files, ("reader", "retained"), 64),
     PlantedBug("records of a table go at once", _records_go_at_once, ("durable",), 64),
     PlantedBug("the log forgets fences", _log_forgets_fences, ("durable",), 64),
-    PlantedBug("gc deletes a pending checkpoint", _gc_takes_the_generation_that_runs, ("durable", "pending"), 250),
+    PlantedBug("gc deletes a pending checkpoint", _gc_takes_the_generation_that_runs, ("durable", "pending"), 383),
     PlantedBug("a fence in the place of a deleted record is a claim", _late_fence_is_a_claim, ("one_owner",), 595),
 )
 

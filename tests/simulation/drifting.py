@@ -79,8 +79,8 @@ def watched(world: World, drift_ms: int | None, appears: bool) -> Iterator[None]
     watch = DriftWatch(world, drift_ms, appears)
     opened, stamp, poll = SourceHead.open, SourceHead._stamp, SourceHead._poll
 
-    def open_(self: SourceHead, context: Any, restored: Any) -> None:
-        opened(self, context, restored)
+    def open_(self: SourceHead, context: Any, *others: Any) -> None:
+        opened(self, context, *others)
         if self.alignment is not None:
             watch.opened(self, context.attempt)
 

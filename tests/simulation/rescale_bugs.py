@@ -146,7 +146,7 @@ def _digests_of_one_subtask_only() -> Patches:
 
 
 RESCALE_BUGS = [
-    PlantedBug("the new parallelism is not durable", _not_durable, ("rescale_durable",), 11),
+    PlantedBug("the new parallelism is not durable", _not_durable, ("rescale_durable",), 16),
     PlantedBug("a restore at another parallelism loses a row", _restore_loses_a_row, ("state_proof",), 16),
     PlantedBug(
         "digests are not compared",
@@ -154,17 +154,17 @@ RESCALE_BUGS = [
         ("no_loss", "state", "exact_result", "ledger", "internal_error"),
         16,
     ),
-    PlantedBug("a released slot is still assigned", _released_slot_stays_in_the_pool, ("released", "finishes"), 83),
-    PlantedBug("a failed switch stays at the new parallelism", _failed_switch_stays, ("rescale_durable",), 5),
-    PlantedBug("the new parallelism is saved before its proof", _saved_before_it_is_proved, ("rescale_proved",), 40),
-    PlantedBug("a job starts before its parallelism is durable", _starts_before_it_is_saved, ("rescale_durable",), 11),
+    PlantedBug("a released slot is still assigned", _released_slot_stays_in_the_pool, ("released", "finishes"), 21),
+    PlantedBug("a failed switch stays at the new parallelism", _failed_switch_stays, ("rescale_durable",), 15),
+    PlantedBug("the new parallelism is saved before its proof", _saved_before_it_is_proved, ("rescale_proved",), 126),
+    PlantedBug("a job starts before its parallelism is durable", _starts_before_it_is_saved, ("rescale_durable",), 7),
     PlantedBug(
         "a job is restored while its parallelism is being saved",
         _restored_while_it_is_saved,
         ("rescale_durable", "rescale_proved", "internal_error"),
-        11,
+        7,
     ),
-    PlantedBug("a JobMaster begins as started, not as saved", _as_started_not_as_saved, ("rescale_durable",), 243),
+    PlantedBug("a JobMaster begins as started, not as saved", _as_started_not_as_saved, ("rescale_durable",), 64),
     PlantedBug("slots plan as the job was started", _slots_plan_as_started, ("internal_error", "finishes"), 136),
     PlantedBug("the digests of most subtasks are forgotten", _digests_of_one_subtask_only, ("state_proof",), 21),
 ]

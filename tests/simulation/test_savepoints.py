@@ -23,7 +23,7 @@ from engine.protocol.coordinator import CheckpointCoordinator, PublishCheckpoint
 from engine.protocol.manifest import Manifest
 from engine.protocol.messages import NotifyComplete
 from engine.protocol.savepoint import Stopping
-from engine.snapshot import beginning
+from engine.snapshot import beginning, garbage
 from engine.snapshot.savepoints import SavepointFolder
 from tests.simulation.savepoints import run_savepoints
 
@@ -148,6 +148,16 @@ def _forgets_a_failure() -> Patches:
     return [(Savepoints, "_fail", silent)]
 
 
+def _settles_its_own() -> Patches:
+    """A JobMaster takes its own savepoints for those of JobMasters before it, and completes or deletes them."""
+    left_by_writers = garbage._left_by_writers
+
+    def of_all(log: Any, last: Any) -> Any:
+        return left_by_writers(log, msgspec.structs.replace(last, generation=last.generation + 1))
+
+    return [(garbage, "_left_by_writers", of_all)]
+
+
 BUGS: dict[str, tuple[Callable[[], Patches], tuple[str, ...], int]] = {
     "a savepoint tells the sinks": (_tells_the_sinks, ("ledger", "no_loss"), 33),
     "a savepoint is an epoch": (_is_an_epoch, ("savepoint", "durable"), 11),
@@ -155,6 +165,7 @@ BUGS: dict[str, tuple[Callable[[], Patches], tuple[str, ...], int]] = {
     "a stopped job ends before the commit": (_ends_before_the_commit, ("stop", "savepoint"), 10),
     "periodic checkpoints go on during a stop": (_periodic_checkpoints_go_on, ("drain", "savepoint", "stop"), 10),
     "a savepoint is made before it is durable": (_made_before_it_is_durable, ("savepoint",), 17),
+    "a JobMaster settles its own savepoints": (_settles_its_own, ("savepoint",), 11),
     "a failed savepoint is not told": (_forgets_a_failure, ("savepoint",), 0),
     "a job begins without the totals of its savepoint": (_begins_without_totals, ("ledger",), 11),
 }

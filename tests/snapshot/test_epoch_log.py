@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.core.errors import CorruptSnapshot, Fenced, ForeignSnapshot, StoreError
+from engine.core.errors import CorruptSnapshot, Fenced, ForeignSnapshot, StoreError, TargetTaken
 from engine.core.paths import JobPaths
 from engine.protocol.epoch_records import Created, RecordKind
 from engine.protocol.ids import AttemptId, SubtaskId
@@ -559,3 +559,17 @@ def test_a_record_after_whose_creation_the_store_does_not_answer_may_be_there(mo
         patch.setattr(store, "sizes", fails)
         assert log.publish(claimed.record, ref(1, 1)) is None
     assert log.publish(claimed.record, ref(1, 1)) is not None
+
+
+@pytest.mark.promise("F2", "D11")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_jobmaster_whose_successor_has_taken_a_table_is_fenced_and_one_whose_table_is_another_job_s_is_told(
+    log: EpochLog, replaced: bool
+) -> None:
+    """The first one ends quietly: the job runs on. The second one can't run, and its user has to choose."""
+    claimed = log.claim("a")
+    assert claimed is not None
+    if replaced:
+        log.claim("b")
+    with pytest.raises(Fenced if replaced else TargetTaken), log.owned_by(claimed.record):
+        raise TargetTaken("the table is taken")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from engine.snapshot import epoch_log as log_module
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.garbage import find_garbage
 from engine.snapshot.retention import Needs, disposable
-from engine.snapshot.savepoints import Origin, SavepointFolder
+from engine.snapshot.savepoints import DeletedMeanwhile, Origin, SavepointFolder
 from engine.snapshot.statefile import checksum
 from tests.fakes import MemoryStore
 from tests.store.flickering import Flickering
@@ -37,6 +38,11 @@ class Job:
         self.log = EpochLog(self.store, PATHS)
         self.record: LogRecord | None = None
         self.restart()
+
+    @property
+    def id(self) -> str:
+        assert self.record is not None
+        return self.record.job_id
 
     def restart(self) -> None:
         self.record = fence_after(self.record, f"owner{self.record.generation + 1 if self.record else 1}")
@@ -60,8 +66,21 @@ class Job:
         return manifest
 
 
-def killed(folder: SavepointFolder, head: bytes) -> bool:
+def killed(folder: SavepointFolder, writer: str, head: bytes) -> bool:
     raise KeyboardInterrupt
+
+
+def killed_right_before_its_head(monkeypatch: pytest.MonkeyPatch) -> tuple[Job, SavepointFolder]:
+    """Returns a job whose JobMaster was replaced, and its savepoint, of which only the head is missing."""
+    job = Job()
+    manifest = job.publish()
+    folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
+    with monkeypatch.context() as died:
+        died.setattr(SavepointFolder, "_made", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.write("nightly", manifest, Origin(job.log, job.id, 1), stopped=False)
+    job.restart()
+    return job, folder
 
 
 def folders(job: Job) -> list[str]:
@@ -208,15 +227,19 @@ def test_a_savepoint_is_never_garbage_and_what_its_replaced_writer_left_is() -> 
     job = Job()
     manifest = job.publish()
     folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
-    folder.write("nightly", manifest, Origin(job.log, "1d", 1), stopped=False)
-    job.store.write("job/savepoints/half/1d-0001-0001-0000009/0.pv.arrow", b"state")
-    job.store.write("job/savepoints/nightly/1d-0001-0002-0000009/0.pv.arrow", b"of a writer that was slower")
+    folder.write("nightly", manifest, Origin(job.log, job.id, 1), stopped=False)
+    left = [f"job/savepoints/half/{job.id}-0001-0001-0000009", f"job/savepoints/nightly/{job.id}-0001-0002-0000009"]
+    for writer in (*left, "job/savepoints/half/0ther-0001-0001-0000003"):
+        job.store.write(f"{writer}/0.pv.arrow", b"state")
     assert folders(job) == []
     job.restart()
-    left = ["job/savepoints/half/1d-0001-0001-0000009", "job/savepoints/nightly/1d-0001-0002-0000009"]
-    assert folders(job) == left
+    assert folders(job) == left, "another job writes its savepoint here, and nobody knows whether that writer died"
     collect(job.store, "job", dry_run=False)
     assert folder.manifest().epoch == 1
+    assert job.store.list("job/savepoints/half") == [
+        "job/savepoints/half/0ther-0001-0001-0000003/0.pv.arrow",
+        f"{left[0]}.seal",
+    ]
 
 
 @pytest.mark.promise("D5", "F2")
@@ -224,7 +247,7 @@ def test_a_jobmaster_that_sleeps_while_its_savepoint_is_collected_makes_none_of_
     """It is stopped (SIGSTOP) before the last step of a savepoint; another takes over; weir gc runs; it wakes up."""
     job = Job()
     manifest = job.publish()
-    folder, origin = SavepointFolder(job.store.below(PATHS.savepoint("nightly"))), Origin(job.log, "1d", 1)
+    folder, origin = SavepointFolder(job.store.below(PATHS.savepoint("nightly"))), Origin(job.log, job.id, 1)
     draft = folder.prepare(manifest, origin)
     job.restart()
     (found,) = collect(job.store, "job", dry_run=True).collected
@@ -243,14 +266,14 @@ def test_a_savepoint_whose_writer_is_about_to_make_it_is_not_collected(monkeypat
     folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
     made = SavepointFolder._made
 
-    def slept(self: SavepointFolder, data: bytes) -> bool:
+    def slept(self: SavepointFolder, writer: str, data: bytes) -> bool:
         monkeypatch.setattr(SavepointFolder, "_made", made)
         job.restart()
         assert collect(job.store, "job", dry_run=False).collected == []
-        return made(self, data)
+        return made(self, writer, data)
 
     monkeypatch.setattr(SavepointFolder, "_made", slept)
-    folder.write("nightly", manifest, Origin(job.log, "1d", 1), stopped=False)
+    folder.write("nightly", manifest, Origin(job.log, job.id, 1), stopped=False)
     assert folder.manifest().epoch == 1
     assert folder.copy_to(MemoryStore(), "new/copy").epoch == 1
 
@@ -263,7 +286,7 @@ def test_a_savepoint_whose_writer_was_killed_right_before_its_head_is_completed_
     """Its files stayed for good: neither weir gc nor weir savepoint delete removed them."""
     job = Job()
     manifest = job.publish()
-    folder, origin = SavepointFolder(job.store.below(PATHS.savepoint("nightly"))), Origin(job.log, "1d", 1)
+    folder, origin = SavepointFolder(job.store.below(PATHS.savepoint("nightly"))), Origin(job.log, job.id, 1)
     draft = folder.prepare(manifest, origin)
 
     with monkeypatch.context() as died:
@@ -291,7 +314,7 @@ def test_a_writer_that_was_killed_right_before_its_head_loses_to_a_later_savepoi
 ) -> None:
     job = Job()
     manifest = job.publish()
-    folder, origin = SavepointFolder(job.store.below(PATHS.savepoint("nightly"))), Origin(job.log, "1d", 1)
+    folder, origin = SavepointFolder(job.store.below(PATHS.savepoint("nightly"))), Origin(job.log, job.id, 1)
     draft = folder.prepare(manifest, origin)
     with monkeypatch.context() as died:
         died.setattr(SavepointFolder, "_made", killed)
@@ -299,7 +322,7 @@ def test_a_writer_that_was_killed_right_before_its_head_loses_to_a_later_savepoi
             folder.finish(draft, "nightly", manifest, 1, stopped=False)
     job.restart()
     later = job.publish()
-    folder.write("nightly", later, Origin(job.log, "1d", 2), stopped=False)
+    folder.write("nightly", later, Origin(job.log, job.id, 2), stopped=False)
     left = f"job/savepoints/nightly/{draft.writer}"
     assert [one.path for one in collect(job.store, "job", dry_run=True).collected] == [left]
     assert [one.path for one in collect(job.store, "job", dry_run=False).collected] == [left]
@@ -313,17 +336,159 @@ def test_a_writer_that_was_killed_right_before_its_head_loses_to_a_later_savepoi
 def test_a_savepoint_without_a_head_of_which_a_file_is_gone_is_not_completed(
     monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
+    job, folder = killed_right_before_its_head(monkeypatch)
+    (path,) = [path for path in job.store.list(PATHS.savepoints()) if path.endswith(lost)]
+    job.store.delete(path)
+    listed = collect(job.store, "job", dry_run=True).collected
+    done = collect(job.store, "job", dry_run=False)
+    assert done.completed == [] and not folder.exists()
+    assert done.collected == listed and len(listed) == 1, "what can't be completed is garbage"
+    assert [path for path in job.store.list(PATHS.savepoints()) if not path.endswith(".seal")] == []
+
+
+@pytest.mark.promise("C4", "D5")
+def test_a_savepoint_whose_head_is_damaged_keeps_its_folder_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`weir gc` gave up at it, and deleted nothing of the job from then on."""
+    job = Job()
+    folder = SavepointFolder(job.store.below(PATHS.savepoint("a")))
+    folder.write("a", job.publish(), Origin(job.log, job.id, 1), stopped=False)
+    job.store.files["job/savepoints/a/savepoint.json"] = b'{"name": '
+    for name in "ab":
+        job.store.write(f"job/savepoints/{name}/{job.id}-0001-0002-0000009/0.pv.arrow", b"state")
+    job.restart()
+    before = {path for path in job.store.files if path.startswith("job/savepoints/a/")}
+    done = collect(job.store, "job", dry_run=False)
+    assert [one.path for one in done.collected] == [f"job/savepoints/b/{job.id}-0001-0002-0000009"]
+    (problem,) = done.problems
+    assert "savepoints/a/savepoint.json is damaged" in problem and "bring it back from a backup" in problem
+    assert before <= set(job.store.files)
+
+
+@pytest.mark.promise("C4")
+def test_a_probe_that_a_killed_jobmaster_left_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job()
+    job.publish()
+    folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
+    with monkeypatch.context() as died:
+        died.setattr(MemoryStore, "delete", lambda store, path: killed(folder, "", b""))
+        with pytest.raises(KeyboardInterrupt):
+            folder.check_new()
+    assert job.store.list(PATHS.savepoints())
+    (found,) = collect(job.store, "job", dry_run=False).collected
+    assert "whether it may write there" in found.why and job.store.list(PATHS.savepoints()) == []
+
+
+class Sleeping:
+    """Lets something happen once, right before or after a process creates a file whose name ends like this."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, name: str, happens: Callable[[], None], *, after: bool = False
+    ) -> None:
+        create = MemoryStore.create
+
+        def created(store: MemoryStore, path: str, data: bytes) -> Created:
+            if not path.endswith(name):
+                return create(store, path, data)
+            patch.setattr(MemoryStore, "create", create)
+            if not after:
+                happens()
+            outcome = create(store, path, data)
+            if after:
+                happens()
+            return outcome
+
+        patch.setattr(MemoryStore, "create", created)
+
+
+@pytest.mark.promise("D5", "F2")
+@pytest.mark.parametrize("after", [False, True], ids=["before its head", "behind its head"])
+@pytest.mark.parametrize("died", [0, 1, 2, 3], ids=lambda n: f"{n} deletes")
+def test_a_savepoint_that_is_deleted_while_its_writer_sleeps_does_not_come_back_without_files(
+    monkeypatch: pytest.MonkeyPatch, after: bool, died: int
+) -> None:
+    """Its JobMaster is replaced, `weir gc` completes the savepoint, a person deletes it; then the JobMaster wakes up.
+
+    The person's command may die on the way, before each of its deletes.
+    """
     job = Job()
     manifest = job.publish()
     folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
-    with monkeypatch.context() as died:
-        died.setattr(SavepointFolder, "_made", killed)
-        with pytest.raises(KeyboardInterrupt):
-            folder.write("nightly", manifest, Origin(job.log, "1d", 1), stopped=False)
-    job.restart()
-    (path,) = [path for path in job.store.list(PATHS.savepoints()) if path.endswith(lost)]
-    job.store.delete(path)
-    assert collect(job.store, "job", dry_run=False).completed == [] and not folder.exists()
+
+    def meanwhile() -> None:
+        job.restart()
+        assert bool(collect(job.store, "job", dry_run=False).completed) != after
+        delete, left = MemoryStore.delete, iter([True] * died)
+
+        def dying(store: MemoryStore, path: str) -> None:
+            if not next(left, False):
+                raise StoreError("dead")
+            delete(store, path)
+
+        with monkeypatch.context() as patch, suppress(StoreError):
+            patch.setattr(MemoryStore, "delete", dying)
+            folder.delete()
+
+    Sleeping(monkeypatch, "savepoint.json", meanwhile, after=after)
+    with pytest.raises(DeletedMeanwhile, match="somebody has deleted the files"):
+        folder.write("nightly", manifest, Origin(job.log, job.id, 1), stopped=False)
+    assert not folder.exists()
+    assert collect(job.store, "job", dry_run=False).completed == []
+    assert not any(path.endswith(".arrow") for path in job.store.list(PATHS.savepoints()))
+    later = job.publish()
+    folder.write("nightly", later, Origin(job.log, job.id, 2), stopped=False)
+    assert folder.copy_to(MemoryStore(), "new/copy").epoch == 2, "the name is free again"
+
+
+@pytest.mark.promise("D5", "F2")
+def test_of_two_collectors_the_slower_one_does_not_bring_back_a_savepoint_that_was_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, folder = killed_right_before_its_head(monkeypatch)
+
+    def meanwhile() -> None:
+        assert collect(job.store, "job", dry_run=False).completed == ["job/savepoints/nightly"]
+        folder.delete()
+
+    Sleeping(monkeypatch, "savepoint.json", meanwhile)
+    done = collect(job.store, "job", dry_run=False)
+    assert (done.completed, done.problems) == ([], [])
+    assert not folder.exists() and job.store.list(PATHS.savepoints()) == []
+
+
+@pytest.mark.promise("D5", "F2")
+@pytest.mark.parametrize("call", ["exists", "_take_seal_away"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_writer_that_fails_while_its_savepoint_is_completed_leaves_a_whole_one_or_none(
+    monkeypatch: pytest.MonkeyPatch, call: str, after: bool
+) -> None:
+    """Its store answers the last step with an error. It deletes its files, and `weir gc` completes meanwhile."""
+    job = Job()
+    manifest = job.publish()
+    folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
+    draft = folder.prepare(manifest, Origin(job.log, job.id, 1))
+    meant = getattr(SavepointFolder, call)
+
+    def beside(self: SavepointFolder, *args: str) -> Any:
+        monkeypatch.setattr(SavepointFolder, call, meant)
+        result = meant(self, *args) if after else None
+        job.restart()
+        collect(job.store, "job", dry_run=False)
+        return result if after else meant(self, *args)
+
+    def refuses(self: SavepointFolder, writer: str, head: bytes) -> bool:
+        monkeypatch.setattr(SavepointFolder, "_made", made)
+        monkeypatch.setattr(SavepointFolder, call, beside)
+        raise StoreError("500")
+
+    made = SavepointFolder._made
+    monkeypatch.setattr(SavepointFolder, "_made", refuses)
+    with pytest.raises(StoreError, match="500"):
+        folder.finish(draft, "nightly", manifest, 1, stopped=False)
+    if folder.exists():
+        assert folder.copy_to(MemoryStore(), "new/copy").epoch == 1
+    else:
+        collect(job.store, "job", dry_run=False)
+        assert not any(path.endswith(".arrow") for path in job.store.list(PATHS.savepoints()))
 
 
 @pytest.mark.promise("D5", "C4")
@@ -342,7 +507,7 @@ def test_what_a_delete_that_died_has_left_of_a_savepoint_is_garbage(
     for deletes in range(4 if full else 3):
         job = Job()
         folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
-        folder.write("nightly", job.publish(), Origin(job.log, "1d", 1), stopped=False)
+        folder.write("nightly", job.publish(), Origin(job.log, job.id, 1), stopped=False)
         job.restart()
         delete, left = MemoryStore.delete, iter([True] * deletes)
 
@@ -369,7 +534,7 @@ def test_what_a_writer_leaves_that_was_slower_and_died_while_it_deleted_its_file
     """It has sealed its files as written by then. They are as large as the job's state."""
     job = Job()
     folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
-    manifest, origin = job.publish(), Origin(job.log, "1d", 1)
+    manifest, origin = job.publish(), Origin(job.log, job.id, 1)
     slower = folder.prepare(manifest, origin)
     again = msgspec.structs.replace(manifest, attempt=AttemptId(1, 2))
     folder.write("nightly", again, origin, stopped=False)

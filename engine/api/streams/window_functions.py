@@ -35,11 +35,15 @@ from engine.core.window_functions import ProcessAllWindowFunction, ProcessWindow
 from engine.graph.job_graph import OperatorSpec
 from engine.runtime.functions import own
 from engine.runtime.operators.window_contents import Aggregated, Contents, Records, Reduced, Timestamped
+from engine.runtime.operators.window_panes import share_panes
 from engine.runtime.operators.windowed_functions import AnyWindowFunction, WindowOperator, WindowPlan
 from engine.state.windows.assigners import Assigner, GlobalAssigner
 
 if TYPE_CHECKING:  # for annotations only: see engine/api/streams/__init__.py
     from engine.api.streams.data import DataStream
+
+_SHARED = "what merge(left, right) or reduce combines when a window fires"
+"""Describes that windows share panes. A version that keeps contents per window can't go on from such a snapshot."""
 
 W = TypeVar("W", bound="FunctionWindows")
 Fold = Callable[[pa.DataType], tuple[Contents, Any]]
@@ -140,7 +144,8 @@ class FunctionWindows:
     ) -> DataStream:
         """Reduces the records of each window to one, with a function of two records, and emits it.
 
-        A `window_function` gets that record as its only element, and returns records of `schema`.
+        A `window_function` gets that record as its only element, and returns records of `schema`. The function is
+        associative: sliding windows reduce the records of each pane, and then the panes of a window.
 
             windows.reduce(lambda left, right: {**right, "n": left["n"] + right["n"]}, uid="sums")
         """
@@ -157,7 +162,7 @@ class FunctionWindows:
             mine = own(function)
             return Reduced(mine.reduce if isinstance(mine, ReduceFunction) else mine, record), mine
 
-        return self._add(uid, fold, window_function, schema, "reduced record", fields_of(self._visible))
+        return self._add(uid, fold, window_function, schema, "reduced record", fields_of(self._visible), True)
 
     def _aggregate(
         self,
@@ -187,7 +192,8 @@ class FunctionWindows:
             mine = own(function)
             return Aggregated(mine, accumulator, record), mine
 
-        return self._add(uid, fold, window_function, schema, "accumulator", f"accumulator {accumulator}")
+        merges = type(function).merge is not AggregateFunction.merge
+        return self._add(uid, fold, window_function, schema, "accumulator", f"accumulator {accumulator}", merges)
 
     def _process(self, function: Any, uid: str, schema: pa.Schema | str | None) -> DataStream:
         self._check_window_function(uid, function)
@@ -251,13 +257,18 @@ class FunctionWindows:
         schema: pa.Schema | str | None,
         kept: str,
         kept_type: str,
+        combines: bool = False,
     ) -> DataStream:
-        """Adds the operator. `kept` and its type say in the description of the job what windows hold."""
+        """Adds the operator. `kept` and its type say in the description of the job what windows hold.
+
+        `combines`: the contents of several panes can be made one.
+        """
         keyed, options, hidden = self._keyed, self._options, self._hidden
         assigner, record = self._assigner.compiled(), pa.struct(list(self._visible))
         trigger = options.trigger or _default_trigger(assigner)
         before = self._visible.append(keyed.schema.field(EVENT_TIME)) if self._timed else self._visible
         out = out_schema(schema, before)
+        panes = combines and share_panes(assigner, trigger, options.evictor)
 
         def build() -> WindowOperator:
             contents, folding = fold(record)
@@ -274,17 +285,19 @@ class FunctionWindows:
                 options.late,
                 tuple(one for one in (folding, mine) if one is not None),
                 hidden,
+                panes,
             )
             return WindowOperator(plan, keyed.keys, keyed.schema, out)
 
         if options.evictor is not None:
             kept, kept_type = "records and times", fields_of(self._visible)
+        shared = {"panes": _SHARED} if panes else {}
         spec = OperatorSpec(
             uid,
             "window",
             build,
             row_lane=True,
-            state={"windows": str(self._assigner), kept: kept_type, "trigger": described(trigger)},
+            state={"windows": str(self._assigner), kept: kept_type, "trigger": described(trigger), **shared},
             emits_aside=function is not None,
             side_outputs=() if options.late is None else (options.late,),
         )

@@ -13,10 +13,13 @@ from engine.connectors.files.listing import FileError, FileSplit, unreadable
 from engine.connectors.files.readahead import Chunk, ChunkReader, Position
 from engine.connectors.files.source import FileSource
 from engine.core.durations import Duration
+from engine.core.sources import SourceContext
 
 SPLIT_BYTES = 64 << 20
 CHUNK_BYTES = 16 << 20
 CHUNK_ROWS = 262_144
+PLACE_BYTES = 6
+"""A text that is a place in a dictionary takes no more bytes, its share of the dictionary included."""
 
 
 class ParquetSource(FileSource):
@@ -36,8 +39,8 @@ class ParquetSource(FileSource):
                 start, size = group + 1, 0
         return splits
 
-    def chunks(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> ChunkReader:
-        return _RowGroups(path, split, start, schema)
+    def chunks(self, path: Path, split: FileSplit, start: Position | None, context: SourceContext) -> ChunkReader:
+        return _RowGroups(path, split, start, _with_dictionaries(path, context))
 
 
 class _RowGroups(ChunkReader):
@@ -92,6 +95,30 @@ def _opened(path: Path, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
         return pq.ParquetFile(path, read_dictionary=list(as_dictionaries))
     except (pa.ArrowException, OSError) as error:
         raise unreadable(f"{path} is not a Parquet file that can be read: {error}", error) from error
+
+
+def _with_dictionaries(path: Path, context: SourceContext) -> pa.Schema:
+    """Returns the declared schema, with dictionaries in place of texts that are wanted so and that the file has so.
+
+    Texts of which a file holds the most by themselves are read as texts: Arrow would have to look for equal ones.
+    """
+    schema = context.schema
+    if not context.dictionaries:
+        return schema
+    with _opened(path) as opened:
+        metadata = opened.metadata
+    stored = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    for place, field in enumerate(schema):
+        if field.name in context.dictionaries & stored.keys() and pa.types.is_string(field.type):
+            groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
+            if all(_in_dictionary(group.column(stored[field.name])) for group in groups):
+                schema = schema.set(place, field.with_type(pa.dictionary(pa.int32(), field.type)))
+    return schema
+
+
+def _in_dictionary(column: pq.ColumnChunkMetaData) -> bool:
+    """Says whether a column of a row group has mostly places in a dictionary, by the bytes of a value."""
+    return bool(column.has_dictionary_page and column.total_uncompressed_size <= PLACE_BYTES * column.num_values)
 
 
 def _check(path: Path, found: pa.Schema, declared: pa.Schema) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from engine.connectors.files.discovery import Frozen, Watched
 from engine.connectors.files.listing import FileError, FileSplit, Location
 from engine.connectors.files.readahead import Chunk, ChunkReader, Position, ReadAhead
@@ -36,7 +34,7 @@ class FileSource(Source):
         parsed = FileSplit.of(split)
 
         def open_at(start: Position | None) -> ChunkReader:
-            chunks = self.chunks(self.location.checked(parsed), parsed, start, context.schema)
+            chunks = self.chunks(self.location.checked(parsed), parsed, start, context)
             return _Unchanged(chunks, self.location, parsed)
 
         return ReadAhead(open_at, position, context)
@@ -53,7 +51,7 @@ class FileSource(Source):
         """Returns the parts of a file that can be read independently, in order. Runs off the task thread."""
 
     @abstractmethod
-    def chunks(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> ChunkReader:
+    def chunks(self, path: Path, split: FileSplit, start: Position | None, context: SourceContext) -> ChunkReader:
         """Opens a split at a position; None: at its beginning. Runs off the task thread."""
 
 

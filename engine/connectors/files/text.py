@@ -20,7 +20,7 @@ from engine.connectors.files.listing import FileError, FileSplit, unreadable
 from engine.connectors.files.readahead import BadRecord, Chunk, ChunkReader, Position
 from engine.connectors.files.source import FileSource
 from engine.core.durations import Duration
-from engine.core.sources import MALFORMED
+from engine.core.sources import MALFORMED, SourceContext
 
 SPLIT_BYTES = 32 << 20
 CHUNK_BYTES = 4 << 20
@@ -79,11 +79,11 @@ class TextSource(FileSource):
         starts = range(0, max(1, file.size), SPLIT_BYTES)
         return [msgspec.structs.replace(file, start=s, end=min(s + SPLIT_BYTES, file.size)) for s in starts]
 
-    def chunks(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> ChunkReader:
+    def chunks(self, path: Path, split: FileSplit, start: Position | None, context: SourceContext) -> ChunkReader:
         with _opened(path) as stream:
             head = stream.read(HEADER_BYTES)
-        form = self.format(path, head, schema)
-        return _Chunks(_Lines(path, split, start, form), form, schema, self.malformed == "fail")
+        form = self.format(path, head, context.schema)
+        return _Chunks(_Lines(path, split, start, form), form, context.schema, self.malformed == "fail")
 
     @abstractmethod
     def format(self, path: Path, head: bytes, schema: pa.Schema) -> LineFormat:

@@ -33,7 +33,7 @@ from engine.connectors.table.planning import Visible, choose, large
 from engine.core.errors import StoreError
 from engine.core.ports import Store
 from engine.core.sinks import Tidied
-from engine.state.digests import digest, digested
+from engine.state.digests import digest, plain
 
 RECORDS_DUE = 100
 """After so many records that nobody needs any more, a fold is made to let them go, even if it folds no file."""
@@ -384,4 +384,4 @@ def _counted(file: pq.ParquetFile) -> tuple[int, int]:
 
 
 def _digest(table: pa.Table) -> int:
-    return digest([table.column(name).combine_chunks() for name in digested(table.schema)]) if table.num_rows else 0
+    return digest([table.column(name).combine_chunks() for name in plain(table.schema)]) if table.num_rows else 0

@@ -138,6 +138,11 @@ class Operator:
         return False
 
     @property
+    def dictionaries(self) -> frozenset[str]:
+        """The columns of its input that may come as dictionaries of their type."""
+        return frozenset()
+
+    @property
     def firing(self) -> bool:
         """True while the operator holds a watermark back. Until it lets it go it takes no input and no snapshot."""
         return False

@@ -35,6 +35,10 @@ class OnArrival:
     def __init__(self, plan: AggregatePlan) -> None:
         self._plan = plan
 
+    @property
+    def dictionaries(self) -> frozenset[str]:
+        return self._plan.only_keys
+
     def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
         return stamped(batch, context.clock)
 

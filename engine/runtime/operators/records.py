@@ -37,6 +37,27 @@ def copier(record: pa.DataType) -> Callable[[Row], Row]:
     return deepcopy if any(pa.types.is_nested(field.type) for field in record) else dict
 
 
+def value_copier(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Returns what copies values of this type, so that a function may change a copy."""
+    if _unchangeable(kind):
+        return _same
+    flat = not pa.types.is_map(kind) and all(_unchangeable(kind.field(place).type) for place in range(kind.num_fields))
+    return _shallow if flat else deepcopy
+
+
+def _unchangeable(kind: pa.DataType) -> bool:
+    """Says whether all values of a type are objects that can't change. Binary values may be bytearrays."""
+    return not pa.types.is_nested(kind) and not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _shallow(value: Any) -> Any:
+    return value.copy() if type(value) in (dict, list) else deepcopy(value)
+
+
 def batch_of(rows: Sequence[Row], schema: pa.Schema, operator: str, times: pa.Array | None) -> pa.RecordBatch:
     """Returns a batch of these records and event times. `operator` names it in messages.
 

@@ -69,7 +69,13 @@ def window_rows(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
 
 
 class Partials(Protocol):
-    """Makes partials of a batch before the exchange. `rows` returns the rows that are in a window."""
+    """Makes partials of a batch before the exchange. `rows` returns the rows that are in a window.
+
+    `dictionaries`: the columns that may come as dictionaries.
+    """
+
+    @property
+    def dictionaries(self) -> frozenset[str]: ...
 
     def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch: ...
 
@@ -84,6 +90,10 @@ class InPanes:
     def __init__(self, plan: AggregatePlan, spans: Spans) -> None:
         self._plan = plan
         self._spans = spans
+
+    @property
+    def dictionaries(self) -> frozenset[str]:
+        return self._plan.only_keys
 
     def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
         return window_rows(timed_rows(batch, context, uid), self._spans)
@@ -103,6 +113,8 @@ class InPanes:
 
 class InSessions:
     """Makes partials per key and session."""
+
+    dictionaries: frozenset[str] = frozenset()
 
     def __init__(self, plan: SessionPlan) -> None:
         self._plan = plan
@@ -124,6 +136,10 @@ class WindowCombine(Operator):
         self._partials = partials
         self._uid = uid
         self._as_they_are = 0  # batches until grouping is tried again
+
+    @property
+    def dictionaries(self) -> frozenset[str]:
+        return self._partials.dictionaries
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         batch = self._partials.rows(batch, self.context, self._uid)

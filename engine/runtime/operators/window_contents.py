@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -17,18 +16,22 @@ import pyarrow as pa
 from engine.core.evictors import TimestampedValue
 from engine.core.functions import AggregateFunction, Row
 from engine.core.state_types import ListState
-from engine.runtime.operators.records import copier
+from engine.runtime.operators.records import copier, value_copier
 
 Items = list[Any]
 
 
 class Contents(ABC):
-    """`type` is the type of the items. `add` puts a record into the state of its window."""
+    """`type` is the type of the items."""
 
     type: pa.DataType
 
     @abstractmethod
-    def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> None: ...
+    def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> bool:
+        """Puts a record into the state of its window. Returns True if the window had something already.
+
+        Contents that would have to count their items to know that return False.
+        """
 
     @abstractmethod
     def merged(self, parts: Sequence[Items]) -> Items:
@@ -53,8 +56,9 @@ class Records(Contents):
         self.type = record
         self._copy = copier(record)
 
-    def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> None:
+    def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> bool:
         state.add(record)
+        return False
 
     def merged(self, parts: Sequence[Items]) -> Items:
         return [item for items in parts for item in items]
@@ -66,7 +70,36 @@ class Records(Contents):
         return records
 
 
-class Reduced(Contents):
+class Folding(Contents):
+    """Keeps one item, into which each record is folded. `combined` makes one item of several, and may change them."""
+
+    @abstractmethod
+    def first(self, record: Row) -> Any:
+        """Returns the item of one record."""
+
+    @abstractmethod
+    def more(self, item: Any, record: Row) -> Any:
+        """Returns the item with one more record. It may be the same object, changed."""
+
+    @abstractmethod
+    def combined(self, items: Sequence[Any]) -> Any:
+        """Returns the item of what all of these hold, one or more. It may change them: copy what is kept."""
+
+    @abstractmethod
+    def copied(self, item: Any) -> Any:
+        """Returns a copy of an item, which functions may change."""
+
+    def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> bool:
+        held = state.get()
+        state.update([self.more(held[0], record) if held else self.first(record)])
+        return bool(held)
+
+    def merged(self, parts: Sequence[Items]) -> Items:
+        held = [item for items in parts for item in items]
+        return [self.combined(held)] if held else []
+
+
+class Reduced(Folding):
     """Keeps one record, to which a function reduces all. The function may change its arguments: they are copies."""
 
     def __init__(self, call: Callable[[Row, Row], Row], record: pa.DataType) -> None:
@@ -74,12 +107,17 @@ class Reduced(Contents):
         self._call = call
         self._copy = copier(record)
 
-    def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> None:
-        held = state.get()
-        state.update([self._call(self._copy(held[0]), self._copy(record)) if held else record])
+    def first(self, record: Row) -> Any:
+        return record
 
-    def merged(self, parts: Sequence[Items]) -> Items:
-        return self.folded([record for items in parts for record in items])
+    def more(self, item: Any, record: Row) -> Any:
+        return self._call(self._copy(item), self._copy(record))
+
+    def combined(self, items: Sequence[Any]) -> Any:
+        return reduce(self._call, items)
+
+    def copied(self, item: Any) -> Any:
+        return self._copy(item)
 
     def elements(self, items: Items, kept: bool) -> list[Any]:
         return [self._copy(record) for record in items]
@@ -88,25 +126,36 @@ class Reduced(Contents):
         return [reduce(self._call, records)] if records else []
 
 
-class Aggregated(Contents):
+class Aggregated(Folding):
     """Keeps the accumulator of an `AggregateFunction`. The function may change it, and the record, which is a copy."""
 
     def __init__(self, function: AggregateFunction, accumulator: pa.DataType, record: pa.DataType) -> None:
         self.type = accumulator
         self._function = function
         self._copy = copier(record)
+        self._copied = value_copier(accumulator)
 
-    def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> None:
-        held = state.get()
-        before = held[0] if held else self._function.create_accumulator()
-        state.update([self._function.add(self._copy(record), before)])
+    def first(self, record: Row) -> Any:
+        return self._function.add(self._copy(record), self._function.create_accumulator())
 
-    def merged(self, parts: Sequence[Items]) -> Items:
-        held = [item for items in parts for item in items]
-        return [reduce(self._function.merge, held)] if held else []
+    def more(self, item: Any, record: Row) -> Any:
+        return self._function.add(self._copy(record), item)
+
+    def combined(self, items: Sequence[Any]) -> Any:
+        return reduce(self._merge, items)
+
+    def _merge(self, left: Any, right: Any) -> Any:
+        merged = self._function.merge(left, right)
+        if merged is None and left is not None and right is not None:
+            name = type(self._function).__name__
+            raise TypeError(f"merge of {name} returned None: return the accumulator of what both hold")
+        return merged
+
+    def copied(self, item: Any) -> Any:
+        return self._copied(item)
 
     def elements(self, items: Items, kept: bool) -> list[Any]:
-        return [self._function.get_result(deepcopy(items[0]) if kept else items[0])]
+        return [self._function.get_result(self.copied(items[0]) if kept else items[0])]
 
     def folded(self, records: list[Row]) -> list[Any]:
         accumulator = self._function.create_accumulator()
@@ -126,8 +175,9 @@ class Timestamped(Contents):
     def type(self) -> pa.DataType:
         return pa.struct([pa.field("record", self.record), pa.field("at", pa.int64())])
 
-    def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> None:
+    def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> bool:
         state.add({"record": record, "at": timestamp_ms})
+        return False
 
     def merged(self, parts: Sequence[Items]) -> Items:
         return [item for items in parts for item in items]

@@ -5,6 +5,9 @@ more columns, the start and the end of the window; the key group depends on the 
 
 Invariant: a window that was forgotten stays so, also if the lateness becomes longer. Whether a record is late is
 decided by the clocks of its key group (`WindowClocks`).
+
+Sliding windows whose contents combine keep them per pane instead (`Panes`), and per window only what a snapshot has of
+a version that kept them so.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from engine.core.authors import defined_at
 from engine.core.errors import SchemaMismatch, UserFunctionError
 from engine.core.evictors import Evictor
 from engine.core.functions import Function, Row, RuntimeContext
-from engine.core.state_types import ListStateDescriptor, ValueStateDescriptor
+from engine.core.state_types import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from engine.core.tags import OutputTag
 from engine.core.timers import TimeDomain
 from engine.core.triggers import Trigger, TriggerResult
@@ -31,7 +34,7 @@ from engine.runtime.operators.base import OperatorContext, Output, RestoredState
 from engine.runtime.operators.records import short
 from engine.runtime.operators.rows import KeyedRowOperator, several_of, stamps_of
 from engine.runtime.operators.window_clocks import WindowClocks
-from engine.runtime.operators.window_contents import Contents, Timestamped
+from engine.runtime.operators.window_contents import Contents, Folding, Timestamped
 from engine.runtime.operators.window_contexts import (
     CurrentWindow,
     RuntimeEvictorContext,
@@ -39,14 +42,15 @@ from engine.runtime.operators.window_contexts import (
     RuntimeWindowContext,
     window_fields,
 )
+from engine.runtime.operators.window_panes import Panes, default_trigger
 from engine.runtime.timers import OF_WINDOWS, TIMERS, KeyTimers
 from engine.state.group_clock import GroupClock
 from engine.state.keyed.backend import Key, KeyedBackend
 from engine.state.keyed.heap import HeapBackend
-from engine.state.windows.assigners import Assigner, Span
+from engine.state.windows.assigners import Assigner, Span, SpanAssigner
 from engine.state.windows.sessions import Merge, Sessions
 
-CONTENTS, SESSIONS = f"{OF_WINDOWS}contents", f"{OF_WINDOWS}sessions"
+CONTENTS, PANES, SESSIONS = f"{OF_WINDOWS}contents", f"{OF_WINDOWS}panes", f"{OF_WINDOWS}sessions"
 FIRE_ROWS = 65_536
 """Results are emitted when they are so many, while more windows fire."""
 
@@ -59,7 +63,7 @@ class WindowPlan:
 
     `late` is the side output of late records; without one they are dropped and counted. Without a `function` the
     elements are the results. `rich` are the functions that are opened and closed. `hidden` is a key column that
-    functions do not see.
+    functions do not see. `panes`: the windows share panes, see `share_panes`.
     """
 
     assigner: Assigner
@@ -71,6 +75,7 @@ class WindowPlan:
     late: OutputTag | None = None
     rich: tuple[Any, ...] = ()
     hidden: str | None = None
+    panes: bool = False
 
 
 class _Lifecycles(Function):
@@ -99,6 +104,7 @@ class WindowOperator(KeyedRowOperator):
         self._assigner = plan.assigner
         self._trigger = plan.trigger
         self._contents = plan.contents
+        self._usual = not plan.assigner.merging and default_trigger(plan.assigner, plan.trigger)
         self._window_fields = [*self._fields, *window_fields(keys)]
         self.emits_aside = plan.function is not None or plan.late is not None
         self._line = defined_at(plan.function.process if plan.function is not None else plan.rich[0])
@@ -122,13 +128,14 @@ class WindowOperator(KeyedRowOperator):
     def _restore_part(self, context: OperatorContext, name: str, table: pa.Table) -> None:
         if name in TIMERS:
             self._timers.load(name, table)
-        elif name.startswith(OF_WINDOWS) and name != SESSIONS:
+        elif name.startswith(OF_WINDOWS) and name not in (PANES, SESSIONS):
             self._windowed.restore(name, table)
         else:
             self._keyed.restore(name, table)
 
     def _open_states(self) -> None:
         self._state = self._windowed.state(ListStateDescriptor(CONTENTS, self._contents.type))
+        self._panes = self._open_panes() if self._plan.panes else None
         if self._assigner.merging:
             self._saved = self._keyed.state(ValueStateDescriptor(SESSIONS, pa.list_(pa.list_(pa.int64()))))
         self._current = CurrentWindow(self._keyed, self._windowed, self._timers, self.context.clock)
@@ -136,6 +143,11 @@ class WindowOperator(KeyedRowOperator):
         self._window_context = RuntimeWindowContext(self._current, self._assigner.merging)
         self._evictor_context = RuntimeEvictorContext(self._current)
         self._compute = _call(self._plan.function, self._current, self._window_context)
+
+    def _open_panes(self) -> Panes:
+        assert isinstance(self._assigner, SpanAssigner) and isinstance(self._contents, Folding)
+        state = self._keyed.state(MapStateDescriptor(PANES, pa.int64(), self._contents.type))
+        return Panes(self._assigner.spans, self._contents, state)
 
     def _unclaimed_keyed(self) -> list[str]:
         return []  # triggers and window functions ask for their states when they are called first
@@ -173,6 +185,10 @@ class WindowOperator(KeyedRowOperator):
         if at_ms is None:
             self.context.count(ledger.untimed_rows(self.context.uid), 1)
             return
+        if self._panes is not None:
+            if not self._into_pane(self._panes, record, stamp, at_ms):
+                self._put_late(record, stamp)
+            return
         spans = self._assigner.assign(record, at_ms)
         late = bool(spans)
         for span in spans:
@@ -195,10 +211,39 @@ class WindowOperator(KeyedRowOperator):
         """Adds a record to a window; `held` is the place of the window's contents."""
         window = self._assigner.window(span)
         self._current.enter(held, window)
-        self._contents.add(self._state, record, stamp)
+        if self._contents.add(self._state, record, stamp) and self._waits(window.max_timestamp()):
+            return
         self._current.enter(span, window)
         self._act(self._trigger.on_element(record, stamp, window, self._trigger_context), span, held)
         self._register_end(window)
+
+    def _waits(self, last_ms: int) -> bool:
+        """Says whether an open window has nothing to do before this, its last time: its first record set the timers."""
+        return self._usual and (not self._assigner.event_time or last_ms > self._current.watermark_ms)
+
+    # --- panes ---
+
+    def _into_pane(self, panes: Panes, record: Row, stamp: int | None, at_ms: int) -> bool:
+        """Adds a record to its pane; returns False if all windows of the pane are forgotten.
+
+        The first record of a pane opens its windows. A later one concerns single windows only if some have fired.
+        """
+        assert isinstance(self._assigner, SpanAssigner)
+        spans = self._assigner.spans
+        if self._assigner.event_time and spans.due_ms(spans.last_window(at_ms)) <= self._forgotten_ms:
+            return False
+        opened = panes.add(at_ms, record)
+        if not opened and self._waits(spans.first_end(at_ms) - 1):
+            return True
+        for span in self._assigner.assign(record, at_ms):
+            window = self._assigner.window(span)
+            if not opened and self._waits(window.max_timestamp()):
+                break
+            if not self._forgotten(window):
+                self._current.enter(span, window)
+                self._act(self._trigger.on_element(record, stamp, window, self._trigger_context), span, span)
+                self._register_end(window)
+        return True
 
     # --- sessions ---
 
@@ -271,6 +316,8 @@ class WindowOperator(KeyedRowOperator):
         window = self._current.window
         self._current.enter(held, window)
         self._state.clear()
+        if self._panes is not None:
+            self._panes.forget(span)
         self._current.enter(span, window)
         self._trigger.clear(window, self._trigger_context)
         if self._plan.function is not None:
@@ -327,11 +374,16 @@ class WindowOperator(KeyedRowOperator):
             return
         window = self._current.window
         self._current.enter(held, window)
-        items = self._state.get()
+        items, kept = self._state.get(), not (ends or result.is_purge())
+        if self._panes is not None:
+            assert not result.is_purge(), "a trigger that drops the contents of one window can't share panes"
+            assert isinstance(self._contents, Folding)
+            before = [self._contents.copied(item) for item in items]
+            items, kept = self._contents.merged([before, self._panes.of_window(span)]), False
         if result.is_purge():
             self._state.clear()
         if items and result.is_fire():
-            self._compute_window(items, span, held, kept=not (ends or result.is_purge()))
+            self._compute_window(items, span, held, kept)
         self._current.enter(span, window)
 
     def _compute_window(self, items: list[Any], span: Span, held: Span, kept: bool) -> None:

@@ -65,6 +65,13 @@ class AggregatePlan:
         self.partial_schema = self.partial(schema.empty_table(), 0).schema
         self.result_schema = self.finish(self.partial_schema.empty_table()).schema
 
+    @property
+    def only_keys(self) -> frozenset[str]:
+        """The key columns that no aggregate reads: they may come as dictionaries."""
+        read = {aggregate.column for aggregate in self.aggregates.values()}
+        states = {column for state, _ in self._states.values() for column in state.columns}
+        return frozenset(self.keys) - read - states
+
     def partial(self, rows: pa.RecordBatch | pa.Table, windows: pa.Array | int) -> pa.Table:
         """Groups rows by key and window. `windows` is one window start for all rows, or one per row."""
         keys = [rows.column(key) for key in self.keys]

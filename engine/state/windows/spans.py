@@ -59,6 +59,29 @@ class Spans:
         """Returns the start of the first window that has this pane."""
         return self._next_start(pane_ms + self.pane_ms - self.size_ms)
 
+    @property
+    def overlap(self) -> bool:
+        """True if some times are in more than one window."""
+        return self.slide_ms < self.size_ms
+
+    def stretch(self, time_ms: int) -> int:
+        """Returns where the stretch of this time starts: the last time, this or before, at which a window does or ends.
+
+        A stretch is as long as no window divides it, so it may be several panes. There are at most two for each slide,
+        also if the size is no multiple of it.
+        """
+        since = time_ms - self.offset_ms
+        return time_ms - min(since % self.slide_ms, (since - self.size_ms) % self.slide_ms)
+
+    def first_end(self, time_ms: int) -> int:
+        """Returns the end of the first window that has this time, if windows overlap."""
+        return time_ms + self.slide_ms - (time_ms - self.offset_ms - self.size_ms) % self.slide_ms
+
+    def last_stretches(self, window_ms: int) -> list[int]:
+        """Returns the starts of the stretches of this window that no later one has, if windows overlap."""
+        rest_ms = self.size_ms % self.slide_ms
+        return [window_ms, window_ms + rest_ms] if rest_ms else [window_ms]
+
     def due_ms(self, window_ms: int) -> int:
         """Returns the watermark at which the window that starts at this time fires (B4)."""
         return window_ms + self.size_ms - 1

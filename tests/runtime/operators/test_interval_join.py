@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from engine.core.errors import UserFunctionError
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.joins.outputs import ColumnOutput
 from engine.state.joins import interval
+from engine.state.joins.rows import JoinInput
 from tests.fakes import Collected
 from tests.runtime.operators.joining import RIGHT, Model, Row, Subtasks, same_key
 
@@ -159,6 +161,30 @@ def test_half_of_what_is_held_is_needed_however_far_the_watermark_is() -> None:
         assert held <= 2 * needed
 
 
+@pytest.mark.promise("A8", "C3")
+def test_a_snapshot_has_the_rows_of_its_barrier_though_a_later_watermark_needs_none_of_them() -> None:
+    join = Subtasks(columnar(-5, 10))
+    join.restore(1)
+    join.rows(0, [left_row(1, 100)])
+    join.rows(1, [right_row(2, 100)])
+    parts = join.operators[0].snapshot(1).parts
+    join.watermark(0, 200)
+    assert join.held() == {"left": [], "right": []}
+    assert {part.name: [row["n"] for row in part.table().to_pylist()] for part in parts} == {"left": [1], "right": [2]}
+
+
+@pytest.mark.promise("A8")
+def test_different_keys_with_the_same_hash_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JoinInput, "hashes", lambda self, rows: np.zeros(rows.num_rows, np.uint64))
+    join = Subtasks(columnar(-5, 5))
+    join.restore(1)
+    join.rows(0, [left_row(1, 100, 1.0), left_row(2, 100, 2.0), {**left_row(3, 100, 2.0), "s": "b"}])
+    join.rows(1, [right_row(4, 100, 2.0), right_row(5, 100, 3.0)])
+    assert [(row["n"], row["n_right"]) for row in join.emitted] == [(2, 4)]
+    join.rows(0, [left_row(6, 100, 3.0)])
+    assert [(row["n"], row["n_right"]) for row in join.emitted] == [(2, 4), (6, 5)]
+
+
 @pytest.mark.promise("A8")
 def test_the_bounds_are_included_unless_the_author_says_otherwise() -> None:
     def joined(lower: bool, upper: bool) -> list[int]:
@@ -227,6 +253,34 @@ def test_a_function_gets_each_pair_with_its_times_and_may_emit_aside() -> None:
         ("twice", 8, 100),
     ]
     assert join.operators[0].records_done == 2
+
+
+class Closing(Distance):
+    """Notes that it is closed. The operator works with a copy, which notes it in the same list."""
+
+    def __init__(self, closed: list[str]) -> None:
+        self._closed = closed
+
+    def __deepcopy__(self, memo: object) -> Closing:
+        return Closing(self._closed)
+
+    def close(self) -> None:
+        self._closed.append("closed")
+
+
+@pytest.mark.promise("A5", "A8")
+def test_a_join_that_is_closed_closes_its_function() -> None:
+    closed: list[str] = []
+
+    def define(left: DataStream, right: DataStream) -> DataStream:
+        both = left.key_by("k").interval_join(right.key_by("id")).between(-5, 5)
+        return both.process(Closing(closed), uid="join", schema="n long, apart long")
+
+    join = Subtasks(define)
+    join.restore(1)
+    assert closed == []
+    join.operators[0].close()
+    assert closed == ["closed"]
 
 
 def test_an_error_of_a_function_names_the_pair() -> None:

@@ -235,10 +235,15 @@ class InOrder(CoGroupFunction):
         return [{"first": [row["n"] for row in first], "second": [row["n"] for row in second]}]
 
 
-def test_the_rows_of_a_group_come_in_the_order_in_which_they_arrived() -> None:
+@pytest.mark.promise("A8", "D7")
+@pytest.mark.parametrize("restores", [[], [29], [20, 29]])
+def test_the_rows_of_a_group_come_in_the_order_in_which_they_arrived_also_after_a_restore(restores: list[int]) -> None:
+    """The first restore comes when the first 8 rows of each side are merged into one run, and others came later."""
     join = Subtasks(co_grouped(100, InOrder()))
     join.restore(1)
     for n in range(30):
+        if n in restores:
+            join.restore(1)
         join.rows(n % 2, [(left_row, right_row)[n % 2](n, 30 - n)])
     join.watermark(0, 200)
     ((first, second),) = [(row["first"], row["second"]) for row in join.emitted]

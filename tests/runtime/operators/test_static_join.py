@@ -51,6 +51,16 @@ def test_only_versions_with_a_record_are_read(tmp_path: Path) -> None:
     assert table.read("owners", 2, store, paths).to_pydict() == {"key": [2]}
 
 
+@pytest.mark.parametrize("content", [b"", b'{"folder": "fol', b'{"folder": 7}', b"\xff"])
+def test_a_damaged_record_of_a_version_is_named_with_what_to_do(tmp_path: Path, content: bytes) -> None:
+    """It was "Input data was truncated", and nobody knew of which file."""
+    versions = Versions(DirectoryStore(tmp_path), "job/static/owners")
+    (tmp_path / versions.base).mkdir(parents=True)
+    (tmp_path / versions.base / "1.json").write_bytes(content)
+    with pytest.raises(WeirError, match=r"job/static/owners/1\.json .*is not what was written.*from a backup"):
+        versions.folder(1)
+
+
 OWNERS = pa.schema([("key", pa.int64()), ("owner", pa.string())])
 VIEWS = pa.schema([("n", pa.int64()), ("key", pa.int64())])
 

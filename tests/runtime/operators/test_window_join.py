@@ -47,7 +47,7 @@ class Numbers(CoGroupFunction):
 def inner(windows: EventTimeWindows) -> Any:
     def joined(left: DataStream, right: DataStream) -> DataStream:
         both = left.join(right).where("k", "s").equal_to("id", "s").window(windows)
-        return both.select("n", "n_right", "window_start", uid="join")
+        return both.select("n", "n_right", "window_start", "window_end", uid="join")
 
     return joined
 
@@ -113,9 +113,13 @@ def test_every_pair_of_a_key_and_window_is_joined_once_over_any_order_lateness_a
 
 def check_pairs(steps: list[tuple[Any, Any]], windows: EventTimeWindows) -> None:
     model, join = run(steps, windows, inner)
-    got = [(row["n"], row["n_right"], ms(row["window_start"]), row["_event_time"]) for row in join.emitted]
+    got = [
+        (row["n"], row["n_right"], ms(row["window_start"]), ms(row["window_end"]), row["_event_time"])
+        for row in join.emitted
+    ]
+    size_ms = windows.spans.size_ms
     assert sorted(got) == sorted(
-        (one["n"], other["n"], start, start + windows.spans.size_ms - 1)
+        (one["n"], other["n"], start, start + size_ms, start + size_ms - 1)
         for one in model.rows[0]
         for other in model.rows[1]
         if same_key(one, other)

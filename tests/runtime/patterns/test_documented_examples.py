@@ -1,4 +1,4 @@
-"""The examples in the documentation of Flink's CEP, with the matches that it gives for them."""
+"""The examples in the documentation of Flink's CEP, with the matches that it gives for them, and skips that miss."""
 
 from __future__ import annotations
 
@@ -175,3 +175,34 @@ def test_an_iterative_condition_sees_what_was_taken() -> None:
 
     pattern = one("a").followed_by("b").where(small).one_or_more().until(letter("c"))
     assert matches(pattern, "a b1 b3 b2 c b1") == several("a b1", "a b1 b3")
+
+
+MISSES = {
+    "no record to skip to": (
+        AfterMatchSkipStrategy.skip_to_first("b"),
+        r"skip_to_first\('b'\): a match has no record of the pattern 'b' to skip to",
+    ),
+    "its own first record": (
+        AfterMatchSkipStrategy.skip_to_last("a"),
+        r"skip_to_last\('a'\): a match begins with the record of 'a' that it has to skip to",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_a_match_that_can_not_skip_as_it_should_is_an_error_if_the_author_wants_one(name: str) -> None:
+    skip, message = MISSES[name]
+
+    def found(strategy: AfterMatchSkipStrategy, text: str) -> list[str]:
+        pattern = Pattern.begin("a", strategy).where(letter("a")).next("b").where(letter("b")).optional()
+        return matches(pattern.next("c").where(letter("c")), text)
+
+    assert found(skip, "a c") == ["a c"]
+    with pytest.raises(ValueError, match=message):
+        found(skip.throw_exception_on_miss(), "a c")
+
+
+def test_a_match_that_skips_as_it_should_is_no_error() -> None:
+    skip = AfterMatchSkipStrategy.skip_to_first("b").throw_exception_on_miss()
+    pattern = Pattern.begin("a", skip).where(letter("a")).next("b").where(letter("b"))
+    assert matches(pattern, "a1 b1 a2 b2") == ["a1 b1", "a2 b2"]

@@ -48,4 +48,5 @@ def test_rows_are_taken_once_oldest_first_and_a_snapshot_stays_as_it_was(steps: 
                 frozen.append((rows.freeze(), sorted(model)))
             assert len(rows) == len(model)
         for table, wanted in [*frozen, (rows.freeze(), sorted(model))]:
-            assert sorted((row["h"], row["n"]) for row in table().to_pylist()) == wanted
+            got = [(row["h"], row["n"]) for row in table().to_pylist()]
+            assert sorted(got, key=lambda row: row[0]) == wanted, "the rows of a key are in the order of arrival"

@@ -1,16 +1,10 @@
-"""Flink SQL: one query of Nexmark, on Parquet files. Takes a JSON object as its argument, prints `RESULT` and JSON.
+"""Nexmark's queries in Flink SQL.
 
-The queries are those of the Nexmark project for Flink, with two changes for exact comparison: prices are converted with
-a DOUBLE, and averages are those of DOUBLEs (AVG of BIGINTs is rounded down).
+They are those of the Nexmark project for Flink, with two changes for exact comparison: prices are converted with a
+DOUBLE, and averages are those of DOUBLEs (AVG of BIGINTs is rounded down).
 """
 
-import json
-import sys
-import time
-
-from pyflink.common import Configuration
-from pyflink.datastream import StreamExecutionEnvironment
-from pyflink.table import EnvironmentSettings, StreamTableEnvironment
+from __future__ import annotations
 
 TABLES = {
     "person": "id BIGINT, name STRING, email STRING, credit_card STRING, city STRING, state STRING, "
@@ -26,7 +20,7 @@ COUNTS = (
 )
 
 
-def tumble(table):
+def tumble(table: str) -> str:
     return f"TABLE(TUMBLE(TABLE {table}, DESCRIPTOR(date_time), INTERVAL '10' SECOND))"
 
 
@@ -77,48 +71,9 @@ QUERIES = {
         "DESCRIPTOR(date_time), INTERVAL '10' SECOND)) GROUP BY bidder, window_start, window_end",
     ),
 }
-CLOCKED = "CREATE TEMPORARY VIEW clocked AS SELECT bidder, PROCTIME() AS at FROM bid"
+CLOCKED = "CREATE TEMPORARY VIEW clocked AS SELECT bidder, PROCTIME() AS `at` FROM bid"
 QUERIES["q12"] = (
     "bidder BIGINT, window_start TIMESTAMP(3), window_end TIMESTAMP(3), bids BIGINT",
-    "SELECT bidder, window_start, window_end, COUNT(*) FROM TABLE(TUMBLE(TABLE clocked, DESCRIPTOR(at), "
+    "SELECT bidder, window_start, window_end, COUNT(*) FROM TABLE(TUMBLE(TABLE clocked, DESCRIPTOR(`at`), "
     "INTERVAL '1' SECOND)) GROUP BY bidder, window_start, window_end",
 )
-UPDATING = ("q4",)
-"""Their results change, which a table of files can't hold: every change is printed to the log."""
-
-order = json.loads(sys.argv[1])
-configuration = Configuration()
-configuration.set_string("parallelism.default", "2")
-configuration.set_string("execution.checkpointing.interval", "1 s")
-configuration.set_string("execution.checkpointing.dir", f"file://{order['folder']}/checkpoints")
-configuration.set_string("state.backend.type", "hashmap")
-configuration.set_string("taskmanager.memory.process.size", "4 g")
-configuration.set_string("table.local-time-zone", "UTC")
-if order["query"] in UPDATING:  # fewer changes go out, as the Nexmark project sets it
-    configuration.set_string("table.exec.mini-batch.enabled", "true")
-    configuration.set_string("table.exec.mini-batch.allow-latency", "2 s")
-    configuration.set_string("table.exec.mini-batch.size", "50000")
-environment = StreamExecutionEnvironment.get_execution_environment(configuration)
-tables = StreamTableEnvironment.create(environment, EnvironmentSettings.in_streaming_mode())
-
-
-def run(query):
-    columns, select = QUERIES[query]
-    for table, fields in TABLES.items():
-        tables.execute_sql(
-            f"CREATE TABLE {table} ({fields}, WATERMARK FOR date_time AS date_time - INTERVAL '4' SECOND) WITH "
-            f"('connector' = 'filesystem', 'path' = 'file://{order['events']}/{table}', 'format' = 'parquet')"
-        )
-    if query == "q12":
-        tables.execute_sql(CLOCKED)
-    to = "'connector' = 'print'"
-    if query not in UPDATING:
-        to = f"'connector' = 'filesystem', 'path' = 'file://{order['folder']}/table', 'format' = 'parquet'"
-    tables.execute_sql(f"CREATE TABLE results ({columns}) WITH ({to})")
-    started = time.time()
-    result = tables.execute_sql(f"INSERT INTO results {select}")
-    done = result.get_job_client().get_job_execution_result().result()
-    return {"seconds": done.get_net_runtime() / 1000, "with_start_s": time.time() - started}
-
-
-print("RESULT" + json.dumps(run(order["query"])))
