@@ -163,8 +163,8 @@ def _rows_acknowledged_before_persisted() -> Patches:
 
 
 def _manifest_not_synced() -> Patches:
-    def write_manifest(self: EpochLog, manifest: Any) -> Any:
-        return write(EpochLog(_Unsynced(self.store), self.paths), manifest)
+    def write_manifest(self: EpochLog, manifest: Any, *folder: Any) -> Any:
+        return write(EpochLog(_Unsynced(self.store), self.paths), manifest, *folder)
 
     write = EpochLog.write_manifest
     return [(EpochLog, "write_manifest", write_manifest)]
@@ -596,8 +596,8 @@ def _watermark_not_restored() -> Patches:
 def _position_not_restored() -> Patches:
     opened = SourceHead.open
 
-    def from_the_start(self: SourceHead, context: Any, restored: RestoredState | None) -> None:
-        opened(self, context, None)
+    def from_the_start(self: SourceHead, context: Any, restored: RestoredState | None, *others: Any) -> None:
+        opened(self, context, None, *others)
 
     return [(SourceHead, "open", from_the_start)]
 
@@ -606,11 +606,11 @@ def _position_off_by_one() -> Patches:
     """A reader restarts at the last record read instead of the next one."""
     opened = SourceHead.open
 
-    def behind(self: SourceHead, context: Any, restored: RestoredState | None) -> None:
+    def behind(self: SourceHead, context: Any, restored: RestoredState | None, *others: Any) -> None:
         for inline in restored.inline if restored else []:
             for split in inline["splits"].values():
                 split["position"] = max(0, split["position"] - 1)
-        opened(self, context, restored)
+        opened(self, context, restored, *others)
 
     return [(SourceHead, "open", behind)]
 

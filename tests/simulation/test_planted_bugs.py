@@ -3,11 +3,14 @@
 Without the bug the same seed passes, so the violation comes from the bug and not from a fault.
 """
 
+import inspect
 import warnings
+from typing import Any
 
 import pytest
 
 from tests.simulation.bugs import BUGS, PlantedBug, search
+from tests.simulation.rescale_bugs import PROOF_BUGS, RESCALE_BUGS
 from tests.simulation.simulation import run
 
 
@@ -23,6 +26,23 @@ def test_a_planted_bug_is_caught_by_its_seed(bug: PlantedBug) -> None:
     seed, others = search(bug, range(2000))
     assert seed is not None, f"no seed notices: {bug.name}; instead: {others}"
     warnings.warn(f"seed {bug.seed} no longer catches {bug.name!r}; record seed {seed}", stacklevel=1)
+
+
+@pytest.mark.parametrize("bug", [*BUGS, *RESCALE_BUGS, *PROOF_BUGS], ids=lambda bug: bug.name.replace(" ", "_"))
+def test_a_planted_bug_takes_all_arguments_of_what_it_replaces(bug: PlantedBug) -> None:
+    """Else every run with the bug ends with a TypeError, which takes minutes to notice."""
+    for target, attribute, replacement in bug.patches():
+        original = inspect.getattr_static(target, attribute)
+        if inspect.isfunction(original) and callable(replacement):
+            arguments, named = _arguments(original)
+            inspect.signature(replacement).bind(*arguments, **named)
+
+
+def _arguments(function: Any) -> tuple[list[str], dict[str, str]]:
+    """Returns an argument for each parameter of a function: those by place, and those by name only."""
+    parameters = inspect.signature(function).parameters.values()
+    placed = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return placed, {one.name: one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
 
 
 def test_at_least_ten_bugs_are_planted() -> None:
