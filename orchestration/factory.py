@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from orchestration.alerts import alerts_sensor
 from orchestration.collecting import gc_job
 from orchestration.drills import audit_checks, drill_asset, drill_job, drill_schedule
 from orchestration.gold import gold_asset, gold_job
@@ -33,7 +34,7 @@ def build_stream_definitions(spec: StreamSpec) -> dg.Definitions:
     jobs: list[Any] = [start, checkpoint, savepoint, rescale]
     jobs += [make(spec) for make in (cancel_job, stop_job, delete_job, upgrade_job, gc_job)]
     schedules = [rescale_schedule(spec, at, rescale) for at in spec.rescale]
-    sensors = [watch_sensor(spec, start)]
+    sensors = [watch_sensor(spec, start), alerts_sensor(spec)]
     if spec.savepoint_cron is not None:
         schedules.append(savepoint_schedule(spec, savepoint))
     if spec.autoscale is not None:

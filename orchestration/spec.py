@@ -37,6 +37,25 @@ class RescaleAt:
 
 
 @dataclass(frozen=True)
+class AlertLimits:
+    """When the sensor `<job>_alerts` calls something an incident.
+
+    `restarts` within `within_s` seconds are a restart loop. A recovery should take no longer than `recovery_s`. A
+    checkpoint is overdue if none was completed for `checkpoint_age_s`; by default for three intervals and 30 seconds.
+    """
+
+    restarts: int = 3
+    within_s: float = 600.0
+    recovery_s: float = 60.0
+    checkpoint_age_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("restarts", "within_s", "recovery_s", "checkpoint_age_s"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise ValueError(f"AlertLimits: {name} is {value}, but must be more than 0")
+
+
+@dataclass(frozen=True)
 class StreamSpec:
     """One streaming job in Dagster.
 
@@ -50,7 +69,7 @@ class StreamSpec:
     The sensor looks every `watch_every_s` seconds. A job is unhealthy when its JobMaster has sent no heartbeat for
     `silent_after_s` seconds, and is started again after twice that time. With `standby` a second JobMaster waits with a
     Spark of its own, and takes over when the first one dies. A job of `on_first_start` is started and drilled once by
-    `make ui`, so that there is something to see.
+    `make ui`, so that there is something to see. `alerts` says when somebody is told that something is wrong.
     """
 
     job: str
@@ -76,6 +95,7 @@ class StreamSpec:
     gold: GoldSpec | None = None
     watch_every_s: int = 15
     silent_after_s: float = 30.0
+    alerts: AlertLimits = AlertLimits()
     on_first_start: bool = False
 
     def __post_init__(self) -> None:

@@ -67,6 +67,7 @@ def test_the_assets_checks_jobs_schedules_and_sensors_of_the_page_views_are_thes
     }
     assert {(s.name, s.minimum_interval_seconds, s.default_status.value) for s in repository.sensor_defs} == {
         ("pageviews_watch", 5, "RUNNING"),
+        ("pageviews_alerts", 30, "RUNNING"),
         ("pageviews_autoscale", 30, "STOPPED"),
     }
 
@@ -89,7 +90,7 @@ def test_the_jobs_of_the_seeds_are_there_and_each_has_its_own_assets() -> None:
     kinds = ("streams", "checkpoints", "savepoints", "sinks", "rehearsals", "drills")
     assert keys == {f"{kind}/{spec.job}" for kind in kinds for spec in SPECS} | {"gold/pageviews"}
     sensors = {sensor.name for sensor in repository.sensor_defs}
-    assert sensors == {f"{spec.job}_watch" for spec in SPECS} | {"pageviews_autoscale"}
+    assert sensors == {f"{spec.job}_{kind}" for spec in SPECS for kind in ("watch", "alerts")} | {"pageviews_autoscale"}
     jobs = {job.name for job in repository.get_all_jobs()}
     assert jobs >= {f"{spec.job}_{action}" for spec in SPECS for action in ("start", "cancel", "drill", "upgrade")}
 
