@@ -5,6 +5,9 @@ A savepoint that lacks nothing but its last step is completed first: it is no ga
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 
 from engine.connectors.table.folds import orphans
@@ -44,37 +47,48 @@ class Collection(msgspec.Struct, frozen=True):
 
 
 def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
-    """Deletes what nobody needs of a job; with `dry_run` only says what that is."""
+    """Deletes what nobody needs of a job; with `dry_run` only says what that is.
+
+    What can't be deleted keeps nothing else from being deleted.
+    """
     log = EpochLog(store, JobPaths(job))
     collected: list[Collected] = []
     problems: list[str] = []
     completed: list[str] = []
-    try:
-        completed += [one.path for one in almost_made(log) if dry_run or one.complete()]
+    with _told(problems):
+        for almost in almost_made(log):
+            with _told(problems):
+                completed += [almost.path] if dry_run or almost.complete() else []
         for one in find_garbage(log, problems):
-            if not dry_run and not one.give_up():
-                continue  # a JobMaster that was replaced has made, or is about to make, a savepoint of it
-            collected.append(_delete(store, one.path, one.why, dry_run))
-        collected += _orphans(log, dry_run)
+            with _told(problems):
+                if dry_run or one.give_up():  # else its writer has made, or is about to make, a savepoint of it
+                    collected.append(_delete(store, one.path, one.why, dry_run))
+        for table_store, path in _orphans(log):
+            with _told(problems):
+                collected.append(_delete(table_store, path, "a folded file that no fold names", dry_run))
+    return Collection(job, dry_run, collected, problems, completed)
+
+
+@contextmanager
+def _told(problems: list[str]) -> Iterator[None]:
+    """Adds what could not be judged or deleted to the problems."""
+    try:
+        yield
     except (CorruptSnapshot, DamagedTable, ForeignSnapshot, StoreError) as error:
         problems.append(str(error))
     except (FileNotFoundError, NoSavepoint) as error:  # its owner has deleted it in this moment
         problems.append(f"{error}; somebody else deletes there now: try again")
-    return Collection(job, dry_run, collected, problems, completed)
 
 
-def _orphans(log: EpochLog, dry_run: bool) -> list[Collected]:
-    """Deletes folded files that JobMasters left which were replaced before they had made the fold."""
+def _orphans(log: EpochLog) -> Iterator[tuple[Store, str]]:
+    """Yields the folded files that JobMasters left which were replaced before they had made the fold."""
     last = log.last()
     if last is None or last.newest is None:
-        return []
+        return
     sinks = log.read_manifest(last.newest).description.sinks
-    places = [table_place(sink, log.store, log.paths) for sink in sinks if sink.table]
-    return [
-        _delete(store, path, "a folded file that no fold names", dry_run)
-        for store, table in places
-        for path in orphans(store, table, last.job_id)
-    ]
+    for store, table in [table_place(sink, log.store, log.paths) for sink in sinks if sink.table]:
+        for path in orphans(store, table, last.job_id):
+            yield store, path
 
 
 def _delete(store: Store, path: str, why: str, dry_run: bool) -> Collected:

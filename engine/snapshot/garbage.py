@@ -48,15 +48,25 @@ def find_garbage(log: EpochLog, damaged: list[str] | None = None) -> list[Garbag
 def settle_savepoints(log: EpochLog) -> None:
     """Ends the savepoints of JobMasters that were replaced: completes those that only lack their head, deletes others.
 
-    A JobMaster calls it once: only its own savepoints can be left unfinished after that.
+    A JobMaster calls it until it succeeds: only its own savepoints can be left unfinished after that. One that can't be
+    completed or deleted keeps no other one.
     """
+    problems: list[Exception] = []
     for almost in almost_made(log):
-        almost.complete()
+        try:
+            almost.complete()
+        except Exception as error:
+            problems.append(error)
     last = log.last()
     assert last is not None, "a JobMaster has claimed the job"
     for left in _savepoints(log, last, []):
-        if left.give_up():
-            log.store.delete(left.path)
+        try:
+            if left.give_up():
+                log.store.delete(left.path)
+        except Exception as error:
+            problems.append(error)
+    if problems:
+        raise problems[0]
 
 
 def _snapshots(log: EpochLog, last: LogRecord) -> Iterator[Garbage]:
@@ -108,7 +118,8 @@ def almost_made(log: EpochLog) -> list[Almost]:
 def _savepoints(log: EpochLog, last: LogRecord, damaged: list[str]) -> Iterator[Garbage]:
     """Yields what writers of savepoints left that were replaced before they had made one."""
     for path in log.store.list(log.paths.savepoints()):
-        if is_probe(path.rsplit("/", 1)[-1]):
+        parts = path.removeprefix(f"{log.paths.savepoints()}/").split("/")
+        if len(parts) == 2 and is_probe(parts[1]):  # deeper ones are state, of an operator that has such a uid
             yield Garbage(path, "a file by which a JobMaster found out whether it may write there")
     for name, writer, files in _left_by_writers(log, last):
         place = log.paths.savepoint(name)

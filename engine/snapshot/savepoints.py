@@ -14,8 +14,8 @@ head: `complete` makes it, since the seal says what the head is.
 
 from __future__ import annotations
 
+import re
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -368,14 +368,14 @@ class SavepointFolder:
     def _take_seal_away(self, writer: str) -> None:
         """Keeps everybody from making a savepoint of this writer's files, which are deleted next.
 
-        If this process dies before it has deleted all of them, `weir gc` deletes the rest.
+        If this process dies before it has deleted all of them, `weir gc` deletes the rest. Raises a StoreError if the
+        seal stays: then none of them may be deleted.
         """
         seal = f"{writer}.seal"
         try:
             self.store.write(seal, _GIVEN_UP)
         except StoreError:  # who deletes because the store is full must not need room for it
-            with suppress(StoreError):
-                self.store.delete(seal)
+            self.store.delete(seal)
 
     def _taken(self) -> SavepointExists:
         return SavepointExists(
@@ -389,8 +389,8 @@ def writer_of(job_id: str, attempt: AttemptId, checkpoint: int) -> str:
 
 
 def is_probe(name: str) -> bool:
-    """Says whether a file in the folder of a savepoint only shows that its writer may write there."""
-    return name.startswith(_PROBE)
+    """Says whether a file directly in the folder of a savepoint only shows that its writer may write there."""
+    return re.fullmatch(f"{_PROBE}[0-9a-f]{{16}}", name) is not None
 
 
 def writer_from(name: str) -> tuple[str, int] | None:

@@ -20,9 +20,9 @@ from engine.protocol.job_description import JobDescription, SinkDescription
 from engine.protocol.manifest import Manifest, StateFile, SubtaskState
 from engine.snapshot import epoch_log as log_module
 from engine.snapshot.epoch_log import EpochLog
-from engine.snapshot.garbage import find_garbage
+from engine.snapshot.garbage import find_garbage, settle_savepoints
 from engine.snapshot.retention import Needs, disposable
-from engine.snapshot.savepoints import DeletedMeanwhile, Origin, SavepointFolder
+from engine.snapshot.savepoints import DeletedMeanwhile, Origin, SavepointFolder, writer_of
 from engine.snapshot.statefile import checksum
 from tests.fakes import MemoryStore
 from tests.store.flickering import Flickering
@@ -376,6 +376,83 @@ def test_a_probe_that_a_killed_jobmaster_left_is_deleted(monkeypatch: pytest.Mon
     assert job.store.list(PATHS.savepoints())
     (found,) = collect(job.store, "job", dry_run=False).collected
     assert "whether it may write there" in found.why and job.store.list(PATHS.savepoints()) == []
+
+
+@pytest.mark.promise("D5")
+def test_the_state_of_an_operator_whose_uid_begins_like_a_probe_stays_in_its_savepoint() -> None:
+    job = Job()
+    manifest = job.publish()
+    into = f"{PATHS.savepoint('nightly')}/{writer_of(job.id, manifest.attempt, 1)}"
+    path = PATHS.state_file(manifest.attempt, 1, "probe-pv", SubtaskId("pv", 0), "panes", into=into)
+    job.store.write(path, b"state")  # as slots do
+    file = StateFile("probe-pv", "panes", path, 5, checksum(b"state"), 1)
+    state = SubtaskState(SubtaskId("pv", 0), [file], {})
+    folder = SavepointFolder(job.store.below(PATHS.savepoint("nightly")))
+    folder.write(
+        "nightly", msgspec.structs.replace(manifest, subtasks=[state]), Origin(job.log, job.id, 1), stopped=False
+    )
+    made = job.store.list(PATHS.savepoints())
+    assert any(name.rsplit("/", 1)[-1].startswith("probe-") for name in made)
+    job.restart()
+    settle_savepoints(job.log)
+    assert collect(job.store, "job", dry_run=False).collected == [] and job.store.list(PATHS.savepoints()) == made
+
+
+class Refusing:
+    """A store that deletes nothing whose path has this text in it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        delete = MemoryStore.delete
+
+        def deletes(store: MemoryStore, path: str) -> None:
+            if text in path:
+                raise StoreError(f"can't delete {path}: Operation not permitted")
+            delete(store, path)
+
+        monkeypatch.setattr(MemoryStore, "delete", deletes)
+
+
+@pytest.mark.promise("C4")
+@pytest.mark.parametrize("by_jobmaster", [True, False])
+def test_a_savepoint_that_can_not_be_deleted_keeps_no_other_one(
+    monkeypatch: pytest.MonkeyPatch, by_jobmaster: bool
+) -> None:
+    job = Job()
+    job.publish()
+    writer = f"{job.id}-0001-0001-0000001"
+    for name in ("a", "b"):
+        job.store.write(f"{PATHS.savepoint(name)}/{writer}/pv.arrow", b"state")
+    job.restart()
+    Refusing(monkeypatch, f"{PATHS.savepoint('a')}/")
+    if by_jobmaster:
+        with pytest.raises(StoreError, match="not permitted"):
+            settle_savepoints(job.log)
+    else:
+        (problem,) = collect(job.store, "job", dry_run=False).problems
+        assert "not permitted" in problem
+    left = [path for path in job.store.list(PATHS.savepoints()) if path.endswith(".arrow")]
+    assert left == [f"{PATHS.savepoint('a')}/{writer}/pv.arrow"]
+
+
+@pytest.mark.promise("D5")
+def test_while_a_seal_can_neither_be_written_nor_deleted_no_file_of_its_savepoint_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a writer that sleeps right before its head would find its seal, and make a savepoint without files."""
+    job, folder = killed_right_before_its_head(monkeypatch)
+    before = dict(job.store.files)
+    (writer,) = {path.split("/")[3] for path in before if path.startswith(PATHS.savepoints()) and path.count("/") > 3}
+    write = MemoryStore.write
+
+    def writes(store: MemoryStore, path: str, data: bytes) -> None:
+        if path.endswith(".seal"):
+            raise StoreError("no space left on device")
+        write(store, path, data)
+
+    Refusing(monkeypatch, ".seal")
+    monkeypatch.setattr(MemoryStore, "write", writes)
+    folder.forget(writer)
+    assert job.store.files == before
 
 
 class Sleeping:

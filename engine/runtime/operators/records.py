@@ -47,7 +47,8 @@ def value_copier(kind: pa.DataType) -> Callable[[Any], Any]:
 
 def _unchangeable(kind: pa.DataType) -> bool:
     """Says whether all values of a type are objects that can't change. Binary values may be bytearrays."""
-    return not pa.types.is_nested(kind) and not pa.types.is_binary(kind) and not pa.types.is_large_binary(kind)
+    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+    return not pa.types.is_nested(kind) and not any(is_one(kind) for is_one in binary)
 
 
 def _same(value: Any) -> Any:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ from engine.api import (
 )
 from engine.core.errors import UserFunctionError
 from engine.protocol.signals import MAX_WATERMARK
+from engine.runtime.operators.records import value_copier
 from engine.state.windows.spans import Spans
 from tests.runtime.operators.windows_in_subtasks import FIELDS, RESULT, Collect, Define, Subtasks
 
@@ -368,3 +370,11 @@ def test_a_stretch_is_the_longest_that_no_window_divides(spans: Spans, time_ms: 
     last = windows(time_ms)[-1]
     assert start in spans.last_stretches(last)
     assert all(windows(at_ms)[-1] == last and spans.stretch(at_ms) == at_ms for at_ms in spans.last_stretches(last))
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(3), pa.binary_view()])
+def test_an_accumulator_of_bytes_is_copied_before_a_function_may_change_it(kind: pa.DataType) -> None:
+    kept = bytearray(b"abc")
+    copied = value_copier(kind)(kept)
+    copied += b"def"
+    assert kept == b"abc"
