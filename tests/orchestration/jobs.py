@@ -73,3 +73,25 @@ class FakeJob:
     def writes(self, text: str) -> None:
         with self.history.open("a") as file:
             file.write(text)
+
+
+class Ticker:
+    """Evaluates a sensor as the daemon does: stores its events, and keeps its cursor."""
+
+    def __init__(self, store: Path, instance: dg.DagsterInstance, sensor: str = "numbers_watch") -> None:
+        self._repository = definitions(store).get_repository_def()
+        self._sensor = self._repository.get_sensor_def(sensor)
+        self._instance = instance
+        self._weir = WeirStore(path=str(store))
+        self.cursor: str | None = None
+
+    def tick(self, *, keep_cursor: bool = True) -> Any:
+        with dg.build_sensor_context(
+            self._instance, cursor=self.cursor, repository_def=self._repository, resources={"weir": self._weir}
+        ) as context:
+            result = self._sensor.evaluate_tick(context)
+        for event in result.asset_events:
+            self._instance.report_runless_asset_event(event)
+        if keep_cursor:
+            self.cursor = result.cursor
+        return result

@@ -18,8 +18,7 @@ from engine.jobmaster.actions import Outcome
 from engine.jobmaster.events import AnyEvent, AttemptFailed, Claimed, Running
 from engine.observe.client import JobClient
 from orchestration.alerts import WEBHOOK
-from orchestration.resources import WeirStore
-from tests.orchestration.jobs import NUMBERS, FakeJob, definitions, now_ms
+from tests.orchestration.jobs import NUMBERS, FakeJob, Ticker, now_ms
 from tests.seen import running
 
 
@@ -95,23 +94,14 @@ def loses_a_slot(job: FakeJob, recovery_ms: int = 10) -> None:
 
 
 class Alerting:
-    """Evaluates the sensor as the daemon does, and keeps its cursor."""
-
     def __init__(self, store: Path, instance: dg.DagsterInstance) -> None:
-        self._repository = definitions(store).get_repository_def()
-        self._sensor = self._repository.get_sensor_def("numbers_alerts")
-        self._instance = instance
-        self._weir = WeirStore(path=str(store))
-        self._cursor: str | None = None
+        self._ticker = Ticker(store, instance, "numbers_alerts")
 
     def tick(self) -> str:
-        with dg.build_sensor_context(
-            self._instance, cursor=self._cursor, repository_def=self._repository, resources={"weir": self._weir}
-        ) as context:
-            result = self._sensor.evaluate_tick(context)
-        self._cursor = result.cursor
-        assert result.skip_message is not None
-        return result.skip_message
+        """Returns what the tick says."""
+        said = self._ticker.tick().skip_message
+        assert isinstance(said, str)
+        return said
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from engine.protocol.upgrading import Phase, Progress
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.directory import DirectoryStore
 from orchestration import streams, watch
-from orchestration.resources import WeirStore
-from tests.orchestration.jobs import NUMBERS, FakeJob, definitions
+from tests.orchestration.jobs import NUMBERS, FakeJob, Ticker, definitions
 from tests.seen import running
 
 STATUS = running("numbers", {"out": SinkStatus(rows=30, watermark_ms=1_700_000_000_000, lag_ms=5)})
@@ -37,28 +36,6 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeJob:
     monkeypatch.setattr(JobClient, "status", lambda self: STATUS)
     return FakeJob(tmp_path)
-
-
-class Ticker:
-    """Evaluates the sensor as the daemon does: stores its events, and keeps its cursor."""
-
-    def __init__(self, store: Path, instance: dg.DagsterInstance) -> None:
-        self._repository = definitions(store).get_repository_def()
-        self._sensor = self._repository.get_sensor_def("numbers_watch")
-        self._instance = instance
-        self._weir = WeirStore(path=str(store))
-        self.cursor: str | None = None
-
-    def tick(self, *, keep_cursor: bool = True) -> Any:
-        with dg.build_sensor_context(
-            self._instance, cursor=self.cursor, repository_def=self._repository, resources={"weir": self._weir}
-        ) as context:
-            result = self._sensor.evaluate_tick(context)
-        for event in result.asset_events:
-            self._instance.report_runless_asset_event(event)
-        if keep_cursor:
-            self.cursor = result.cursor
-        return result
 
 
 def metadata(events: list[Any], kind: type) -> list[dict[str, Any]]:
