@@ -25,7 +25,7 @@ from checks import queries
 from checks.docs import finish_docs
 from checks.expectations import Evaluated, NoRows
 from checks.facts import AGGREGATES, EPOCHS, EVIDENCE, FAULT, ROWS, SCHEMA, STRAY, Fact, TableState, inspect_table
-from checks.faults import failures_of, why_no_verdict
+from checks.faults import happened, why_no_verdict
 from checks.history import EpochTotals, equations, per_epoch, read_epochs
 from checks.ledger import LedgerUnusable, compared_with_source, open_ledger, write_truth
 from checks.needs import need_great_expectations
@@ -193,7 +193,7 @@ def fault_happened(spec: DrillSpec, folder: Path, meaning: str) -> CheckResult:
     """Without its fault a drill proves nothing: the check passes or could not run, it never fails."""
     try:
         drilled = msgspec.json.decode((folder / RESULT).read_bytes(), type=DrillResult)
-        why = why_no_verdict(drilled.faults, failures_of(folder, spec.job))
+        why = why_no_verdict(drilled.faults, happened(folder, spec.job))
     except (OSError, msgspec.MsgspecError) as error:
         why = f"the result of the drill can't be read: {error}"
     if why:
@@ -229,7 +229,7 @@ class _Audit:
 
         docs = self._folder / "data_docs"
         shutil.rmtree(docs, ignore_errors=True)
-        validator = Suites(docs)
+        validator = Suites(docs, self._folder.name)
         frames = {
             self._spec.rows.name: lambda: self._table(self._spec.rows),
             self._spec.aggregates.name: lambda: self._table(self._spec.aggregates),

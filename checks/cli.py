@@ -17,70 +17,165 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from checks.audit import run_audit
+from checks.catalogue import ALL, CATALOGUE, RANDOM, USUAL, choose
 from checks.docs import serve
-from checks.drill import DrillFailed, Say, Share, drills, run_drill
+from checks.drill import drills, run_drill
+from checks.drilled import DrillFailed, Say, Share
+from checks.live.audit import run_live_audit
+from checks.live.look import WITHIN
 from checks.needs import need_great_expectations
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import DrillSpec, load_spec
-from engine.cli.shared import Store, console
+from engine.cli.shared import Store, client_of, console
 from engine.core.errors import WeirError
 from engine.host.places import local_folder
+from engine.observe.client import known_jobs, no_such_job
+
+Row = tuple[str, Verdict, str]
 
 COLOURS = {Verdict.PASSED: "green", Verdict.FAILED: "red", Verdict.COULD_NOT_RUN: "yellow"}
 CODES = {Verdict.PASSED: 0, Verdict.FAILED: 1, Verdict.COULD_NOT_RUN: 2}
 
 JobArgument = Annotated[str, typer.Argument(help="name of a job in assets/, or its import path", metavar="JOB")]
 Seed = Annotated[
-    int | None, typer.Option(metavar="N", help="number that decides which worker is killed and when (default: random)")
+    int | None, typer.Option(metavar="N", help="number that decides what is struck and when (default: random)")
 ]
-Kills = Annotated[int, typer.Option(min=1, metavar="N", help="number of workers to kill, one after the other")]
+Faults = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fault",
+        metavar="NAME",
+        help=f"fault to cause (default: {USUAL}; --faults lists them), `{RANDOM}`, or `{ALL}`: a drill of each. "
+        "Given several times, they strike one after the other",
+    ),
+]
 Records = Annotated[
     int | None,
-    typer.Option(min=100_000, metavar="N", help="records to read (default: 100,000, and 100,000 more per kill)"),
+    typer.Option(
+        min=100_000,
+        metavar="N",
+        help="records to read (default: 100,000, 100,000 more per fault, and those that pass while it lasts)",
+    ),
 ]
 Audit = Annotated[bool, typer.Option("--audit/--no-audit", metavar="", help="audit the tables when the drill is over")]
 Drill = Annotated[str | None, typer.Option("--drill", metavar="ID", help="drill to audit (default: the newest)")]
+Live = Annotated[
+    bool,
+    typer.Option("--live", metavar="", help="audit the live tables of the job, which may run, instead of a drill"),
+]
+Within = Annotated[
+    int, typer.Option(min=1, metavar="N", help="with --live: number of audits within which each file is read again")
+]
+Full = Annotated[bool, typer.Option("--full", metavar="", help="with --live: read all files of the tables now")]
 Serve = Annotated[bool, typer.Option("--serve", metavar="", help="show the Data Docs over HTTP until Ctrl-C")]
 Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="port for --serve (0: any free one)")]
+
+
+def list_faults(asked: bool) -> None:
+    """Prints the catalogue, and ends the command."""
+    if not asked:
+        return
+    table = Table(show_lines=True)
+    for heading in ("fault", "what the drill does", "expected cause of the restart", "how the job recovers"):
+        table.add_column(heading, no_wrap=heading == "fault")
+    for fault in CATALOGUE.values():
+        table.add_row(*(escape(text) for text in (fault.name, fault.does, fault.cause, fault.recovery)))
+    console.print(table)
+    raise typer.Exit
+
+
+ListFaults = Annotated[
+    bool, typer.Option("--faults", metavar="", is_eager=True, callback=list_faults, help="list all faults, and exit")
+]
 
 
 def drill(
     job: JobArgument,
     store: Store = ".weir",
+    fault: Faults = None,
     seed: Seed = None,
-    kills: Kills = 1,
     records: Records = None,
     audit: Audit = True,
     serve_docs: Serve = False,
     port: Port = 0,
+    _: ListFaults = False,
 ) -> None:
-    """Run a copy of a job to its end, kill workers on the way, and audit that nothing was lost or doubled."""
+    """Run a copy of a job to its end, break it on the way, and audit that nothing was lost or doubled.
+
+    The copy has a store of its own; the running job is not touched. The drill says beforehand what it will do. Try
+    --fault jobmaster-killed, or --fault random --seed 7, or --fault all. A fault that did not happen, or a restart with
+    another cause, gives no verdict: exit code 2.
+    """
     if audit:
         need_great_expectations("the audit of a drill (--no-audit leaves it out)")
     spec = load_spec(job)
     seed = random.randrange(1_000_000) if seed is None else seed
+    names = fault or [USUAL]
+    if ALL in names and len(names) > 1:
+        raise WeirError(f"--fault {ALL} drills every fault, one after the other: name no other beside it")
+    choose([name for name in names if name != ALL], seed)  # an unknown name is said before anything runs
+    drills_of = [[name] for name in CATALOGUE] if ALL in names else [names]
+    verdicts = [
+        _drill(spec, store, seed, one, records, audit, serve_docs and len(drills_of) == 1, port) for one in drills_of
+    ]
+    if len(drills_of) > 1:
+        rows = [(one[0], verdict, said) for one, (verdict, said) in zip(drills_of, verdicts, strict=True)]
+        console.print(verdict_table(rows, {"seed": str(seed)}, "fault"))
+    raise typer.Exit(max_code([verdict for verdict, _ in verdicts]))
+
+
+def _drill(
+    spec: DrillSpec,
+    store: str,
+    seed: int,
+    faults: list[str],
+    records: int | None,
+    audit: bool,
+    serve_docs: bool,
+    port: int,
+) -> tuple[Verdict, str]:
+    """Runs one drill, and audits it. Returns the verdict, and what there is to say of it in one line."""
     console.print(f"drill of [bold]{spec.job}[/], seed {seed}", highlight=False)
     try:
         with _progress() as (say, share):
-            result = run_drill(spec, store, seed=seed, kills=kills, records=records, progress=say, share=share)
+            result = run_drill(spec, store, seed=seed, faults=faults, records=records, progress=say, share=share)
     except DrillFailed as error:
         console.print(f"[bold yellow]the drill could not be carried out:[/] {escape(str(error))}", highlight=False)
-        raise typer.Exit(CODES[Verdict.COULD_NOT_RUN]) from error
-    if not audit:
-        console.print(verdict_table([_reader_row(result)], _drill_figures(result)))
-        raise typer.Exit(CODES[result.verdict])
-    raise typer.Exit(CODES[_audit(spec, result, serve_docs, port)])
+        return Verdict.COULD_NOT_RUN, str(error)
+    said = f"recovered in {result.recovery_s:.1f} s"
+    if audit:
+        return _audit(spec, result, serve_docs, port), said
+    console.print(verdict_table([_reader_row(result)], _drill_figures(result)))
+    return result.verdict, said
+
+
+def max_code(verdicts: list[Verdict]) -> int:
+    """Returns the exit code of several drills: a red one counts most, and then one without a verdict."""
+    worst = [verdict for verdict in (Verdict.FAILED, Verdict.COULD_NOT_RUN) if verdict in verdicts]
+    return CODES[worst[0] if worst else Verdict.PASSED]
 
 
 def audit(
     job: JobArgument,
     store: Store = ".weir",
     drill_id: Drill = None,
+    live: Live = False,
+    within: Within = WITHIN,
+    full: Full = False,
     serve_docs: Serve = False,
     port: Port = 0,
 ) -> None:
-    """Audit the tables of a drill again: compare them with the records that the drill wrote down before it started."""
+    """Audit the tables of the newest drill again, or with --live those that the job writes for its readers.
+
+    A drill's tables are compared with the records that the drill wrote down before it started. Live tables are compared
+    with what the job's checkpoints counted, and with what earlier audits have seen: all new epochs, and a share of the
+    older files.
+    """
     need_great_expectations("an audit")
+    if live:
+        raise typer.Exit(CODES[_audit_live(store, job, within, full, serve_docs, port)])
+    if full or within != WITHIN:
+        raise WeirError("--full and --within say how live tables are audited: add --live")
     spec = load_spec(job)
     found = [one for one in drills(store, spec.job) if drill_id is None or Path(one.store).name == drill_id]
     if not found:
@@ -98,19 +193,34 @@ def _audit(spec: DrillSpec, drilled: DrillResult, serve_docs: bool, port: int) -
     with _progress() as (say, share):
         result = run_audit(spec, drilled.store, progress=say, share=share)
     rows = [_reader_row(drilled), *(check_row(check) for check in result.checks)]
-    console.print(verdict_table(rows, _drill_figures(drilled) | _audit_figures(result)))
+    _show(result, rows, _drill_figures(drilled) | _audit_figures(result), serve_docs, port)
+    return Verdict.FAILED if drilled.verdict is Verdict.FAILED else result.verdict
+
+
+def _audit_live(store: str, job: str, within: int, full: bool, serve_docs: bool, port: int) -> Verdict:
+    client = client_of(store, job)
+    if client.name not in known_jobs(store):
+        raise WeirError(no_such_job(store, client.name))
+    with _progress() as (say, share):
+        result = run_live_audit(store, client.name, within=within, full=full, progress=say, share=share)
+    figures = {name.replace("_", " "): f"{value:,.0f}" for name, value in result.figures.items()}
+    _show(result, [check_row(check) for check in result.checks], figures, serve_docs, port)
+    return result.verdict
+
+
+def _show(result: AuditResult, rows: list[Row], figures: dict[str, str], serve_docs: bool, port: int) -> None:
+    console.print(verdict_table(rows, figures))
     for check in result.checks:
         for row in check.rows[:5]:
-            text = ", ".join(f"{name} {value}" for name, value in row.items())
+            text = ", ".join(f"{name} {value}" for name, value in row.items() if value is not None)
             console.print(f"  {check.name}: {escape(text)}", highlight=False, soft_wrap=True)
     colour = COLOURS[result.verdict]
     said = f"{result.evaluated} of {result.expected} expectations evaluated"
-    console.print(f"[bold {colour}]{spec.job}: {result.verdict.value}[/], {said}", highlight=False)
+    console.print(f"[bold {colour}]{result.job}: {result.verdict.value}[/], {said}", highlight=False)
     if result.data_docs:
         console.print(f"Data Docs: {result.data_docs}", highlight=False, soft_wrap=True)
         if serve_docs:
             serve_until_interrupted(Path(result.data_docs).parent, port)
-    return Verdict.FAILED if drilled.verdict is Verdict.FAILED else result.verdict
 
 
 def serve_until_interrupted(folder: Path, port: int) -> None:
@@ -131,9 +241,6 @@ def _progress() -> Iterator[tuple[Say, Share]]:
         yield say, lambda done: bar.update(task, completed=done)
 
 
-Row = tuple[str, Verdict, str]
-
-
 def _reader_row(result: DrillResult) -> Row:
     wrong = result.reader_violations
     said = f"{result.reader_reads} reads while it ran, each of whole epochs" if not wrong else wrong[0]
@@ -151,7 +258,7 @@ def check_row(check: CheckResult) -> Row:
 def _drill_figures(result: DrillResult) -> dict[str, str]:
     return {
         "records": f"{result.records:,}",
-        "kills": str(result.kills),
+        "faults": ", ".join(result.names),
         "recovery": f"{result.recovery_s:.1f} s",
         "checkpoints": str(result.checkpoints),
     }
@@ -161,10 +268,10 @@ def _audit_figures(result: AuditResult) -> dict[str, str]:
     return {name: f"{result.figures[name]:,}" for name in ("lost", "duplicated", "phantom") if name in result.figures}
 
 
-def verdict_table(rows: list[Row], figures: dict[str, str]) -> Table:
+def verdict_table(rows: list[Row], figures: dict[str, str], of: str = "check") -> Table:
     caption = "  ·  ".join(f"{name} {value}" for name, value in figures.items())
     table = Table(caption=caption, caption_justify="left")
-    for heading in ("check", "verdict", "what was found"):
+    for heading in (of, "verdict", "what was found"):
         table.add_column(heading, no_wrap=heading != "what was found")
     for name, verdict, text in rows:
         table.add_row(name, f"[bold {COLOURS[verdict]}]{verdict.value}[/]", escape(text))

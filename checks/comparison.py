@@ -78,7 +78,10 @@ def _planned(table: ComparableTable) -> list[Planned]:
     assert table.identity is not None
     labels = MEANINGS if table.identity.keys else [ONLY_OLD, ONLY_NEW]
     return [
-        Planned(f"{table.uid}: {label}", NoRows(_labelled(table, label), f"{table.uid}: {MEANINGS[label]}"))
+        Planned(
+            f"{table.uid}: {label}",
+            NoRows(_labelled(table, label), f"{table.uid}: {MEANINGS[label]}", "ExpectTheSameRowsInBothVersions"),
+        )
         for label in labels
     ]
 
@@ -131,7 +134,7 @@ class _Comparison:
 
         docs = rehearsed.folder / "data_docs"
         shutil.rmtree(docs, ignore_errors=True)
-        validator = Suites(docs)
+        validator = Suites(docs, rehearsed.folder.name)
         for table in rehearsed.tables:
             if table.uid in suites:
                 self._say(f"comparing {table.uid}")

@@ -1,61 +1,46 @@
-"""The kill drill: runs a job to its end and kills its workers at random moments, while a reader reads its tables.
+"""The drill: runs a copy of a job to its end and breaks it at random moments, while a reader reads its tables.
 
-The job runs through the real supervisor on real Spark, in a store of its own (`<store>/drills/<job>/<id>`), with the
-source-side ledger beside it. The drill says whether the job came through, how fast, and whether the reader ever saw
-part of an epoch; the audit says whether rows were lost or doubled. No process outlives a drill. A drill whose fault did
-not happen, or whose job restarted for another cause, says nothing: it fails with `DrillFailed`, which is no verdict.
+The faults are those of `checks/catalogue.py`. The job runs under a real supervisor on real Spark, in a store of its own
+(`<store>/drills/<job>/<id>`), with the source-side ledger beside it. The drill says whether the job came through, how
+fast, and whether the reader ever saw part of an epoch; the audit says whether rows were lost or doubled. No process
+outlives a drill. A drill whose fault did not happen, or whose job restarted for another cause, says nothing: it fails
+with `DrillFailed`, which is no verdict.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from checks.faults import failures_of, why_no_verdict
-from checks.history import read_epochs
+from checks.catalogue import USUAL, Fault, choose
+from checks.drilled import DrilledJob, DrillFailed, Say, Share
+from checks.faults import happened, why_no_verdict
+from checks.history import HistoryIncomplete, read_epochs
 from checks.ledger import ledger_folder, write_ledger
-from checks.processes import end_sessions
+from checks.processes import end_session
 from checks.reader import Read, WatchedTable, judge_reads
-from checks.results import DrillResult, KilledWorker, read_result
+from checks.results import DrillResult, read_result
 from checks.seal import READS, RESULT, NoKey, audit_key, seal_drill
 from checks.spec import DRILLS_KEPT, DrillSpec
-from engine.core.errors import WeirError
+from checks.strikes import NotStruck
 from engine.core.paths import JobPaths
-from engine.host.launch import MasterLaunch
+from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.places import local_folder
-from engine.host.run_folder import MasterExit
-from engine.jobmaster.actions import Outcome
-from engine.jobmaster.status import JobStatus
-from engine.observe.client import JobClient
-from engine.process.supervisor import Supervisor
 from engine.store.directory import make_folder
 
-RECORDS_PER_KILL = 100_000
-CHECKPOINTS_FIRST = 2
-"""Completed before the first kill, so that there is state to lose. One more completes between two kills."""
-KILL_WITHIN_S = 2.0
-PATIENCE_S = 180.0
+RECORDS_PER_FAULT = 100_000
 READER_PATIENCE_S = 180.0
 LEAST_READS = 5
 _POLL_S = 0.03
-
-Say = Callable[[str], None]
-Share = Callable[[float], None]
-
-
-class DrillFailed(WeirError):
-    """The drill could not run to its end, because of the job or the machine. It says nothing about the data."""
 
 
 def run_drill(
@@ -63,21 +48,28 @@ def run_drill(
     store: str | Path,
     *,
     seed: int,
-    kills: int = 1,
+    faults: Sequence[str] = (USUAL,),
     records: int | None = None,
+    spark: LaunchOptions | None = None,
     progress: Say = lambda text: None,
     share: Share = lambda done: None,
 ) -> DrillResult:
     """Runs a drill, and returns its result when the job has finished. Raises DrillFailed.
 
-    The seed decides which slot is killed and how long after a checkpoint. `progress` is called with sentences about
-    what happens, `share` with the share that is done, 0 to 1.
+    The `faults` strike one after the other; they are names of the catalogue, or `random`. The seed decides which fault
+    that is, which slot is struck, and how long after a checkpoint. `progress` is called with sentences about
+    what happens, `share` with the share that is done, 0 to 1. Of `spark` its master, configuration, slots and their
+    memory count; without it the job runs on a Spark of this machine.
     """
-    records = records or RECORDS_PER_KILL * (1 + kills)
+    spark = spark or LaunchOptions(path=spec.path)
+    chosen = choose(faults, seed)
+    records = records or records_for(spec, chosen)
     _need_key()
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     folder = _new_folder(local_folder(store), spec.job, seed)
     write_ledger(spec, folder, records)
+    for line in announced(chosen):
+        progress(line)
     progress(f"ledger of {records:,} records written before the job starts")
     reader = _Reader(spec, folder)
     launch = MasterLaunch(
@@ -86,39 +78,61 @@ def run_drill(
         params=spec.launch_params(records),
         parallelism=spec.parallelism,
         store=str(folder),
-        max_slots=max(2, spec.parallelism),
+        max_slots=spark.max_slots or max(2, spec.parallelism),
+        spark_master=spark.spark_master,
+        conf=spark.conf,
+        slot_memory_mb=spark.slot_memory_mb,
     )
-    run = _Run(launch, spec, records, random.Random(seed), kills, progress, share)
+    job = DrilledJob(launch, spec, records, chosen, random.Random(seed), progress, share)
     with contextlib.ExitStack() as whatever_happens:
-        whatever_happens.callback(run.stop)
+        whatever_happens.callback(job.stop)
         whatever_happens.callback(reader.kill)
         reader.start()
         progress("a reader, another Spark application, reads the tables all the time")
-        run.to_the_end(reader)
+        try:
+            job.to_the_end(reader.check_alive)
+        except NotStruck as error:
+            raise DrillFailed(str(error)) from error
         reads = reader.stop()
-    if why := why_no_verdict(run.faults, failures_of(folder, spec.job)):
+    if why := why_no_verdict(job.struck, happened(folder, spec.job)):
         raise DrillFailed(f"no verdict: {why}")
-    epochs = read_epochs(folder, spec.job)
+    try:
+        epochs = read_epochs(folder, spec.job)
+    except HistoryIncomplete as error:
+        raise DrillFailed(f"no verdict: {error}") from error
     result = DrillResult(
         job=spec.job,
         store=str(folder),
         records=records,
-        kills=len(run.recoveries_s),
-        recovery_s=round(max(run.recoveries_s, default=0.0), 3),
-        restarts=run.restarts,
+        recovery_s=max(struck.recovery_s for struck in job.struck),
+        restarts=job.restarts,
         checkpoints=len(epochs),
         reader_reads=len(reads),
         reader_violations=judge_reads(reads, spec.tables, epochs),
         started_ms=started_ms,
         duration_s=round(time.monotonic() - started, 3),
         seed=seed,
-        faults=run.faults,
+        faults=job.struck,
     )
     written = msgspec.json.format(msgspec.json.encode(result))
     seal_drill(spec, folder, records, epochs, written)
     (folder / RESULT).write_bytes(written)
     progress(f"{len(reads)} reads, {len(result.reader_violations)} of them wrong; {len(epochs)} epochs")
     return result
+
+
+def records_for(spec: DrillSpec, faults: Sequence[Fault]) -> int:
+    """Returns how many records a drill needs, so that some are left when the job has recovered from every fault."""
+    meanwhile = sum(fault.lasts_s for fault in faults) * spec.records_per_s
+    return RECORDS_PER_FAULT * (1 + len(faults)) + int(meanwhile)
+
+
+def announced(faults: Sequence[Fault]) -> list[str]:
+    """Says beforehand what the drill will do to the copy of the job."""
+    return [
+        f"{fault.name}: {fault.does}. Expected cause of the restart: {fault.cause}. Recovery: {fault.recovery}"
+        for fault in faults
+    ]
 
 
 def _need_key() -> None:
@@ -143,106 +157,6 @@ def _new_folder(store: Path, job: str, seed: int) -> Path:
     for old in sorted(path for path in parent.iterdir() if path.is_dir())[:-DRILLS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return parent / name
-
-
-class _Run:
-    """The drilled job: its supervisor, and the kills."""
-
-    def __init__(
-        self,
-        launch: MasterLaunch,
-        spec: DrillSpec,
-        records: int,
-        chance: random.Random,
-        kills: int,
-        say: Say,
-        share: Share,
-    ) -> None:
-        self.recoveries_s: list[float] = []
-        self.faults: list[KilledWorker] = []
-        self.restarts = 0
-        self._spec = spec
-        self._records = records
-        self._chance = chance
-        self._to_kill = kills
-        self._say = say
-        self._share = share
-        self._supervisor = Supervisor(launch, say)
-        self._client = JobClient(launch.store, launch.name)
-        self._sessions: set[int] = set()
-        self._kill_after = CHECKPOINTS_FIRST  # completed checkpoints
-        self._kill_at_s: float | None = None
-        self._killed_s: float | None = None
-        self._killed_attempt = (0, 0)
-
-    def to_the_end(self, reader: _Reader) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S + 2 * self._records / self._spec.records_per_s
-        self._supervisor.start()
-        self._say("the job starts: Spark, then its slots")
-        while (ended := self._poll()) is None:
-            reader.check_alive()
-            if time.monotonic() > deadline_s:
-                raise DrillFailed(
-                    f"job {self._spec.job!r} did not finish in time; its log is {self._client.folder.log_file}"
-                )
-            with contextlib.suppress(WeirError):  # while a JobMaster is replaced there is no answer
-                self._look(self._client.status(), time.monotonic())
-            time.sleep(_POLL_S)
-        if ended.outcome is not Outcome.FINISHED:
-            raise DrillFailed(f"the job {ended.outcome}: {ended.reason}; its log is {self._client.folder.log_file}")
-        if self._to_kill or self._killed_s is not None:
-            raise DrillFailed("the job ended before it had recovered from every kill: drill it with more records")
-        self._share(1.0)
-
-    def _poll(self) -> MasterExit | None:
-        if self._supervisor.master_pid is not None:
-            self._sessions.add(self._supervisor.master_pid)
-        return self._supervisor.poll()
-
-    def _look(self, status: JobStatus, now_s: float) -> None:
-        self.restarts = max(self.restarts, status.restarts)
-        self._share(min(1.0, status.read_rows.get(self._spec.source_uid, 0) / self._records))
-        if self._killed_s is not None:
-            flows = sum(vertex.rows_in for vertex in status.vertices) > 0
-            if status.running and flows and _attempt(status) > self._killed_attempt:
-                self.recoveries_s.append(now_s - self._killed_s)
-                self._killed_s = None
-                self._kill_after = status.checkpoints.completed + 1
-                self._say(f"records flow again {self.recoveries_s[-1]:.1f} s after the kill")
-            return
-        if not self._to_kill or not status.running or status.checkpoints.completed < self._kill_after:
-            return
-        if self._kill_at_s is None:
-            self._kill_at_s = now_s + self._chance.uniform(0, KILL_WITHIN_S)
-        if now_s >= self._kill_at_s:
-            self._kill(status)
-
-    def _kill(self, status: JobStatus) -> None:
-        slots = [(slot.slot, slot.pid) for slot in status.slots if slot.slot is not None]
-        number, pid = self._chance.choice(sorted(slots))
-        at_ms, attempt = time.time_ns() // 1_000_000, f"{status.generation}.{status.attempt}"
-        victim = KilledWorker(number, pid, at_ms, status.epoch, attempt)
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            raise DrillFailed(f"no verdict: {victim} had ended by itself before it was to be killed") from None
-        self.faults.append(victim)
-        self._killed_s, self._kill_at_s = time.monotonic(), None
-        self._killed_attempt = _attempt(status)
-        self._to_kill -= 1
-        done = status.checkpoints.completed
-        self._say(f"kill -9 {pid}: slot {number}, after {done} checkpoints")
-
-    def stop(self) -> None:
-        self._supervisor.stop()
-        left = end_sessions(self._sessions)
-        if left:
-            self._say(f"processes {left} of the job did not end by themselves and were killed")
-
-
-def _attempt(status: JobStatus) -> tuple[int, int]:
-    """Returns generation and attempt: if the JobMaster died too, the next generation counts attempts from 1 again."""
-    return status.generation, status.attempt
 
 
 class _Reader:
@@ -302,4 +216,4 @@ class _Reader:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        end_sessions({self._process.pid})
+        end_session(self._process.pid)

@@ -8,10 +8,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NoRows:
-    """Expects that the query over `{batch}` and temporary views gives no rows. The rows that it gives are wrong."""
+    """Expects that the query over `{batch}` and temporary views gives no rows. The rows that it gives are wrong.
+
+    `name` is that of its class in Great Expectations, which their pages and results show.
+    """
 
     query: str
     meaning: str
+    name: str
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,114 @@
-"""The faults of a drill, and whether they happened: the job's history must have ended the victim's attempt for them."""
+"""Whether the faults of a drill happened: the job's history must name each victim as the cause of its restart.
+
+A fault after which the job has to go on without a restart happened if its victim was seen dead or stopped, which
+`checks/strikes.py` ensures, and if the history knows of no restart meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import errno
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from checks.results import KilledWorker
-from engine.jobmaster.events import AttemptFailed
+from checks.catalogue import CATALOGUE, Cause, Ends
+from checks.results import Struck
+from engine.jobmaster.events import Aborted, AttemptFailed, Claimed, Stopped
 from engine.observe.history import History
 from engine.protocol.failures import AttemptFailure
 
+Happened = AttemptFailed | Claimed | Stopped | Aborted
+LATE_MS = 5_000
+"""A checkpoint that met a fault may be aborted this long after the fault is over."""
 
-def failures_of(store: str | Path, job: str) -> list[AttemptFailed]:
-    """Returns why the attempts of a job ended, oldest first."""
-    return [event for event in History(store, job).events() if isinstance(event, AttemptFailed)]
+
+def happened(store: str | Path, job: str) -> list[Happened]:
+    """Returns what ended attempts, JobMasters, starts and checkpoints of a job, oldest first."""
+    return [event for event in History(store, job).events() if isinstance(event, Happened)]
 
 
-def why_no_verdict(faults: Sequence[KilledWorker], failures: Iterable[AttemptFailed]) -> str:
-    """Returns why a drill with these faults says nothing; empty if each fault is the cause that ended its attempt."""
-    if not faults:
-        return "no worker was killed"
-    ended = {failed.attempt: failed for failed in failures}
-    for fault in faults:
-        failed = ended.get(fault.attempt)
-        if failed is None:
-            return f"the fault did not happen: the job went on when {fault} was killed"
-        lost = failed.cause == AttemptFailure.SLOT_LOST.code
-        if not lost or failed.slot != fault.slot or str(fault.pid) not in failed.detail:
-            return f"{fault} was killed, but its attempt ended for another cause: {failed.cause}, {failed.detail}"
+def cause_of(struck: Struck, events: Sequence[Happened]) -> str:
+    """Returns the cause of the restart after a blow, as the history tells it; empty if the job went on."""
+    cause = _expected(struck)
+    if cause is None:
+        return ""
+    if cause.ends is Ends.JOBMASTER:
+        return _death(struck, events)
+    if cause.ends is Ends.START:
+        return next((event.reason for event in _after(struck, events) if isinstance(event, Stopped)), "")
+    if cause.ends is Ends.CHECKPOINT:
+        return _not_written(cause, struck, events)
+    failed = next((e for e in events if isinstance(e, AttemptFailed) and e.attempt == struck.attempt), None)
+    if cause.ends is Ends.ATTEMPT:
+        return f"{failed.cause}: {failed.detail}" if failed is not None else ""
+    recovered_ms = struck.at_ms + 1000 * struck.recovery_s
+    if failed is not None and failed.at_ms <= recovered_ms and cause.ends is Ends.NOTHING:
+        return f"{failed.cause}: {failed.detail}"
+    if cause.ends is Ends.NOTHING and any(e.at_ms <= recovered_ms for e in _claims(struck, events)):
+        return _death(struck, events) or "another JobMaster"
     return ""
+
+
+def why_no_verdict(faults: Sequence[Struck], events: Sequence[Happened]) -> str:
+    """Returns why a drill with these blows says nothing; empty if each is the cause that its fault must have."""
+    if not faults:
+        return "no fault struck"
+    for struck in faults:
+        cause, found = _expected(struck), cause_of(struck, events)
+        if cause is None:
+            return f"{struck.fault!r} is no fault of this version's catalogue: drill again"
+        if cause.ends in (Ends.NOTHING, Ends.COVERED):
+            if found:
+                return f"{struck.fault}: the job was to go on without {struck}, but restarted: {found}"
+            continue
+        if not found:
+            return f"the fault did not happen: the job went on when {struck} was struck by {struck.fault}"
+        if not _names(cause, struck, found, events):
+            return f"{struck.fault}: {struck} was struck, but the job restarted for another cause: {found}"
+    return ""
+
+
+def _expected(struck: Struck) -> Cause | None:
+    fault = CATALOGUE.get(struck.fault)
+    return fault.blows[struck.blow].cause if fault is not None and struck.blow < len(fault.blows) else None
+
+
+def _names(cause: Cause, struck: Struck, found: str, events: Sequence[Happened]) -> bool:
+    """Says whether what the history tells is the expected cause, and names the victim as far as it knows it."""
+    code = found.partition(":")[0]
+    if cause.ends is Ends.CHECKPOINT:
+        return code in cause.words
+    if cause.ends is not Ends.ATTEMPT:
+        return any(words in found for words in cause.words)
+    slots = [e.slot for e in events if isinstance(e, AttemptFailed) and e.attempt == struck.attempt]
+    is_victim = slots[0] == struck.slot and re.search(rf"\b{struck.pid}\b", found) is not None
+    return is_victim and code in cause.words
+
+
+def _after(struck: Struck, events: Sequence[Happened]) -> list[Happened]:
+    return [event for event in events if event.at_ms >= struck.at_ms]
+
+
+def _not_written(cause: Cause, struck: Struck, events: Sequence[Happened]) -> str:
+    """Returns what failed while no file could be written: a checkpoint, unless an attempt ended for another cause."""
+    until_ms = struck.until_ms + LATE_MS
+    meanwhile = [event for event in _after(struck, events) if event.at_ms <= until_ms]
+    for event in meanwhile:
+        if isinstance(event, AttemptFailed) and not _is_of_full_disk(event):
+            return f"{event.cause}: {event.detail}"
+    aborted = [e for e in meanwhile if isinstance(e, Aborted) and e.why in cause.words]
+    return f"{aborted[0].why}: {aborted[0].detail}" if aborted else ""
+
+
+def _is_of_full_disk(failed: AttemptFailed) -> bool:
+    return failed.cause == AttemptFailure.CHECKPOINTS_FAILED.code or os.strerror(errno.EFBIG) in failed.detail
+
+
+def _claims(struck: Struck, events: Sequence[Happened]) -> list[Claimed]:
+    return [e for e in events if isinstance(e, Claimed) and e.generation > struck.generation]
+
+
+def _death(struck: Struck, events: Sequence[Happened]) -> str:
+    """Returns why the JobMaster of the blow died, as its successor wrote it down."""
+    return next((event.death for event in _claims(struck, events)), "")

@@ -1,13 +1,16 @@
 """Reads what a job recorded about its epochs: `history/events.jsonl` has the ledger's totals of every checkpoint.
 
 The counters come from channels, sources and sinks at the barrier, never from the tables, so that tables and reads can
-be compared with them.
+be compared with them. A JobMaster that dies right after the commit point of an epoch writes no such event, and that
+epoch's manifest is deleted later: a drill keeps its totals in `epochs.jsonl` when a JobMaster has died (`keep_newest`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from checks.spec import DrillSpec
 from engine.core.errors import WeirError
@@ -18,6 +21,8 @@ from engine.protocol import ledger
 from engine.protocol.manifest import ManifestRef
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.directory import DirectoryStore
+
+KEPT = "epochs.jsonl"
 
 
 class HistoryIncomplete(WeirError):
@@ -53,11 +58,32 @@ def read_epochs(store: Path, job: str) -> list[EpochTotals]:
     last = log.last()
     if last is None or last.newest is None:
         raise HistoryIncomplete(f"job {job!r} has published no epoch in {store}")
-    found = _recorded(log, last.newest, History(store, job))
+    found = _kept(store) | _recorded(log, last.newest, History(store, job))
     missing = [epoch for epoch in range(1, last.newest.epoch + 1) if epoch not in found]
     if missing:
         raise HistoryIncomplete(f"job {job!r} has no record of epoch {', '.join(map(str, missing))} in its history")
     return [found[epoch] for epoch in range(1, last.newest.epoch + 1)]
+
+
+def keep_newest(store: Path, job: str) -> None:
+    """Keeps the totals of the newest epoch beside the job's store, from its manifest. No JobMaster runs."""
+    log = EpochLog(DirectoryStore(store), JobPaths(job))
+    last = log.last()
+    if last is None or last.newest is None:
+        return
+    manifest = log.read_manifest(last.newest)
+    kept = EpochTotals(last.newest.epoch, manifest.created_ms, manifest.ledger)
+    with (store / KEPT).open("ab") as file:
+        file.write(msgspec.json.encode(kept) + b"\n")
+
+
+def _kept(store: Path) -> dict[int, EpochTotals]:
+    try:
+        lines = (store / KEPT).read_bytes().splitlines()
+        kept = [msgspec.json.decode(line, type=EpochTotals) for line in lines]
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}  # a gap in the history then shows; that the file was changed does the seal
+    return {one.epoch: one for one in kept}
 
 
 def recorded_epochs(store: Path, job: str) -> dict[int, EpochTotals]:
@@ -65,9 +91,9 @@ def recorded_epochs(store: Path, job: str) -> dict[int, EpochTotals]:
     log = EpochLog(DirectoryStore(store), JobPaths(job))
     try:
         last = log.last()
-        return _recorded(log, last.newest if last is not None else None, History(store, job))
+        return _kept(store) | _recorded(log, last.newest if last is not None else None, History(store, job))
     except WeirError:
-        return _recorded(log, None, History(store, job))
+        return _kept(store) | _recorded(log, None, History(store, job))
 
 
 def _recorded(log: EpochLog, newest: ManifestRef | None, history: History) -> dict[int, EpochTotals]:

@@ -15,7 +15,13 @@ HISTORY = "epochs"
 """The suite about the job's own history; the others are named by their tables."""
 FILES = "files"
 """The suite about the files of the tables and of the drill."""
-OF_FILES = (EPOCHS, SCHEMA, EVIDENCE, STRAY)
+OF_FILES = {
+    EPOCHS: "ExpectFilesToHoldTheirEpochs",
+    SCHEMA: "ExpectSchemaAsDeclared",
+    EVIDENCE: "ExpectEvidenceToBeIntact",
+    STRAY: "ExpectNoStrayFiles",
+}
+"""The checks that facts about files decide, and the class of each one's expectation."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +36,19 @@ def plan(spec: DrillSpec) -> dict[str, list[Planned]]:
     return {
         spec.rows.name: _of_table(spec.rows, ROWS, LEDGER),
         spec.aggregates.name: _of_table(spec.aggregates, AGGREGATES, queries.EXPECTED),
-        HISTORY: [Planned(EQUATIONS, NoRows(equations, AUDIT_CHECKS[EQUATIONS]))],
-        FILES: [Planned(check, NoRows(queries.false_facts(check), AUDIT_CHECKS[check])) for check in OF_FILES],
+        HISTORY: [Planned(EQUATIONS, NoRows(equations, AUDIT_CHECKS[EQUATIONS], "ExpectLedgerEquationsToHold"))],
+        FILES: [
+            Planned(check, NoRows(queries.false_facts(check), AUDIT_CHECKS[check], name))
+            for check, name in OF_FILES.items()
+        ],
     }
 
 
 def _of_table(table: AuditedTable, check: str, expected: str) -> list[Planned]:
+    name = "ExpectRowsToEqualTheLedger" if check == ROWS else "ExpectAggregatesToEqualTheRecomputation"
+    whole = f"{table.name}: {AUDIT_CHECKS[EPOCHS]}"
     return [
-        Planned(check, NoRows(queries.differences(table, expected), AUDIT_CHECKS[check])),
+        Planned(check, NoRows(queries.differences(table, expected), AUDIT_CHECKS[check], name)),
         *(Planned(KEYS, NotNull(table.name, key)) for key in table.keys),
-        Planned(EPOCHS, NoRows(queries.partial_epochs(table), f"{table.name}: {AUDIT_CHECKS[EPOCHS]}")),
+        Planned(EPOCHS, NoRows(queries.partial_epochs(table), whole, "ExpectEpochsToBeWhole")),
     ]

@@ -61,26 +61,46 @@ class AuditResult(msgspec.Struct, frozen=True):
         return Verdict.PASSED
 
 
-class KilledWorker(msgspec.Struct, frozen=True):
-    """A worker that a drill killed: its slot and process, the moment, the newest epoch, and its attempt (`1.2`)."""
+class Struck(msgspec.Struct, frozen=True):
+    """One blow of a drill's fault: its victim, the moment, and what became of the job.
 
-    slot: int
+    `attempt` was the newest then (`1.2` is attempt 2 of generation 1), `after` the one in which records were processed
+    again, `recovery_s` later. `cause` is that of the restart, as the job's history tells it; empty: there was none.
+    `blow` counts the blows of the fault from 0; `until_ms` is the end of a hang. `slot` is None if all were struck, or
+    none.
+    """
+
+    slot: int | None
     pid: int
     at_ms: int
     epoch: int
     attempt: str
+    fault: str = "slot-killed"
+    blow: int = 0
+    victim: str = "slot"
+    until_ms: int = 0
+    after: str = ""
+    cause: str = ""
+    recovery_s: float = 0.0
+
+    @property
+    def generation(self) -> int:
+        return int(self.attempt.partition(".")[0])
 
     def __str__(self) -> str:
-        return f"slot {self.slot} (process {self.pid}, attempt {self.attempt}, epoch {self.epoch})"
+        who = self.victim if self.slot is None else f"slot {self.slot}"
+        return f"{who} (process {self.pid}, attempt {self.attempt}, epoch {self.epoch})"
 
 
 class DrillResult(msgspec.Struct, frozen=True):
-    """The result of one drill: what was done to the job, how it recovered, and what the reader saw."""
+    """The result of one drill: what was done to the job, how it recovered, and what the reader saw.
+
+    `recovery_s` is the longest time from a fault until records were processed again.
+    """
 
     job: str
     store: str
     records: int
-    kills: int
     recovery_s: float
     restarts: int
     checkpoints: int
@@ -89,7 +109,12 @@ class DrillResult(msgspec.Struct, frozen=True):
     started_ms: int
     duration_s: float
     seed: int = 0
-    faults: list[KilledWorker] = []
+    faults: list[Struck] = []
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the faults, in the order in which they struck."""
+        return [struck.fault for struck in self.faults if struck.blow == 0]
 
     @property
     def verdict(self) -> Verdict:

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from checks.facts import EPOCHS, EVIDENCE, Fact
-from checks.faults import failures_of
-from checks.history import EpochTotals, recorded_epochs
+from checks.faults import happened
+from checks.history import KEPT, EpochTotals, recorded_epochs
 from checks.spec import DrillSpec
 from checks.tablelog import epoch_rows
 from engine.core.errors import WeirError
@@ -118,7 +118,8 @@ def seal_drill(spec: DrillSpec, folder: Path, records: int, epochs: list[EpochTo
 
 def evidence_files(spec: DrillSpec, folder: Path) -> list[str]:
     """Returns the files that are evidence beside the drill's result: ledger, reads, epoch log; not the tables."""
-    found = [folder / READS, *(folder / "ledger").glob("*"), *(folder / JobPaths(spec.job).log_directory()).glob("*")]
+    log = folder / JobPaths(spec.job).log_directory()
+    found = [folder / READS, folder / KEPT, *(folder / "ledger").glob("*"), *log.glob("*")]
     return sorted(path.relative_to(folder).as_posix() for path in found if path.is_file())
 
 
@@ -179,7 +180,7 @@ def _fact(what: str, expected: str, found: str, epoch: int | None = None) -> Fac
 
 
 def _failures(spec: DrillSpec, folder: Path) -> str:
-    return hashlib.sha256(msgspec.json.encode(failures_of(folder, spec.job))).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(happened(folder, spec.job))).hexdigest()
 
 
 def _epoch(path: Path) -> int:

@@ -17,11 +17,12 @@ import pyarrow as pa
 from engine.api.schema import parse_schema
 from engine.core.errors import WeirError
 from engine.host.launch import default_name
+from engine.process.loading import look_in_current_folder
 
 LEDGER = "weir_ledger"
 """The temporary view that a recomputation reads: the expected records, one row each."""
 
-DRILLS_KEPT = 10
+DRILLS_KEPT = 20
 """The folders of this many drills of a job are kept."""
 
 AUDIT_CHECKS: Mapping[str, str] = {
@@ -32,7 +33,7 @@ AUDIT_CHECKS: Mapping[str, str] = {
     "schema_as_declared": "each file has the table's columns and types, and no other",
     "ledger_equations": "in each epoch, what was sent was received, and what was read was sent and written",
     "evidence_intact": "ledger, reads, result and history are as the drill sealed them, and the ledger as the source",
-    "fault_happened": "each worker that the drill killed is the cause of its restart",
+    "fault_happened": "each process that the drill struck is the cause of its restart",
     "no_stray_files": "no data file is there that no epoch published",
 }
 """The checks of an audit, in the order of the report, and what each says when it passes."""
@@ -110,6 +111,7 @@ def load_spec(job: str) -> DrillSpec:
     """Returns the `DRILL` of a job, given its name (`pageviews`) or its import path (`assets.pageviews.job:job`)."""
     package = job.partition(":")[0].rpartition(".")[0] if ":" in job else f"assets.{job}"
     module_name = f"{package}.drill" if package else "drill"
+    look_in_current_folder()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

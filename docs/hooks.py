@@ -25,10 +25,12 @@ API = {
         "engine.api.environment",
         "engine.api.streams",
         "engine.api.watermarks",
+        "engine.core.watermark_generators",
         "engine.core.tags",
     ),
     "Functions": (
         "engine.core.functions",
+        "engine.core.failed_records",
         "engine.core.connected_functions",
         "engine.core.broadcast_functions",
         "engine.core.join_functions",
@@ -44,6 +46,7 @@ API = {
         "engine.core.evictors",
     ),
     "Aggregates": ("engine.state.windows.aggregates",),
+    "Commit gates": ("engine.core.gates",),
     "Patterns": ("engine.api.patterns", "engine.api.streams.pattern", "engine.core.pattern"),
     "Checkpoints and restarts": ("engine.protocol.config", "engine.protocol.restart", "engine.core.errors"),
 }

@@ -22,17 +22,22 @@ import pyarrow as pa
 
 from engine.api.calls import explained
 from engine.api.environment import StreamEnvironment
-from engine.connectors.table import read_table
+from engine.connectors.table import TableSink, read_table
 from engine.core.durations import Duration, to_ms
-from engine.core.errors import JobError
+from engine.core.errors import JobError, SchemaMismatch
+from engine.core.event_time import described
 from engine.core.paths import JobPaths
 from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.scalable import SlotPlans
-from engine.jobmaster.actions import Action, Note, Outcome, RunOffLoop, Send, StartSlots, Stop
-from engine.jobmaster.events import Aborted, AnyEvent, Completed, Rescaled, RescaleFailed
+from engine.jobmaster.actions import Action, AskGate, Note, Outcome, RunOffLoop, Send, StartSlots, Stop
+from engine.jobmaster.events import Aborted, AnyEvent, Completed, Rescaled, RescaleFailed, TaskFailed
+from engine.jobmaster.gatekeeper import HeldEpoch
 from engine.jobmaster.master import JobMaster, MasterConfig
 from engine.jobmaster.rescaling import Answer, Scale
+from engine.process.gate_judging import answer
+from engine.protocol.failures import Raised
+from engine.protocol.gate import GateQuestion, Ruling
 from engine.protocol.ids import AttemptId, ChannelId, SubtaskId
 from engine.protocol.messages import Heartbeat, Register, SlotMessage
 from engine.protocol.scaling import AS_STARTED, Scaling
@@ -84,6 +89,11 @@ class ListSource(FixedSource):
     """A source of records and faults from lists, one list per split."""
 
     def __init__(self, *splits: Sequence[Item]) -> None:
+        for split in splits:
+            if isinstance(split, Mapping | str | Checkpoint | Crash | Wait):
+                raise JobError(
+                    f"ListSource takes one list per split, not {split!r}: write ListSource([{split!r}, ...])"
+                )
         self._splits = [list(split) for split in splits]
 
     def splits(self) -> Sequence[str]:
@@ -117,6 +127,11 @@ class _ListReader(SplitReader):
         self._position += 1
         if isinstance(item, Checkpoint | Crash | Wait):
             return None
+        if unknown := next((name for name in item if name not in self._schema.names), None):
+            raise SchemaMismatch(
+                f"ListSource: item {self._position - 1} has the field {unknown!r}, which the schema "
+                f"({described(self._schema)}) does not have: declare it, or leave it out"
+            )
         return pa.RecordBatch.from_pylist([dict(item)], schema=self._schema)
 
     @property
@@ -227,6 +242,9 @@ class LocalRun:
         self.scaling = AS_STARTED
         """The parallelism that rescales have made durable."""
         committers = {uid: sink.committer(self.store, self.paths) for uid, sink in graph.sinks}
+        self._targets = {
+            uid: sink.place(self.store, self.paths)[0] for uid, sink in graph.sinks if isinstance(sink, TableSink)
+        }
         log = EpochLog(self.store, self.paths)
         last = log.last() if allow_non_restored_state else None
         allowed = last.newest.epoch if last is not None and last.newest is not None else None
@@ -279,6 +297,17 @@ class LocalRun:
         return self.master.newest.epoch if self.master.newest else 0
 
     @property
+    def held_epochs(self) -> list[HeldEpoch]:
+        """The sinks of the epoch that a gate holds. `run` raises `JobFailed` when nothing else is left to do."""
+        return self.master.held
+
+    def rule_on_held(self, ruling: Ruling) -> None:
+        """Decides about the held epoch as a person would. Stop the run before, `until` there are `held_epochs`."""
+        refusal, actions = self.master.rule(self.held_epochs[0].checkpoint, ruling, self._now_ms)
+        assert refusal is None, refusal
+        self.carry_out(actions)
+
+    @property
     def rescales(self) -> list[Rescaled | RescaleFailed]:
         """The rescales that are over, oldest first."""
         return [event for event in self.events if isinstance(event, Rescaled | RescaleFailed)]
@@ -305,9 +334,14 @@ class LocalRun:
 
     def run(self, until: Callable[[], bool] | None = None) -> LocalRun:
         """Runs the job to its end, or until `until` returns True. Call it again to run on from there."""
+        idle = False
         for _ in range(STEPS):
             if until is not None and until():
                 return self
+            if idle and self.held_epochs:
+                held = (f"the gate of sink {one.sink!r} holds epoch {one.epoch}: {one.why}" for one in self.held_epochs)
+                raise JobFailed("; ".join(held))
+            idle = False
             self._now_ms += 1
             for _ in range(len(self._inbox)):
                 self._inbox.popleft()()
@@ -322,11 +356,19 @@ class LocalRun:
                 self.carry_out(self.master.on_tick(self._now_ms))
             if self.ended is not None:
                 if self.ended.outcome not in (Outcome.FINISHED, Outcome.STOPPED):
-                    raise JobFailed(self.ended.reason)
+                    raise JobFailed("\n".join([self.ended.reason, *self._authors_lines(self.ended.raised)]))
                 return self
             if not busy and not self._inbox:
+                idle = True
                 self._jump()
-        raise JobFailed(f"the job is not finished after {STEPS} steps; it is {self.master.phase.value}")
+        failures = [event.error for event in self.events if isinstance(event, TaskFailed)]
+        last = f"; its last failure, of {len(failures)}: {failures[-1]}" if failures else ""
+        raise JobFailed(f"the job is not finished after {STEPS} steps; it is {self.master.phase.value}{last}")
+
+    @staticmethod
+    def _authors_lines(raised: Raised | None) -> list[str]:
+        """Returns the part of a traceback that is the author's, as the terminal shows it."""
+        return [raised.traceback.rstrip()] if raised is not None and raised.traceback else []
 
     def _jump(self) -> None:
         """Moves the clock to the first time that somebody waits for. All slots show life, as they would have done."""
@@ -371,6 +413,8 @@ class LocalRun:
                         slot.post(lambda slot=slot, message=message: slot.runtime.on_control(message))  # type: ignore[misc]
                 case StartSlots(numbers):
                     self.slots += [self._start_slot(number) for number in numbers]
+                case AskGate(question):
+                    self.post(lambda question=question: self._ask_gate(question))  # type: ignore[misc]
                 case RunOffLoop():
                     self.post(lambda action=action: self._run_off_loop(action))  # type: ignore[misc]
                 case Note(event):
@@ -381,6 +425,10 @@ class LocalRun:
                         self._wanted.pop(event.checkpoint, None)
                 case Stop():
                     self.ended = self.ended or action
+
+    def _ask_gate(self, question: GateQuestion) -> None:
+        said = answer(question, self._targets[question.sink].read)
+        self.post(lambda: self.carry_out(self.master.on_gate_answer(said, self._now_ms)))
 
     def _run_off_loop(self, action: RunOffLoop) -> None:
         result, error = _tried(action.work)

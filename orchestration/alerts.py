@@ -16,11 +16,11 @@ from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecordStatus,
 )
 
-from engine.core.errors import WeirError
-from engine.observe.client import JobClient
+from checks.live.look import LIVE_CHECKS
 from orchestration.drills import CHECKS
-from orchestration.health import Health, State, look
-from orchestration.incidents import CHECKPOINT, FAILED, RECOVERY, RESTARTS, SILENT, Facts, Message, due
+from orchestration.facts import Seen, gather, status_of
+from orchestration.health import State, look
+from orchestration.incidents import CHECKPOINT, FAILED, RECOVERY, RESTARTS, SILENT, WATERMARK, Message, due
 from orchestration.resources import WeirStore
 from orchestration.spec import StreamSpec
 from orchestration.upgrades import SAME_OUTPUT
@@ -35,6 +35,7 @@ _LOOK_AT = {
     RESTARTS: "weir restarts",
     RECOVERY: "weir restarts",
     CHECKPOINT: "weir checkpoints",
+    WATERMARK: "weir status",
 }
 """The command that shows more of an incident."""
 
@@ -45,8 +46,7 @@ class Said(msgspec.Struct, frozen=True):
     store: str = ""
     incidents: dict[str, int] = {}
     looked_ms: int = 0
-    running_ms: int | None = None
-    interval_ms: int | None = None
+    seen: Seen = Seen()
 
 
 def alerts_sensor(spec: StreamSpec) -> dg.SensorDefinition:
@@ -66,16 +66,16 @@ def alerts_sensor(spec: StreamSpec) -> dg.SensorDefinition:
         health = look(client.folder, spec.silent_after_s)
         if health.state is State.UNKNOWN:
             return dg.SensorResult(skip_reason=f"{spec.job}: {health.detail}", cursor=_encode(said))
-        said = _seen(client, health, said, now_ms)
-        facts = _facts(context.instance, spec, client, health, said)
-        messages = due(facts, spec.alerts, said.incidents, said.looked_ms, said.running_ms, now_ms)
+        seen = said.seen.after(health, status_of(client, health), now_ms)
+        facts = gather(client, health, seen, *_checks(context.instance, spec))
+        messages = due(facts, spec.alerts, said.incidents, said.looked_ms, seen.running_ms, now_ms)
         sent, error = _send(url, spec.job, messages)
         if error:
             context.log.error(error)
         left = len(messages) - len(sent)
         # What could not be sent is found again at the next tick. A recovery that is over is found by the last look.
         looked_ms = said.looked_ms if left else now_ms
-        said = msgspec.structs.replace(said, incidents=_after(said.incidents, sent, now_ms), looked_ms=looked_ms)
+        said = Said(said.store, _after(said.incidents, sent, now_ms), looked_ms, seen)
         more = f"; {left} could not be sent, and are tried again: {error}" if left else ""
         return dg.SensorResult(
             skip_reason=f"{len(sent)} messages, {len(said.incidents)} open incidents{more}", cursor=_encode(said)
@@ -94,37 +94,10 @@ def _encode(said: Said) -> str:
     return msgspec.json.encode(said).decode()
 
 
-def _seen(client: JobClient, health: Health, said: Said, now_ms: int) -> Said:
-    """Returns the cursor with what this look found: since when the job runs, and how often it takes a checkpoint."""
-    if health.state is not State.RUNNING:
-        return msgspec.structs.replace(said, running_ms=None)
-    try:
-        interval_ms = client.status().checkpoints.interval_ms
-    except WeirError:
-        interval_ms = said.interval_ms  # the JobMaster is just being replaced
-    running_ms = said.running_ms if said.running_ms is not None else now_ms
-    return msgspec.structs.replace(said, running_ms=running_ms, interval_ms=interval_ms)
-
-
-def _facts(instance: dg.DagsterInstance, spec: StreamSpec, client: JobClient, health: Health, said: Said) -> Facts:
-    timeline, heartbeat = client.timeline(), client.folder.read_heartbeat()
-    last = timeline.last_completed
-    red, unsure = _checks(instance, spec)
-    return Facts(
-        health=health,
-        heartbeat_ms=heartbeat.at_ms if heartbeat is not None else None,
-        restarts=timeline.restarts,
-        started_ms=timeline.started_at_ms or 0,
-        completed_ms=(last.ended_at_ms or 0) if last is not None else 0,
-        interval_ms=said.interval_ms,
-        checks=red,
-        unsure=unsure,
-    )
-
-
 def _checks(instance: dg.DagsterInstance, spec: StreamSpec) -> tuple[dict[str, str], frozenset[str]]:
-    """Returns the red checks of the job's drills and rehearsals with their texts, and those that run just now."""
+    """Returns the red checks of drills, audits and rehearsals with their texts, and those that run just now."""
     keys = [AssetCheckKey(spec.drills_key, name) for name in CHECKS]
+    keys += [AssetCheckKey(spec.audits_key, name) for name in LIVE_CHECKS]
     keys.append(AssetCheckKey(spec.rehearsals_key, SAME_OUTPUT))
     records = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     red: dict[str, str] = {}

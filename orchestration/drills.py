@@ -14,16 +14,19 @@ import dagster as dg
 import msgspec
 from pydantic import Field
 
+from checks.catalogue import CATALOGUE, RANDOM, USUAL
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import AUDIT_CHECKS, DRILLS_KEPT
 from engine.core.errors import WeirError
 from orchestration.metadata import data_docs, rows_table
 from orchestration.resources import WeirStore, metadata_of, readable_errors
+from orchestration.spark_config import SparkConfig
 from orchestration.spec import StreamSpec
 
 POOL = "weir_drills"
 READER = "reader_saw_whole_epochs"
 DRILL = "drill"
+DRILLED = "drilled"
 MAIN_FIGURES = ("lost", "duplicated", "recovery_s")
 
 CHECKS = {
@@ -32,14 +35,19 @@ CHECKS = {
 }
 
 
-class DrillConfig(dg.Config):
-    """The config of a drill."""
+class DrillConfig(SparkConfig):
+    """The config of a drill. Its copy of the job runs on the Spark of the job's spec, unless it says otherwise."""
 
-    kills: int = Field(default=1, ge=1, description="number of workers to kill with SIGKILL, each at a random moment")
-    records: int | None = Field(
-        default=None, description="records to read (default: 100,000, and 100,000 more per kill)"
+    faults: list[str] = Field(
+        default=[USUAL],
+        min_length=1,
+        description=f"faults that strike one after the other: {', '.join(CATALOGUE)}, or {RANDOM} (the seed draws one)",
     )
-    seed: int | None = Field(default=None, description="decides which worker is killed and when (default: random)")
+    records: int | None = Field(
+        default=None,
+        description="records to read (default: 100,000, 100,000 more per fault, and those that pass while it lasts)",
+    )
+    seed: int | None = Field(default=None, description="decides what is struck and when (default: random)")
 
 
 def drill_asset(spec: StreamSpec) -> dg.AssetsDefinition:
@@ -48,7 +56,8 @@ def drill_asset(spec: StreamSpec) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=spec.drills_key,
-        description=f"Kills workers of a copy of {spec.job}; the checks say whether rows were lost or doubled.",
+        deps=[spec.stream_key],
+        description=f"Breaks a copy of {spec.job}; the checks say whether rows were lost or doubled.",
         group_name="drills",
         tags=spec.tags,
         owners=list(spec.owners),
@@ -61,13 +70,22 @@ def drill_asset(spec: StreamSpec) -> dg.AssetsDefinition:
         seed = secrets.randbelow(1_000_000) if config.seed is None else config.seed
         with readable_errors():
             result = run_drill(
-                drill, weir.path, seed=seed, kills=config.kills, records=config.records, progress=context.log.info
+                drill,
+                weir.path,
+                seed=seed,
+                faults=config.faults,
+                records=config.records,
+                spark=config.spark_over(spec.options),
+                progress=context.log.info,
             )
         return dg.MaterializeResult(
             metadata={
                 "records": result.records,
-                "kills": result.kills,
+                "faults": dg.MetadataValue.text(", ".join(result.names)),
+                "victims": dg.MetadataValue.text(", ".join(map(str, result.faults))),
+                "struck": rows_table([msgspec.to_builtins(struck) for struck in result.faults]),
                 "recovery_s": result.recovery_s,
+                **recoveries(result),
                 "restarts": result.restarts,
                 "checkpoints": result.checkpoints,
                 "reader_reads": result.reader_reads,
@@ -79,6 +97,15 @@ def drill_asset(spec: StreamSpec) -> dg.AssetsDefinition:
         )
 
     return run
+
+
+def recoveries(drill: DrillResult) -> dict[str, float]:
+    """Returns the longest recovery from each fault, under a name of its own: Dagster plots them from drill to drill."""
+    longest: dict[str, float] = {}
+    for struck in drill.faults:
+        name = f"recovery_s: {struck.fault}"
+        longest[name] = max(longest.get(name, 0.0), struck.recovery_s)
+    return longest
 
 
 def audit_checks(spec: StreamSpec) -> dg.AssetChecksDefinition:
@@ -95,6 +122,17 @@ def audit_checks(spec: StreamSpec) -> dg.AssetChecksDefinition:
             done = last_drill(context.instance, spec)
         result = run_audit(drill, done.store, progress=context.log.info)
         context.op_execution_context.log_event(verdict_observation(spec, done, result, weir.path))
+        proved = proves(spec, result.verdict.value)
+        context.instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(
+                asset_key=spec.stream_key,
+                check_name=DRILLED,
+                passed=proved.passed,
+                severity=proved.severity,
+                description=proved.description,
+                metadata=proved.metadata,
+            )
+        )
         checks = [c for c in (judged_reader(done), *result.checks) if c.name in wanted]
         for check in checks:
             if check.verdict is not Verdict.COULD_NOT_RUN:
@@ -103,6 +141,38 @@ def audit_checks(spec: StreamSpec) -> dg.AssetChecksDefinition:
             raise dg.Failure(said, allow_retries=False)
 
     return audit
+
+
+def drilled_check(spec: StreamSpec) -> dg.AssetChecksDefinition:
+    """Returns the check of the stream that says what its newest drill has proved. It reads the verdict only.
+
+    The checks of the audit are those of `drills/<job>`: on an asset that is materialized again and again, as the tables
+    are, their results would disappear.
+    """
+
+    @dg.asset_check(
+        asset=spec.stream_key,
+        name=DRILLED,
+        description="the newest drill of the job was audited, and no row was lost, doubled or half read",
+    )
+    def drilled(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        observed = context.instance.fetch_observations(spec.drills_key, limit=1).records
+        seen = observed[0].asset_observation if observed else None
+        return proves(spec, str(seen.metadata["verdict"].value) if seen is not None else None)
+
+    return drilled
+
+
+def proves(spec: StreamSpec, verdict: str | None) -> dg.AssetCheckResult:
+    """Returns what the verdict of an audit says of the job. None: there is no verdict yet, which is only a warning."""
+    red = verdict == Verdict.FAILED.value
+    says = f"the audit of the newest drill: {verdict}" if verdict else f"never drilled: materialize drills/{spec.job}"
+    return dg.AssetCheckResult(
+        passed=verdict == Verdict.PASSED.value,
+        severity=dg.AssetCheckSeverity.ERROR if red else dg.AssetCheckSeverity.WARN,
+        description=says,
+        metadata={"drill": dg.MetadataValue.asset(spec.drills_key)},
+    )
 
 
 def why_failed(checks: Sequence[CheckResult]) -> str:
@@ -164,8 +234,8 @@ def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult
 
 
 def figures(audit: AuditResult, drill: DrillResult) -> dict[str, float]:
-    """Returns the numbers that Dagster plots: those of the audit (lost, duplicated, …) and `recovery_s`."""
-    return {**audit.figures, "recovery_s": drill.recovery_s}
+    """Returns the numbers that Dagster plots: those of the audit (lost, duplicated, …) and the recoveries."""
+    return {**audit.figures, "recovery_s": drill.recovery_s, **recoveries(drill)}
 
 
 def verdict_table(audit: AuditResult, drill: DrillResult) -> dg.TableMetadataValue:

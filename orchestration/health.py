@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
+from engine.host.processes import has_ended
 from engine.host.run_folder import Deaths, LastHeartbeat, MasterExit, RunFolder, SupervisorSign
 from engine.host.starts import Desired
 from engine.jobmaster.actions import Outcome
@@ -55,6 +56,8 @@ class Signs:
     supervisor: SupervisorSign | None = None
     supervisor_ms: int = 0
     """The time of the supervisor's last sign, whether or not it lives; 0: there is none of this start."""
+    ended: bool = False
+    """True if the process that wrote the heartbeat is known to have ended, however fresh its heartbeat is."""
 
 
 def judge(
@@ -85,7 +88,7 @@ def judge(
 
 def beats(desired: Desired, signs: Signs, now_ms: int, silent_after_s: float) -> bool:
     """Says whether the JobMaster of this start gave a sign of life lately, and has not died since."""
-    if signs.heartbeat is None:
+    if signs.heartbeat is None or signs.ended:
         return False
     at_ms, died_ms = signs.heartbeat.at_ms, signs.deaths.at_ms if signs.deaths is not None else 0
     return at_ms >= max(desired.at_ms, died_ms) and -AHEAD_MS <= now_ms - at_ms <= 1000 * silent_after_s
@@ -116,6 +119,8 @@ def _of_supervisor(desired: Desired, signs: Signs, supervisor: SupervisorSign, n
     if signs.deaths is not None and signs.deaths.in_a_row:
         return Health(State.RECOVERING, f"{signs.deaths.in_words(now_ms)}; {doing}")
     heard = signs.heartbeat is not None and signs.heartbeat.at_ms >= desired.at_ms
+    if signs.ended and heard:
+        return Health(State.RECOVERING, f"the JobMaster's process has ended; {doing}")
     if supervisor.stage is Stage.DECIDING and heard:
         return Health(State.SILENT, f"the JobMaster decides, but its heartbeat can't be written or hangs; {doing}")
     return Health(State.STARTING, doing)
@@ -134,8 +139,10 @@ def look(folder: RunFolder, silent_after_s: float) -> Health:
 
 
 def _signs(folder: RunFolder, supervisor: SupervisorSign | None) -> Signs:
-    last = folder.read_supervisor()
-    return Signs(folder.read_heartbeat(), folder.read_deaths(), supervisor, last.at_ms if last is not None else 0)
+    last, heartbeat, address = folder.read_supervisor(), folder.read_heartbeat(), folder.read_address()
+    same = heartbeat is not None and address is not None and heartbeat.generation == address.generation
+    ended = same and address is not None and has_ended(address.process)
+    return Signs(heartbeat, folder.read_deaths(), supervisor, last.at_ms if last is not None else 0, ended)
 
 
 def _now_ms() -> int:

@@ -10,12 +10,14 @@ from engine.observe.timeline import RestartRecord
 from orchestration.health import Health, State
 from orchestration.spec import AlertLimits
 
-FAILED, SILENT, RESTARTS, RECOVERY, CHECKPOINT = (
+FAILED, SILENT, RESTARTS, RECOVERY, CHECKPOINT, WATERMARK, STORE_FULL = (
     "the job failed",
     "no sign of life",
     "restart loop",
     "slow recovery",
     "checkpoint overdue",
+    "watermark stands still",
+    "store full",
 )
 CHECK = "red check "
 """The kind of an incident is one of these texts. That of a check goes on with the asset and the check's name."""
@@ -38,6 +40,10 @@ class Facts:
     completed_ms: int
     """When the last checkpoint was completed; 0: none was."""
     interval_ms: int | None
+    still_ms: int | None = None
+    """How long the watermark has not moved although records were read; None: it moves."""
+    free_bytes: int | None = None
+    """What is left on the disk of the store; None: nobody can tell."""
     checks: Mapping[str, str] = field(default_factory=dict)
     unsure: frozenset[str] = frozenset()
 
@@ -72,17 +78,17 @@ def due(
     `known` has the incidents that were sent and are not over, and since when; `looked_ms` is the time of the last look,
     `running_ms` the time since which every look has found the job running.
     """
-    present = dict(_present(facts, limits, running_ms, now_ms))
-    kept = {kind for kind in known if kind not in present and _undecided(kind, facts)}
+    there = dict(present(facts, limits, running_ms, now_ms))
+    kept = {kind for kind in known if kind not in there and _undecided(kind, facts)}
     messages = [
         Message(kind, f"over after {in_words(now_ms - known[kind])}: {kind}", closes=True)
         for kind in known
-        if kind not in present and kind not in kept
+        if kind not in there and kind not in kept
     ]
     messages += [
-        Message(kind, f"{kind}: {_short(text)}", opens=True) for kind, text in present.items() if kind not in known
+        Message(kind, f"{kind}: {_short(text)}", opens=True) for kind, text in there.items() if kind not in known
     ]
-    if RECOVERY not in known and RECOVERY not in present:
+    if RECOVERY not in known and RECOVERY not in there:
         messages += [
             Message(RECOVERY, f"{RECOVERY}, over by now: {_short(_slow(outage, limits, now_ms))}", True, True)
             for outage in outages(facts)
@@ -96,12 +102,15 @@ def _undecided(kind: str, facts: Facts) -> bool:
     if kind.startswith(CHECK):
         return kind.removeprefix(CHECK) in facts.unsure
     passing = facts.health.state in (State.STARTING, State.RECOVERING, State.SILENT, State.GONE)
-    return passing and kind in (CHECKPOINT, RECOVERY, RESTARTS)
+    return passing and kind in (CHECKPOINT, RECOVERY, RESTARTS, WATERMARK)
 
 
-def _present(facts: Facts, limits: AlertLimits, running_ms: int | None, now_ms: int) -> Iterator[tuple[str, str]]:
+def present(facts: Facts, limits: AlertLimits, running_ms: int | None, now_ms: int) -> Iterator[tuple[str, str]]:
     """Yields the incidents that there are now, each with what a reader should know."""
     health = facts.health
+    free, least = facts.free_bytes, int(limits.store_free_mb * 1_000_000)
+    if health.state not in (State.STOPPED, State.FINISHED) and free is not None and free < least:
+        yield STORE_FULL, f"{free / 1e6:.0f} MB are left on its disk, fewer than {least / 1e6:.0f}"
     if health.state is State.FAILED:
         yield FAILED, health.detail
     if health.state in (State.SILENT, State.GONE):
@@ -113,6 +122,8 @@ def _present(facts: Facts, limits: AlertLimits, running_ms: int | None, now_ms: 
                 yield RECOVERY, _slow(outage, limits, now_ms)
     if health.state is State.RUNNING and running_ms is not None:
         yield from _checkpoint(facts, limits, running_ms, now_ms)
+    if health.state is State.RUNNING and facts.still_ms is not None and facts.still_ms > 1000 * limits.watermark_s:
+        yield WATERMARK, f"it has not moved for {in_words(facts.still_ms)}, while records were read: no window closes"
     for name, text in facts.checks.items():
         yield CHECK + name, text
 

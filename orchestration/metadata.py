@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from engine.host.places import local_folder
-from orchestration.ui import DATA_DOCS_URL
+from orchestration.ui import DATA_DOCS, DATA_DOCS_URL
 
 
 def rows_table(rows: Sequence[dict[str, Any]]) -> dg.TableMetadataValue:
@@ -26,10 +26,13 @@ def _type_of(values: Sequence[Any]) -> str:
 
 
 def data_docs(page: str, store: str) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns a link to a page of Great Expectations if `make ui` serves it, else its path. No page: nothing."""
+    """Returns a link to a page of Great Expectations if `make ui` serves it, else its path. No page: nothing.
+
+    The link names no host and no port: the next `make ui` may have another one.
+    """
     if not page:
         return {}
-    served, root = os.environ.get(DATA_DOCS_URL), local_folder(store)
+    served, root = DATA_DOCS_URL in os.environ, local_folder(store)
     if not served or not Path(page).is_relative_to(root):
         return {"data_docs": dg.MetadataValue.path(page)}
-    return {"data_docs": dg.MetadataValue.url(f"{served}/{Path(page).relative_to(root).as_posix()}")}
+    return {"data_docs": dg.MetadataValue.url(f"{DATA_DOCS}/{Path(page).relative_to(root).as_posix()}")}

@@ -12,14 +12,22 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from engine.core.errors import WeirError
+from engine.host.launch import LaunchOptions
 from engine.observe.client import JobClient
 from engine.process.settings import read_settings
+from engine.spark.conf import resolved
 from engine.spark.java import prepare_environment
+from engine.spark.session import LOOPBACK, check_master, checked_conf, is_local, on_this_machine
 from engine.store.opening import address_of
 from orchestration.spec import StreamSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+BATCH_SLOTS = 2
+"""The cores of a batch on this machine, unless the job says how many slots it has: others run beside it."""
+LEAST_JVM_MB = 512
+"""Spark refuses to start in less than 450 MiB."""
 
 STORE = "store"
 """The metadata entry of `streams/<job>` that names the store in which the job was started."""
@@ -59,14 +67,13 @@ def metadata_of(event: dg.EventLogEntry | None) -> Mapping[str, Any]:
 
 
 def batch_spark() -> LazyPySparkResource:
-    """Returns Spark for batches, started when first used. It is its own application: slots hold a job's cores."""
+    """Returns Spark for batches, started when first used. It is its own application: slots hold a job's cores.
+
+    It says nothing of master, cores and memory: these are the job's, or of a run's config.
+    """
     return LazyPySparkResource(
         spark_config={
-            "spark.master": "local[2]",
             "spark.app.name": "weir gold",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.authenticate": "true",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.session.timeZone": "UTC",
@@ -76,12 +83,33 @@ def batch_spark() -> LazyPySparkResource:
     )
 
 
-def session_of(pyspark: LazyPySparkResource) -> SparkSession:
-    """Returns the resource's session, on the Java that Weir finds."""
+def session_of(pyspark: LazyPySparkResource, options: LaunchOptions) -> SparkSession:
+    """Returns the session of the resource on the Spark that the options ask for, on the Java that Weir finds."""
     os.environ.update(prepare_environment())
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    session: SparkSession = pyspark.spark_session
+    if is_local(options.spark_master):
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    configured: dict[str, Any] = dict(pyspark.spark_config)
+    session: SparkSession = LazyPySparkResource(spark_config={**configured, **batch_conf(options)}).spark_session
     return session
+
+
+def batch_conf(options: LaunchOptions) -> dict[str, str]:
+    """Returns Spark's settings for a batch: master and configuration of the options, with room for as many slots."""
+    master, slots = options.spark_master, options.max_slots or BATCH_SLOTS
+    check_master(master)
+    conf: dict[str, str] = {"spark.master": master or f"local[{slots}]"}
+    if is_local(master) or on_this_machine(master):
+        conf |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    if is_local(master):
+        conf["spark.authenticate"] = "true"
+    elif options.max_slots is not None:
+        conf["spark.cores.max"] = str(slots)
+    if options.slot_memory_mb is not None:
+        memory, whose = options.slot_memory_mb, "executor"
+        if is_local(master):
+            memory, whose = memory * slots, "driver"  # its tasks run in the driver
+        conf[f"spark.{whose}.memory"] = f"{max(memory, LEAST_JVM_MB)}m"
+    return conf | dict(checked_conf(resolved(options.conf, os.environ)))
 
 
 @contextmanager

@@ -158,7 +158,7 @@ def stop_job(spec: StreamSpec) -> dg.JobDefinition:
                 return
             ended = client.wait_until_stopped(STOP_TIMEOUT_S)
             context.log.info(f"{spec.job} has ended: {ended.reason}")
-            made = next((one for one in client.savepoints() if one.savepoint == name), None)
+            made = client.savepoint_of_stop(name, ended) if name is not None else None
         if made is not None:
             context.log_event(dg.AssetMaterialization(spec.savepoints_key, metadata=savepoint_figures(made)))
 

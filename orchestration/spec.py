@@ -17,12 +17,20 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class GoldSpec:
-    """A batch result over the committed epochs of `table`. In its Spark SQL `{table}` stands for the table."""
+    """A batch result over the committed epochs of `table`. In its Spark SQL `{table}` stands for the table.
+
+    The result has one part for each day (UTC) of the column `event_time`. At the times of `cron` Dagster makes those
+    days again that got rows since.
+    """
 
     table: str
     sql: str
+    event_time: str
+    cron: str = "*/15 * * * *"
 
     def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.event_time):
+            raise ValueError(f"GoldSpec: {self.event_time!r} can't be the name of a column of event times")
         if "{table}" not in self.sql:
             raise ValueError("the SQL of a GoldSpec must name its input as {table}")
 
@@ -42,15 +50,19 @@ class AlertLimits:
 
     `restarts` within `within_s` seconds are a restart loop. A recovery should take no longer than `recovery_s`. A
     checkpoint is overdue if none was completed for `checkpoint_age_s`; by default for three intervals and 30 seconds.
+    The watermark stands still if it has not moved for `watermark_s` while records were read. The store is full when
+    less than `store_free_mb` megabytes are left on its disk.
     """
 
     restarts: int = 3
     within_s: float = 600.0
     recovery_s: float = 60.0
     checkpoint_age_s: float | None = None
+    watermark_s: float = 300.0
+    store_free_mb: float = 256.0
 
     def __post_init__(self) -> None:
-        for name in ("restarts", "within_s", "recovery_s", "checkpoint_age_s"):
+        for name in ("restarts", "within_s", "recovery_s", "checkpoint_age_s", "watermark_s", "store_free_mb"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise ValueError(f"AlertLimits: {name} is {value}, but must be more than 0")
 
@@ -69,7 +81,9 @@ class StreamSpec:
     The sensor looks every `watch_every_s` seconds. A job is unhealthy when its JobMaster has sent no heartbeat for
     `silent_after_s` seconds, and is started again after twice that time. With `standby` a second JobMaster waits with a
     Spark of its own, and takes over when the first one dies. A job of `on_first_start` is started and drilled once by
-    `make ui`, so that there is something to see. `alerts` says when somebody is told that something is wrong.
+    `make ui`, so that there is something to see. `alerts` says when the job is unhealthy and somebody is told. Dagster
+    calls `checkpoints/<job>` stale when none was completed for `checkpoints_within_s`, and a table when it got no row
+    for `rows_within_s`. `audit_cron` audits the live tables.
     """
 
     job: str
@@ -92,15 +106,23 @@ class StreamSpec:
     autoscale: Bounds | None = None
     drill: DrillSpec | None = None
     drill_cron: str | None = None
+    audit_cron: str | None = None
     gold: GoldSpec | None = None
     watch_every_s: int = 15
     silent_after_s: float = 30.0
     alerts: AlertLimits = AlertLimits()
+    checkpoints_within_s: float = 900.0
+    rows_within_s: float = 3600.0
     on_first_start: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.job):
             raise ValueError(f"{self.job!r} can't be a job's name in Dagster: use letters, digits and _ only")
+        for name in ("checkpoints_within_s", "rows_within_s"):
+            if (value := getattr(self, name)) < 60:
+                raise ValueError(
+                    f"job {self.job!r}: {name} is {value}, but Dagster hears of a job once a minute: 60 or more"
+                )
         if self.savepoints_kept < 1:
             raise ValueError(
                 f"job {self.job!r} keeps {self.savepoints_kept} savepoints: savepoints_kept must be 1 or more"
@@ -142,12 +164,28 @@ class StreamSpec:
         return dg.AssetKey(["savepoints", self.job])
 
     @property
-    def sinks_key(self) -> dg.AssetKey:
-        return dg.AssetKey(["sinks", self.job])
+    def restarts_key(self) -> dg.AssetKey:
+        return dg.AssetKey(["restarts", self.job])
+
+    def source_key(self, uid: str) -> dg.AssetKey:
+        return dg.AssetKey(["sources", self.job, uid])
+
+    def table_key(self, name: str) -> dg.AssetKey:
+        """Returns the key of a table by its path in the job's part of the store, and of any other sink by its uid."""
+        return dg.AssetKey(["tables", self.job, *name.split("/")])
+
+    @property
+    def partitions_name(self) -> str:
+        """The name of the days of event time that the rows of the gold's table are of."""
+        return f"weir_{self.job}_event_days"
 
     @property
     def drills_key(self) -> dg.AssetKey:
         return dg.AssetKey(["drills", self.job])
+
+    @property
+    def audits_key(self) -> dg.AssetKey:
+        return dg.AssetKey(["audits", self.job])
 
     @property
     def rehearsals_key(self) -> dg.AssetKey:

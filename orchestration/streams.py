@@ -5,6 +5,7 @@ webserver. A sensor watches them (`watch.py`).
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,13 @@ from engine.process.submit import FromSnapshot, choose_snapshot, plan_launch, st
 from engine.protocol.scaling import Scaling
 from engine.protocol.upgrading import Phase
 from engine.store.opening import address_of
+from orchestration.facts import Seen, gather, status_of
 from orchestration.health import Health, State, look
+from orchestration.incidents import present
+from orchestration.lineage import Lineage, source_keys
+from orchestration.reporting import own_checkpoint
 from orchestration.resources import STORE, WeirStore, readable_errors
+from orchestration.spark_config import SparkConfig
 from orchestration.spec import StreamSpec
 
 BY = "dagster"
@@ -33,7 +39,7 @@ CHECKPOINT_TIMEOUT_S = 120.0
 CANCEL_TIMEOUT_S = 60.0
 
 
-class StreamConfig(dg.Config):
+class StreamConfig(SparkConfig):
     """How `streams/<job>` is started. Without any setting it starts as its spec says, from its last epoch."""
 
     path: str | None = Field(
@@ -51,14 +57,6 @@ class StreamConfig(dg.Config):
         default={}, description="parallelism of single operators, by uid, that rescales decided"
     )
     params: dict[str, str] = Field(default={}, description="parameters of the job; they override those of its spec")
-    master: str | None = Field(
-        default=None, description="Spark's master, as `--master` (default: as the job's spec says, else this machine)"
-    )
-    conf: dict[str, str] = Field(
-        default={}, description="Spark's configuration, as `--conf`; it overrides that of the job's spec"
-    )
-    slot_memory_mb: int | None = Field(default=None, description="memory of a slot, as `--slot-memory`")
-    max_slots: int | None = Field(default=None, description="slots of a Spark on this machine, as `--max-slots`")
     store: str | None = Field(default=None, description="directory or s3://bucket/prefix (default: as last time)")
     from_snapshot: FromSnapshot = Field(
         default=FromSnapshot.LAST,
@@ -102,14 +100,10 @@ class StreamConfig(dg.Config):
     def over(self, options: LaunchOptions) -> LaunchOptions:
         """Returns the options of a job's spec, changed by what this config says."""
         return msgspec.structs.replace(
-            options,
+            self.spark_over(options),
             path=self.path or options.path,
             params=self.params if self.path else {**options.params, **self.params},
             parallelism=self.parallelism or options.parallelism,
-            spark_master=self.master or options.spark_master,
-            conf={**options.conf, **self.conf},
-            slot_memory_mb=self.slot_memory_mb or options.slot_memory_mb,
-            max_slots=self.max_slots or options.max_slots,
             scaling=Scaling(self.rescaled_parallelism, self.rescaled_operators),
             allow_non_restored_state=self.allow_non_restored_state,
         )
@@ -219,16 +213,19 @@ def _same_as_asked(client: JobClient, config: StreamConfig) -> None:
         )
 
 
-def stream_asset(spec: StreamSpec) -> dg.AssetsDefinition:
+def stream_asset(spec: StreamSpec, lineage: Lineage) -> dg.AssetsDefinition:
+    unknown = {"lineage": f"not known: {lineage.unknown}"} if lineage.unknown else {}
+
     @dg.asset(
         key=spec.stream_key,
+        deps=source_keys(spec, lineage),
         description=f"{spec.description}\n\nMaterialize this asset to ensure that the job runs; it runs on by itself.",
         group_name="streams",
         tags=spec.tags,
         owners=list(spec.owners),
         kinds={"spark", "arrow"},
         pool=spec.pool,
-        metadata={"job": spec.path},
+        metadata={"job": spec.path, **unknown},
     )
     def stream(context: dg.AssetExecutionContext, config: StreamConfig, weir: WeirStore) -> dg.MaterializeResult[None]:
         store = address_of(config.store) if config.store else weir.of(context.instance, spec)
@@ -265,20 +262,36 @@ def describe(client: JobClient) -> dict[str, Any]:
 
 
 def health_check(spec: StreamSpec) -> dg.AssetChecksDefinition:
-    """Returns the check of the job's signs of life. The sensor reports it, too; a user may execute it by hand."""
+    """Returns the check of the job's health. The sensor reports it, too; a user may execute it by hand."""
 
-    @dg.asset_check(asset=spec.stream_key, name=HEALTHY, description="the job runs, or its supervisor is starting it")
+    @dg.asset_check(
+        asset=spec.stream_key,
+        name=HEALTHY,
+        description="the job runs, or its supervisor is starting it; it completes checkpoints in time, restarts "
+        "seldom, its watermark moves, and its store has room",
+    )
     def healthy(context: dg.AssetCheckExecutionContext, weir: WeirStore) -> dg.AssetCheckResult:
         client = weir.client(context.instance, spec)
         health = look(client.folder, spec.silent_after_s)
-        return dg.AssetCheckResult(
-            passed=health.healthy,
-            severity=severity(health),
-            description=health.detail,
-            metadata=health_metadata(health),
-        )
+        if health.state in (State.UNKNOWN, State.STOPPED):
+            return judged(health, ())
+        status, now_ms = status_of(client, health), time.time_ns() // 1_000_000
+        seen = Seen().after(health, status, now_ms)
+        up_ms = status.uptime_ms if status is not None and status.uptime_ms is not None else 0
+        return judged(health, list(present(gather(client, health, seen), spec.alerts, now_ms - up_ms, now_ms)))
 
     return healthy
+
+
+def judged(health: Health, wrong: Sequence[tuple[str, str]]) -> dg.AssetCheckResult:
+    """Returns the result of the check: green only if the processes live and nothing else is wrong."""
+    found = [f"{kind}: {text}" for kind, text in wrong]
+    return dg.AssetCheckResult(
+        passed=health.healthy and not found,
+        severity=dg.AssetCheckSeverity.ERROR if found else severity(health),
+        description="\n".join([health.detail, *found]),
+        metadata=health_metadata(health),
+    )
 
 
 def severity(health: Health) -> dg.AssetCheckSeverity:
@@ -329,6 +342,8 @@ def checkpoint_job(spec: StreamSpec) -> dg.JobDefinition:
         with readable_errors():
             made = client.wait_for_checkpoint(client.trigger_checkpoint(), CHECKPOINT_TIMEOUT_S)
         context.log.info(f"checkpoint {made.checkpoint} is epoch {made.epoch}, {made.duration_ms:.0f} ms")
+        if made.epoch is not None and (event := own_checkpoint(context.instance, spec, client, made.epoch)):
+            context.log_event(event)
 
     @dg.job(
         name=f"{spec.job}_checkpoint",

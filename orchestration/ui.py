@@ -1,7 +1,9 @@
 """`make ui`: runs Dagster's webserver and daemon on loopback, with their state in a directory that survives restarts.
 
-Ctrl-C ends both and all their runs; streaming jobs are detached and go on. On the first start the jobs whose
-spec says so are started and drilled once, so that there is something to see.
+Ctrl-C, SIGTERM and a terminal that is closed end both and all their runs; streaming jobs are detached and go on. On the
+first start the jobs whose spec says so are started and drilled once, so that there is something to see.
+
+Invariant: no two daemons of `make ui` run on one home. The daemon itself holds the home's lock as long as it lives.
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ PORT = 3000
 LOCATION = "weir"
 START_TIMEOUT_S = 180.0
 STOP_PATIENCE_S = 20.0
+DATA_DOCS = "/data_docs"
+"""The address at the UI that leads to Data Docs, whatever port serves them."""
 DATA_DOCS_URL = "WEIR_DATA_DOCS_URL"
-"""The environment variable that tells runs where Data Docs are served."""
+"""The environment variable that says where Data Docs are served."""
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, `kill`, and a terminal that is closed."""
 _LAUNCHED_BY_A_DAEMON = ".dagster/grpc_info"
 
 
@@ -53,11 +59,14 @@ class Services:
     Webserver and daemon share one code server: a daemon with its own would load the definitions anew every minute.
     """
 
-    def __init__(self, home: Path, port: int, module: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, home: Path, port: int, module: str, environment: Mapping[str, str], lock: int | None = None
+    ) -> None:
         self.url = f"http://{HOST}:{port}"
         self._port = port
         self._home = home
         self._module = module
+        self._lock = lock
         self._sockets = Path(tempfile.mkdtemp(prefix="weir-ui-"))  # short, as a socket's path must be, and private
         self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(home), "DAGSTER_DISABLE_TELEMETRY": "1"}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -80,7 +89,8 @@ class Services:
         workspace = self._home / "workspace.yaml"
         workspace.write_text(yaml.safe_dump({"load_from": [server]}))
         self._spawn("daemon", ["dagster-daemon", "run", "-w", str(workspace)])
-        self._spawn("webserver", ["dagster-webserver", "-h", HOST, "-p", str(self._port), "-w", str(workspace)])
+        web = ["python", "-m", "orchestration.webserver"]
+        self._spawn("webserver", [*web, "-h", HOST, "-p", str(self._port), "-w", str(workspace)])
         self._wait_for("webserver", lambda: httpx.get(f"{self.url}/server_info", timeout=5).status_code == 200)
 
     def _wait_for(self, name: str, ready: Callable[[], bool]) -> None:
@@ -130,16 +140,18 @@ class Services:
         return True
 
     def _spawn(self, name: str, command: list[str]) -> None:
-        program = Path(sys.executable).parent / command[0]
+        program = sys.executable if command[0] == "python" else str(Path(sys.executable).parent / command[0])
+        holds = (self._lock,) if self._lock is not None and name == "daemon" else ()
         self.log(name).parent.mkdir(parents=True, exist_ok=True)
         with self.log(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [str(program), *command[1:]],
+                [sys.executable, "-m", "orchestration.tied", str(os.getpid()), program, *command[1:]],
                 cwd=ROOT,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                pass_fds=holds,
                 start_new_session=True,  # Ctrl-C reaches only this process, which then ends the others in order
             )
 
@@ -220,18 +232,27 @@ class FirstStart:
             del self._todo[0]
 
 
-def launch_job(url: str, job: str, config: Mapping[str, object] | None = None, location: str = LOCATION) -> str:
+def launch_job(
+    url: str,
+    job: str,
+    config: Mapping[str, object] | None = None,
+    location: str = LOCATION,
+    tags: Mapping[str, str] | None = None,
+) -> str:
     """Puts a run into the queue, as the button in the UI does, and returns its id."""
     from dagster_graphql import DagsterGraphQLClient
 
     port = int(url.rpartition(":")[2])
     client = DagsterGraphQLClient(HOST, port_number=port)
-    return str(client.submit_job_execution(job, location, "__repository__", run_config=dict(config or {})))
+    launched = client.submit_job_execution(
+        job, location, "__repository__", run_config=dict(config or {}), tags=dict(tags or {})
+    )
+    return str(launched)
 
 
 @contextlib.contextmanager
-def only_one(home: Path, url: str) -> Iterator[None]:
-    """Locks the home: two daemons on one home would run every schedule twice."""
+def only_one(home: Path, url: str) -> Iterator[int]:
+    """Locks the home, and yields the lock: two daemons on one home would run every schedule twice."""
     make_folder(home)
     path = home / "ui.lock"
     with path.open("a+") as lock:
@@ -239,19 +260,20 @@ def only_one(home: Path, url: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            raise SystemExit(f"make ui is running already: {lock.read().strip()} (state in {home})") from None
+            where = f"{lock.read().strip()} (state in {home})"
+            raise SystemExit(f"make ui is running already: {where}. If it was killed, its daemon ends soon") from None
         lock.truncate(0)
         lock.write(url)
         lock.flush()
-        yield
+        yield lock.fileno()
 
 
 class _DataDocs(http.server.SimpleHTTPRequestHandler):
-    """Serves only the Data Docs of drills and rehearsals, and nothing else of the store."""
+    """Serves only the Data Docs of drills, audits and rehearsals, and nothing else of the store."""
 
     def send_head(self) -> Any:
         parts = Path(self.translate_path(self.path)).relative_to(self.directory).parts
-        if parts[:1] not in (("drills",), ("rehearsals",)) or parts[3:4] != ("data_docs",):
+        if parts[:1] not in (("drills",), ("audits",), ("rehearsals",)) or parts[3:4] != ("data_docs",):
             self.send_error(404)
             return None
         return super().send_head()
@@ -276,17 +298,18 @@ def main() -> None:
     home, port = arguments.home.absolute(), free_port(arguments.port)
     store = address_of(os.environ.get("WEIR_STORE", ROOT / ".weir"))
     os.environ |= {"DAGSTER_HOME": str(home), "WEIR_STORE": store}
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with only_one(home, f"http://{HOST}:{port}"):
+    for ends in ENDS:  # a shell starts background jobs with SIGINT ignored
+        signal.signal(ends, signal.default_int_handler)
+    with only_one(home, f"http://{HOST}:{port}") as lock:
         docs = serve_data_docs(store, free_port(port + 1))
-        services = Services(home, port, "orchestration.definitions", {DATA_DOCS_URL: docs})
+        services = Services(home, port, "orchestration.definitions", {DATA_DOCS_URL: docs}, lock)
         try:
             why = serve(services, store)
         except KeyboardInterrupt:
             why = None
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the clean-up
+            for ends in ENDS:  # a second one must not interrupt the clean-up
+                signal.signal(ends, signal.SIG_IGN)
             _say("stopping …")
             services.stop()
     if why is not None:
@@ -313,7 +336,8 @@ def serve(services: Services, store: str) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(text, flush=True)
 
 
 if __name__ == "__main__":

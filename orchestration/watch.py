@@ -1,33 +1,41 @@
 """The sensor of a job: reports the job's history to Dagster, and starts the job again if it should run but does not.
 
-It reads `history/events.jsonl` behind a cursor. The time of the last materialization in Dagster says what was reported:
-a sensor that reported and died before its cursor was saved reports nothing twice.
+It reads `history/events.jsonl` behind a cursor, by whole minutes. The events in Dagster say what was reported: a sensor
+that reported and died before its cursor was saved reports nothing twice.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import dagster as dg
 import msgspec
 
-from engine.connectors.table import tables_of
-from engine.core.errors import WeirError
 from engine.host.rotated import BEGIN, Position
-from engine.jobmaster.events import Completed
 from engine.observe.client import JobClient
 from engine.observe.history import History
+from engine.protocol import ledger
+from orchestration.facts import Seen, gather, status_of
+from orchestration.gold import touched_days
 from orchestration.health import Health, State, look
-from orchestration.resources import WeirStore, metadata_of
+from orchestration.incidents import present
+from orchestration.lineage import Output
+from orchestration.minutes import Minute, minutes
+from orchestration.pruning import prune
+from orchestration.reporting import checkpoints_event, reported, restarts_event, table_events
+from orchestration.resources import WeirStore
 from orchestration.spec import StreamSpec
-from orchestration.streams import HEALTHY, StreamConfig, health_metadata, severity
+from orchestration.streams import HEALTHY, StreamConfig, judged
 
 MOST_A_TICK = 100
-"""The most checkpoints reported at one tick: a backlog must not exceed a sensor's 60 s. Plots show the last hundred."""
+"""The most minutes reported at one tick: a backlog must not exceed a sensor's 60 s. Plots show the last hundred."""
 
 START_AGAIN_EVERY_MS = 300_000
 SAY_AGAIN_MS = 60_000
-COMPLETED_AT = "completed_at_ms"
+PRUNE_EVERY_MS = 3_600_000
+
+AssetEvent = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -38,19 +46,20 @@ class Cursor(msgspec.Struct, frozen=True):
 
     store: str = ""
     position: Position = BEGIN
-    rows_read: int | None = None
-    rows_committed: int | None = None
+    totals: dict[str, int] | None = None
     state: str = ""
     state_ms: int = 0
+    seen: Seen = Seen()
+    pruned_ms: int = 0
 
 
-def watch_sensor(spec: StreamSpec, start_job: Any) -> dg.SensorDefinition:
+def watch_sensor(spec: StreamSpec, start_job: Any, outputs: Sequence[Output]) -> dg.SensorDefinition:
     @dg.sensor(
         name=f"{spec.job}_watch",
         job=start_job,
         minimum_interval_seconds=spec.watch_every_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Reports the checkpoints, the sinks and the health of {spec.job}; starts it again if it is gone.",
+        description=f"Reports the checkpoints, the tables and the health of {spec.job}; starts it again if it is gone.",
     )
     def watch(context: dg.SensorEvaluationContext, weir: WeirStore) -> dg.SensorResult:
         client = weir.client(context.instance, spec)
@@ -59,23 +68,96 @@ def watch_sensor(spec: StreamSpec, start_job: Any) -> dg.SensorDefinition:
         now_ms = time.time_ns() // 1_000_000
         if health.state is State.UNKNOWN:
             return dg.SensorResult(skip_reason=f"{spec.job}: {health.detail}")
-        latest = context.instance.get_latest_materialization_event(spec.checkpoints_key)
-        reported_ms = int(metadata_of(latest).get(COMPLETED_AT, 0))
-        events, cursor = new_checkpoints(spec, client, cursor, reported_ms)
-        found: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = list(events)
-        if events and health.answers:
-            found += _sinks(spec, client, now_ms, events[-1])
-        if _is_news(health, cursor, now_ms):
-            found.append(_evaluation(spec, health))
-            cursor = msgspec.structs.replace(cursor, state=health.state.value, state_ms=now_ms)
+        parts = list(islice(_minutes(client, cursor, now_ms), MOST_A_TICK))
+        days = _days(spec, client, outputs, parts)
+        found, cursor = _reports(context.instance, spec, client, health, cursor, parts, outputs, days, now_ms)
+        if now_ms - cursor.pruned_ms > PRUNE_EVERY_MS:
+            prune(context.instance, spec, outputs, now_ms)
+            cursor = msgspec.structs.replace(cursor, pruned_ms=now_ms)
+        new_days = sorted({day for of_table in days.values() for day in of_table})
         return dg.SensorResult(
             run_requests=list(_start_again(spec, client, health, now_ms)),
-            skip_reason=None if health.start_again else f"{health.state.value}: {len(events)} new checkpoints",
+            skip_reason=None if health.start_again else f"{health.state.value}: {_said(parts)}",
             asset_events=found,
+            dynamic_partitions_requests=_days_request(context.instance, spec, new_days),
             cursor=msgspec.json.encode(cursor).decode(),
         )
 
     return watch
+
+
+def _said(parts: Sequence[Minute]) -> str:
+    return f"{sum(len(part.completed) for part in parts)} new checkpoints"
+
+
+def _minutes(client: JobClient, cursor: Cursor, now_ms: int) -> Iterator[Minute]:
+    return minutes(History(client.store, client.name).after(cursor.position), cursor.totals, now_ms)
+
+
+def _reports(
+    instance: dg.DagsterInstance,
+    spec: StreamSpec,
+    client: JobClient,
+    health: Health,
+    cursor: Cursor,
+    parts: Sequence[Minute],
+    outputs: Sequence[Output],
+    days: Mapping[str, Sequence[str]],
+    now_ms: int,
+) -> tuple[list[AssetEvent], Cursor]:
+    """Returns what Dagster has to hear of these minutes and of the job's health, and the cursor behind them."""
+    speaks = _is_news(health, cursor, now_ms)
+    status = status_of(client, health) if speaks or parts else None
+    found = _of_history(instance, spec, client, parts)
+    found += table_events(instance, spec, client, outputs, parts, status, days, now_ms)
+    if parts:
+        cursor = msgspec.structs.replace(cursor, position=parts[-1].end, totals=_kept(parts[-1].totals))
+    if not speaks:
+        return found, cursor
+    seen = cursor.seen.after(health, status, now_ms)
+    wrong = [] if health.state is State.STOPPED else list(_wrong(spec, client, health, seen, now_ms))
+    found.append(_evaluation(spec, health, wrong))
+    return found, msgspec.structs.replace(cursor, state=health.state.value, state_ms=now_ms, seen=seen)
+
+
+def _of_history(
+    instance: dg.DagsterInstance, spec: StreamSpec, client: JobClient, parts: Sequence[Minute]
+) -> list[AssetEvent]:
+    found: list[AssetEvent] = []
+    completed = [one.event.completed_at_ms for part in parts for one in part.completed]
+    known = reported(instance, spec, min(completed)) if completed else frozenset()
+    found += [event for part in parts if (event := checkpoints_event(spec, part, known)) is not None]
+    if any(part.restarted for part in parts):
+        restarts = list(reversed(client.timeline().restarts))
+        event = restarts_event(spec, instance, restarts, parts[-1].until_ms)
+        found += [event] if event is not None else []
+    return found
+
+
+def _kept(totals: Mapping[str, int] | None) -> dict[str, int] | None:
+    """Returns the totals that rows are counted by."""
+    if totals is None:
+        return None
+    return {n: total for n, total in totals.items() if n.startswith((ledger.SINK, ledger.source_rows("")))}
+
+
+def _days(
+    spec: StreamSpec, client: JobClient, outputs: Sequence[Output], parts: Sequence[Minute]
+) -> dict[str, list[str]]:
+    """Returns the days of event time that the gold's table got rows of, by the uid of its sink."""
+    gold, epochs = spec.gold, [one.event.epoch for part in parts for one in part.completed]
+    uids = [out.uid for out in outputs if gold is not None and out.key == spec.table_key(gold.table)]
+    if gold is None or not epochs or not uids:
+        return {}
+    return {uids[0]: touched_days(gold, client.store, spec.job, min(epochs), max(epochs))}
+
+
+def _days_request(
+    instance: dg.DagsterInstance, spec: StreamSpec, days: Sequence[str]
+) -> list[dg.AddDynamicPartitionsRequest]:
+    there = set(instance.get_dynamic_partitions(spec.partitions_name)) if days else set()
+    news = [day for day in days if day not in there]
+    return [dg.AddDynamicPartitionsRequest(spec.partitions_name, news)] if news else []
 
 
 def _is_news(health: Health, cursor: Cursor, now_ms: int) -> bool:
@@ -91,89 +173,19 @@ def _resume(text: str | None, client: JobClient) -> Cursor:
     return cursor if cursor.store == client.store else Cursor(store=client.store)
 
 
-def new_checkpoints(
-    spec: StreamSpec, client: JobClient, cursor: Cursor, reported_ms: int
-) -> tuple[list[dg.AssetMaterialization], Cursor]:
-    """Returns one materialization per completed checkpoint; its rows are the difference of two ledgers."""
-    found: list[dg.AssetMaterialization] = []
-    for event, position in History(client.store, client.name).after(cursor.position):
-        if isinstance(event, Completed):
-            if event.epoch == 1:  # the job is new, or was deleted and begun anew: its totals start at zero
-                cursor = msgspec.structs.replace(cursor, rows_read=0, rows_committed=0)
-            read, committed = _total(event.ledger, "source:"), _total(event.ledger, "sink:")
-            if event.completed_at_ms > reported_ms:
-                rows = {
-                    "rows_read": _grown(cursor.rows_read, read),
-                    "rows_committed": _grown(cursor.rows_committed, committed),
-                }
-                found.append(_materialization(spec, event, {n: r for n, r in rows.items() if r is not None}))
-            cursor = msgspec.structs.replace(cursor, rows_read=read, rows_committed=committed)
-        cursor = msgspec.structs.replace(cursor, position=position)
-        if len(found) == MOST_A_TICK:
-            break
-    return found, cursor
+def _wrong(spec: StreamSpec, client: JobClient, health: Health, seen: Seen, now_ms: int) -> Iterator[tuple[str, str]]:
+    return present(gather(client, health, seen), spec.alerts, seen.running_ms, now_ms)
 
 
-def _grown(before: int | None, now: int) -> int | None:
-    return max(0, now - before) if before is not None else None
-
-
-def _total(ledger: dict[str, int], prefix: str) -> int:
-    return sum(count for name, count in ledger.items() if name.startswith(prefix))
-
-
-def _materialization(spec: StreamSpec, event: Completed, rows: dict[str, int]) -> dg.AssetMaterialization:
-    """Returns a checkpoint as an event. Dagster plots numbers, so ids are given as text."""
-    return dg.AssetMaterialization(
-        spec.checkpoints_key,
-        description=f"checkpoint {event.checkpoint} is epoch {event.epoch}",
-        metadata={
-            "checkpoint": dg.MetadataValue.text(str(event.checkpoint)),
-            "epoch": dg.MetadataValue.text(str(event.epoch)),
-            "duration_ms": event.duration_ms,
-            "alignment_ms": event.alignment_ms,
-            "sync_ms": event.sync_ms,
-            "async_ms": event.async_ms,
-            "start_delay_ms": event.start_delay_ms,
-            "state_bytes": event.state_bytes,
-            **rows,
-            "attempt": event.attempt,
-            COMPLETED_AT: dg.MetadataValue.text(str(event.completed_at_ms)),
-        },
-    )
-
-
-def _sinks(
-    spec: StreamSpec, client: JobClient, now_ms: int, newest: dg.AssetMaterialization
-) -> list[dg.AssetObservation]:
-    """Observes the sinks. `lag_s` is how far event time is behind the clock, `commit_age_s` the last commit's age."""
-    try:
-        sinks = client.status().sinks
-    except WeirError:
-        return []  # the JobMaster is being replaced; the next tick tries again
-    committed_ms = int(str(newest.metadata[COMPLETED_AT].value))
-    metadata: dict[str, Any] = {
-        "rows": sum(sink.rows for sink in sinks.values()),
-        "commit_age_s": round(max(0, now_ms - committed_ms) / 1000, 1),
-    }
-    marks = [sink.watermark_ms for sink in sinks.values() if sink.watermark_ms is not None]
-    if len(marks) == len(sinks) and marks:
-        metadata["watermark"] = dg.MetadataValue.timestamp(min(marks) / 1000)
-        metadata["lag_s"] = round((now_ms - min(marks)) / 1000, 1)
-    if len(sinks) > 1:
-        metadata |= {f"rows {uid}": sink.rows for uid, sink in sinks.items()}
-    metadata |= {f"table {name}": dg.MetadataValue.path(path) for name, path in tables_of(client.store, client.name)}
-    return [dg.AssetObservation(spec.sinks_key, metadata=metadata)]
-
-
-def _evaluation(spec: StreamSpec, health: Health) -> dg.AssetCheckEvaluation:
+def _evaluation(spec: StreamSpec, health: Health, wrong: Sequence[tuple[str, str]]) -> dg.AssetCheckEvaluation:
+    result = judged(health, wrong)
     return dg.AssetCheckEvaluation(
         asset_key=spec.stream_key,
         check_name=HEALTHY,
-        passed=health.healthy,
-        severity=severity(health),
-        description=health.detail,
-        metadata=health_metadata(health),
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata,
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -220,7 +223,11 @@ def test_the_examples_of_the_page_on_aggregates_do_what_it_says() -> None:
     sessions = sorted((row["user"], row["clicks"], row["began"], row["ended"]) for row in result.rows("1"))
     assert sessions == [("ann", 1, "home", "home"), ("ann", 2, "home", "shop"), ("bob", 2, "home", "home")]
     assert result.rows("2") == [], "windows by the clock that are open at the end do not fire"
-    assert [row["user"] for row in result.rows("3")] == ["eve"]
+    (three,) = result.rows("3")
+    assert three == {"user": "ann", "ms": 800, "slowest": [{"ms": 500, "page": "home"}]}
+    so_far = [(row["page"], row["views"], row["users"]) for row in result.rows("4")]
+    assert ("home", 1, 1) in so_far and max(so_far) == ("shop", 2, 2) and ("home", 4, 2) in so_far
+    assert [row["user"] for row in result.rows("5")] == ["eve"]
     assert sum(row["views"] for row in result.rows("counts")) == 5
 
 
@@ -404,3 +411,20 @@ def test_every_runbook_says_the_same_things_and_is_linked() -> None:
         assert "**When.**" in text and "**Before you begin.**" in text, page_id(page)
         for linking in (ROOT / "README.md", ROOT / "docs" / "operations.md"):
             assert f"runbooks/{page.name}" in linking.read_text(), f"{page_id(linking)} does not link {page.name}"
+
+
+def test_each_name_that_authors_import_has_its_page_of_the_api_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make docs` has a virtualenv of its own with MkDocs, which this function does not need."""
+    files = ModuleType("mkdocs.structure.files")
+    files.File = object  # type: ignore[attr-defined]
+    for name, module in {
+        "mkdocs": ModuleType("mkdocs"),
+        "mkdocs.structure": ModuleType("m"),
+        files.__name__: files,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    pages = runpy.run_path(str(ROOT / "docs" / "hooks.py"))["api_pages"]()
+    text = "\n".join(pages.values())
+    assert [name for name in engine.api.__all__ if f".{name}\n" not in text] == []
+    shown = (ROOT / "mkdocs.yml").read_text()
+    assert [title for title in pages if f"api/{title.lower().replace(' ', '-')}.md" not in shown] == []

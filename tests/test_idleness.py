@@ -148,3 +148,21 @@ def test_idleness_may_be_added_and_removed_between_two_versions_of_a_job(
     begun = run(counting(before, *splits), until=lambda running: running.epochs >= 1)
     result = run(counting(after, *splits), parallelism=2, after=begun)
     assert (late(result), counted(result)) == (([5], 5) if after is PATIENT else ([], 6))
+
+
+@pytest.mark.promise("B1", "B2")
+def test_no_record_that_is_held_before_the_exchange_is_late_because_its_input_falls_idle() -> None:
+    """Without a side output rows are grouped before the exchange: those behind the first batch wait for more of them.
+    There are no checkpoints meanwhile, which would send them on."""
+
+    def job(env: StreamEnvironment) -> None:
+        env.enable_checkpointing("1 h")
+        waits = [click(2), Wait("1 s"), click(12), Wait("20 min"), click(55)]
+        goes_on = [click(3), Wait("1 s"), click(25), Wait("5 min"), click(45), Wait("20 min"), click(56)]
+        clicks = env.from_source(ListSource(waits, goes_on), CLICK, uid="clicks")
+        windows = clicks.assign_timestamps_and_watermarks(PATIENT).key_by("page")
+        counts = windows.window(TumblingEventTimeWindows.of("10 s")).aggregate(n=count(), uid="counts")
+        counts.sink_to(TableSink("counts"), uid="out")
+
+    result = run(job, parallelism=2)
+    assert sorted(row["n"] for row in result.rows("counts")) == [1, 1, 1, 2, 2]

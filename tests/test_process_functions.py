@@ -574,3 +574,50 @@ def test_timers_and_every_kind_of_state_move_with_a_running_job_that_is_rescaled
     (rescaled,) = halted.rescales
     assert isinstance(rescaled, Rescaled), rescaled
     assert rows(halted) == rows(plain)
+
+
+class YieldsItsState(KeyedProcessFunction):
+    """Yields the value of its state itself, and changes it with the next record and with timers."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.seen = context.get_state(ValueStateDescriptor("seen", "struct<n long, all array<long>>"))
+
+    def process_element(self, value: dict[str, Any], context: ProcessContext) -> Iterable[Any]:
+        yield self._one_more(value["n"])
+        yield self._one_more(value["n"])
+        if value["n"] == 3:
+            raise ValueError("it is left out")
+        context.timer_service().register_event_time_timer(1000 * value["n"])
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Any]:
+        yield SEEN, self._one_more(-timestamp)
+
+    def _one_more(self, n: int) -> dict[str, Any]:
+        held = self.seen.value() or {"n": 0, "all": []}
+        held["n"] += 1
+        held["all"].append(n)
+        self.seen.update(held)
+        return held
+
+
+SEEN = OutputTag("seen", "n long, all array<long>")
+
+
+@pytest.mark.promise("A6", "A12", "C1")
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_result_is_as_it_was_when_it_was_yielded_also_if_its_batch_goes_on(left_out: bool) -> None:
+    """The next records of a batch changed the results before: 1, 2, 3 came out as 3, 3, 3."""
+
+    def job(env: StreamEnvironment) -> None:
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
+        rows = [{"n": n, "key": "a", "at": n} for n in range(4 if left_out else 3)]
+        stream = env.from_elements(rows, "n long, key string, at long").assign_timestamps_and_watermarks(strategy)
+        made = stream.key_by("key").process(YieldsItsState(), uid="seen", schema="n long, all array<long>")
+        if left_out:
+            made.on_error("skip")
+        made.sink_to(TableSink("out"), uid="out")
+        made.get_side_output(SEEN).sink_to(TableSink("timers"), uid="timers")
+
+    result = run(job)
+    assert [row["all"] for row in result.rows("out")] == [[0, 0, 1, 1, 2, 2][: n + 1] for n in range(6)]
+    assert [row["n"] for row in result.rows("timers")] == [7, 8, 9]

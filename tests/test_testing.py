@@ -10,6 +10,7 @@ import pytest
 
 from engine.api import (
     FixedDelay,
+    JobError,
     KeyedProcessFunction,
     MapFunction,
     ProcessContext,
@@ -21,6 +22,7 @@ from engine.api import (
     count,
 )
 from engine.connectors.table import TableSink
+from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.testing import Checkpoint, Crash, Item, JobFailed, ListSource, Wait, run
 
 
@@ -127,3 +129,64 @@ def test_waiting_takes_no_steps() -> None:
     result = run(job)
     assert [row["n"] for row in result.rows("out")] == [1, 2]
     assert result.now_ms() > 365 * 86_400_000 and result.restarts == 0
+
+
+def _divided(row: dict[str, Any]) -> dict[str, Any]:
+    return {"n": 1 // row["n"]}
+
+
+def _numbers(env: StreamEnvironment) -> Any:
+    return env.from_source(ListSource([{"n": 0}]), "n long", uid="numbers")
+
+
+def test_an_error_of_a_function_shows_the_authors_line() -> None:
+    with pytest.raises(JobFailed) as caught:
+        run(lambda env: _numbers(env).map(_divided).sink_to(TableSink("out"), uid="out"))
+    assert f'File "{__file__}"' in str(caught.value) and '1 // row["n"]' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "named"),
+    [
+        (lambda batch: None, "None"),
+        (lambda batch: pa.table(batch), "an object of Table"),
+        (lambda batch: batch.to_pandas(), "an object of DataFrame"),
+    ],
+)
+def test_a_function_of_batches_that_returns_no_batch_ends_the_job_and_says_what_to_return(
+    returned: Any, named: str
+) -> None:
+    """It is the job's fault: a restart does not help, and the job must not restart for ever."""
+    with pytest.raises(JobFailed) as caught:
+        run(lambda env: _numbers(env).map_batches(returned, "n long").sink_to(TableSink("out"), uid="out"))
+    assert f"'map_batches-1': its function returned {named}: return a pyarrow.RecordBatch" in str(caught.value)
+
+
+def test_a_list_source_takes_lists() -> None:
+    with pytest.raises(JobError, match=r"ListSource takes one list per split, not \{'n': 1\}: write ListSource\(\["):
+        ListSource({"n": 1}, {"n": 2})  # type: ignore[arg-type]
+
+
+def test_a_run_that_does_not_end_names_its_last_failure() -> None:
+    class Away(FixedSource):
+        def splits(self) -> list[str]:
+            return ["0"]
+
+        def reader(self, split: str, position: Any, context: SourceContext) -> SplitReader:
+            raise OSError("the service is away")
+
+    def job(env: StreamEnvironment) -> None:
+        env.from_source(Away(), "n long", uid="away").sink_to(TableSink("out"), uid="out")
+
+    with pytest.raises(JobFailed, match="not finished after") as caught:
+        run(job)
+    assert "the service is away" in str(caught.value)
+
+
+def test_a_source_with_a_null_in_a_column_that_is_not_null_ends_the_job() -> None:
+    def job(env: StreamEnvironment) -> None:
+        numbers = env.from_source(ListSource([{"n": 1}, {"n": None}]), "n long not null", uid="numbers")
+        numbers.sink_to(TableSink("out"), uid="out")
+
+    with pytest.raises(JobFailed, match="source 'numbers', split '0': the column 'n' is declared NOT NULL"):
+        run(job)

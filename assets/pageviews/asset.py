@@ -21,8 +21,10 @@ STREAM = StreamSpec(
     on_first_start=True,
     drill=DRILL,
     drill_cron="30 3 * * 0",
+    audit_cron="15 * * * *",
     gold=GoldSpec(
         table="pv",
+        event_time="window_start",
         sql="""
 SELECT app_id, sum(pv) AS pv, sum(bytes) AS bytes, round(sum(bytes) / sum(pv), 1) AS bytes_per_view,
        min(window_start) AS first_window, max(window_end) AS last_window

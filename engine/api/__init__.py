@@ -51,6 +51,7 @@ from engine.core.connected_functions import (
 )
 from engine.core.errors import JobError
 from engine.core.evictors import CountEvictor, Evictor, EvictorContext, TimeEvictor, TimestampedValue
+from engine.core.failed_records import FAILED
 from engine.core.functions import (
     AggregateFunction,
     FilterFunction,
@@ -66,6 +67,7 @@ from engine.core.functions import (
     ReduceFunction,
     RuntimeContext,
 )
+from engine.core.gates import Gate
 from engine.core.join_functions import (
     CoGroupFunction,
     FlatJoinFunction,
@@ -138,6 +140,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for known
 
 __all__ = [
     "CEP",
+    "FAILED",
     "AfterMatchSkipStrategy",
     "Aggregate",
     "AggregateFunction",
@@ -175,6 +178,7 @@ __all__ = [
     "FlatJoinFunction",
     "FlatMapFunction",
     "Function",
+    "Gate",
     "GlobalWindow",
     "GlobalWindows",
     "IntervalJoin",

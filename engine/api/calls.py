@@ -17,6 +17,12 @@ _MEANT = {
 }
 
 
+_MAKERS = {
+    "WatermarkStrategy": 'WatermarkStrategy.for_bounded_out_of_orderness("10 s").with_timestamps(COLUMN)',
+    "Pattern": 'Pattern.begin("name")',
+}
+
+
 def explained(error: BaseException) -> str:
     """Returns what to write if the error is a call of `engine.api` with wrong arguments; otherwise nothing."""
     if not isinstance(error, TypeError):
@@ -26,6 +32,8 @@ def explained(error: BaseException) -> str:
         said = f": {instead}" if instead else nearest(found[3], known)
         return f"{_name(found)} has no argument {found[3]!r}{said} (it takes {', '.join(known)})"
     if (found := _MISSING.search(str(error))) and (known := _arguments(found[1], found[2])):
+        if found[2] in (None, "__init__") and found[1] in _MAKERS:
+            return f"{found[1]} is made by a call: write {_MAKERS[found[1]]}"
         missing = re.findall(r"'(\w+)'", found[3])
         told = [f"{name}=... ({_MEANT[name]})" if name in _MEANT else f"{name}=..." for name in missing]
         return f"{_name(found)} also needs {' and '.join(told)}"

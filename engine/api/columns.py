@@ -29,6 +29,8 @@ def check_column(what: str, column: str, schema: pa.Schema) -> None:
 
 
 def _type_of(what: str, column: str, schema: pa.Schema) -> pa.DataType:
+    if not isinstance(column, str):
+        raise JobError(f"{what} takes the name of a column, not {column!r}")
     if column not in schema.names or column == EVENT_TIME:
         guess = nearest(column, [name for name in schema.names if name != EVENT_TIME])
         raise JobError(f"{what}: there is no column {column!r}; the stream has ({described(schema)}){guess}")

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from engine.api.functions import shown
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME, EVENT_TIME_FIELD, described
 
@@ -93,7 +94,14 @@ def _whole_length(batch: pa.RecordBatch) -> pl.Expr:
 
 def _expression(kind: str, given: Any) -> pl.Expr:
     if not isinstance(given, pl.Expr):
-        raise JobError(f"{kind} takes polars expressions such as pl.col('a') > 1, not {given!r}")
+        if isinstance(given, list | tuple):
+            columns = ", ".join(map(repr, given))
+            raise JobError(
+                f"{kind}: not a {type(given).__name__}: write its columns one by one, as in {kind}({columns})"
+            )
+        rows = {"where": "filter(function)", "select": "map(function, schema)"}.get(kind)
+        told = f"; for a function of a record write {rows}" if rows and callable(given) else ""
+        raise JobError(f"{kind} takes polars expressions such as pl.col('a') > 1, not {shown(given)}{told}")
     return given
 
 

@@ -34,6 +34,7 @@ ENVIRONMENT = {
     "set_state_backend": "leave it out: Weir has one",
     "set_buffer_timeout": "leave it out: batches are as large as what has arrived",
     "add_jars": "leave it out: connectors are Python",
+    "from_kafka": "Weir has no Kafka connector: write a source of your own, of FixedSource (docs/guide/own-source.md)",
     "add_python_file": "start the job with `weir run JOB --py-files FILE`",
 }
 
@@ -60,6 +61,8 @@ STREAM = {
     "map_in_pandas": "write map_batches(function, schema): the function gets a RecordBatch, which has to_pandas()",
     "for_each_batch": "write sink_to(...) with a sink of your own, or map_batches(function, schema)",
     "foreach_batch": "write sink_to(...) with a sink of your own, or map_batches(function, schema)",
+    "for_each": "write sink_to(...) with a sink of your own, or map(function)",
+    "foreach": "write sink_to(...) with a sink of your own, or map(function)",
     "name": _UID,
     "uid": _UID,
     "set_uid_hash": _UID,
@@ -122,6 +125,13 @@ MODULE = {
     "col": "write pl.col(COLUMN), with `import polars as pl`",
     "expr": "write a polars expression, with `import polars as pl`",
     "window": 'write key_by(COLUMN).window(TumblingEventTimeWindows.of("10 s"))',
+    "KafkaSource": "Weir has no Kafka connector: write a source of your own, of FixedSource (docs/guide/own-source.md)",
+    "KafkaSink": "Weir has no Kafka connector: write a sink of your own (docs/guide/own-sink.md)",
+    "FileSink": "write TableSink of engine.connectors.table: a table is Parquet files",
+    "Collector": "a function returns its records, or yields them",
+    "run": "it is in engine.testing",
+    "ListSource": "it is in engine.testing",
+    "BroadcastStateDescriptor": "it is called MapStateDescriptor",
     "TableSink": "it is in engine.connectors.table",
     "ParquetSource": "it is in engine.connectors.files",
     "CsvSource": "it is in engine.connectors.files",
@@ -130,6 +140,8 @@ MODULE = {
 }
 
 ARGUMENTS = {
+    "on_error": 'it is a call behind the operator, as in map(function).on_error("skip")',
+    "malformed": 'only file sources have it; behind an operator call on_error("skip") or on_error("dead_letter")',
     "output_type": "declare the fields of the results with schema=...",
     "key_type": "leave it out: the types of the key columns are known",
     "type_info": "declare the fields with schema=...",

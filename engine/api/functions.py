@@ -25,6 +25,7 @@ def checked_function(what: str, given: F, rich: type[Function], example: str) ->
     _check_object(what, given, rich)
     if (isinstance(given, Function) or not callable(given)) and not isinstance(given, rich):
         raise JobError(f"{what} takes a function, such as {example}, or a {rich.__name__}, not {shown(given)}")
+    _check_written(what, given, rich)
     return given
 
 
@@ -34,6 +35,7 @@ def checked_process_function(what: str, given: F, rich: type[Function]) -> F:
     if not isinstance(given, rich):
         plain = "; a plain function goes into map, flat_map or filter, before key_by" if callable(given) else ""
         raise JobError(f"{what} takes an object of a class that extends {rich.__name__}, not {shown(given)}{plain}")
+    _check_written(what, given, rich)
     for method in ("process_element", "process_element1", "process_element2", "process_broadcast_element"):
         _check_arguments(what, given, method, "value")
     for method in ("process_match", "process_timed_out_match"):
@@ -104,6 +106,23 @@ def check_timers(what: str, given: object) -> None:
             f"{type(given).__name__} has on_timer{_defined(given.on_timer)}, which {what} would never call: timers "
             "belong to keys, so write stream.key_by(...).process(...) and extend KeyedProcessFunction"
         )
+
+
+_NEEDED = (
+    *("map", "map1", "map2", "flat_map", "flat_map1", "flat_map2", "filter", "reduce"),
+    *("process_element", "process_element1", "process_element2", "process_broadcast_element"),
+)
+
+
+def _check_written(what: str, given: object, rich: type[Function]) -> None:
+    """Refuses an object that lacks a method of its base class that only the author can write."""
+    if not isinstance(given, rich) or type(given) is rich:
+        return
+    for name in _NEEDED:
+        base = getattr(rich, name, None)
+        if base is not None and getattr(type(given), name) is base:
+            arguments = ", ".join(inspect.signature(base).parameters)
+            raise JobError(f"{what}: {type(given).__name__} has no {name}: write def {name}({arguments})")
 
 
 def _check_arguments(what: str, given: object, name: str, first: str) -> None:

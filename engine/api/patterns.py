@@ -10,9 +10,9 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from engine.api.functions import checked_is, shown
+from engine.api.functions import checked_is, no_method, shown
 from engine.core.authors import calling_line, short_line
 from engine.core.durations import Duration, to_ms
 from engine.core.errors import JobError
@@ -102,6 +102,11 @@ class Pattern:
         if self._last.until is not None:
             self._refuse("it has until(...) already: write one condition that says both")
         return self._changed(until=made)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_method(self, name, {})
 
     # --- quantifiers ---
 

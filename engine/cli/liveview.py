@@ -9,6 +9,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from engine.cli.tables import Rows
+from engine.jobmaster.gatekeeper import HeldEpoch
 from engine.jobmaster.status import Flow, JobStatus, VertexStatus
 from engine.protocol.messages import LongStep
 
@@ -39,6 +40,7 @@ def render(status: JobStatus, note: str = "", *, framed: bool = True) -> Rendera
             shares(vertex),
         )
     parts: list[RenderableType] = [head, table, Text(checkpoint_line(status), style="cyan")]
+    parts += [Text(held_line(status.job, one), style="bold yellow") for one in status.held]
     if lost := lost_line(status):
         parts.append(Text(lost, style="yellow"))
     parts += [Text(waiting, style="cyan") for vertex in status.vertices if (waiting := alignment_line(vertex))]
@@ -91,12 +93,22 @@ def checkpoint_line(status: JobStatus) -> str:
     )
 
 
+def held_line(job: str, held: HeldEpoch) -> str:
+    """Says that a commit gate holds an epoch, and what to do."""
+    since = instant(held.since_ms)
+    return (
+        f"epoch {held.epoch} is held by the gate of {held.sink} since {since}: {held.why}; weir gate {job} shows more"
+    )
+
+
 def lost_line(status: JobStatus) -> str:
     """Says how many records are in no result, by the operator that left them out."""
     kinds = (
         ("late, dropped by", status.late_rows),
         ("without an event time, dropped by", status.untimed_rows),
         ("malformed, from", status.malformed_rows),
+        ("that could not be processed, left out by", status.failed_rows),
+        ("withheld by the gate of", status.withheld_rows),
     )
     return "; ".join(f"rows {what} {uid}: {count(n)}" for what, by_uid in kinds for uid, n in by_uid.items() if n)
 

@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from engine.cli import collecting as cli_collect
+from engine.cli import gate as cli_gate
 from engine.cli import inspecting as cli_inspect
 from engine.cli import rescaling as cli_rescale
 from engine.cli import resuming as cli_resume
@@ -228,6 +229,7 @@ cli_resume.add_to(app)
 cli_savepoints.add_to(app)
 cli_upgrade.add_to(app)
 cli_rescale.add_to(app)
+cli_gate.add_to(app)
 app.command(epilog=examples("weir new orders; weir run orders.job:job"))(new)
 app.command(epilog=examples("weir state orders unpaid 4711", "weir state pageviews pv app-1 --json"))(state)
 

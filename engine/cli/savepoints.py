@@ -184,4 +184,6 @@ def _print_stopped(client: JobClient, ended: MasterExit, savepoint: str | None) 
         said = escape(ended.reason + client.how_again(ended) + there)
         errors.print(f"[bold red]error:[/] {name} is {ended.outcome}: {said}")
         raise typer.Exit(1)
+    if savepoint is not None:
+        client.savepoint_of_stop(savepoint, ended)
     console.print(f"[green]{name} is {ended.outcome}[/]: {escape(ended.reason)}", highlight=False, soft_wrap=True)

@@ -29,7 +29,15 @@ def raised(error: BaseException, position: str = "", record: str = "") -> Raised
         text = "".join(traceback.format_exception_only(error))  # Python's import found it; its frames say nothing
     elif first is not None:
         text = "".join(traceback.format_exception(type(error), error, first)).removeprefix(_HEADER)
-    return Raised(type(error).__name__, _short(str(error)), line_of(error), position, record, _short(text))
+    return Raised(type(error).__name__, _short(message_of(error)), line_of(error), position, record, _short(text))
+
+
+def message_of(error: BaseException) -> str:
+    """Returns the message of an author's error, also if the error can't tell it, or if it can't be written as UTF-8."""
+    try:
+        return str(error).encode(errors="backslashreplace").decode()
+    except Exception as second:
+        return f"(its message raises {type(second).__name__})"
 
 
 _HEADER = "Traceback (most recent call last):\n"

@@ -240,6 +240,11 @@ class PurgingTrigger(Trigger):
             raise JobError(f"PurgingTrigger.of takes a trigger such as CountTrigger.of(3), not {nested!r}")
         self._nested = nested
 
+    @property
+    def nested(self) -> Trigger:
+        """The trigger that says when to fire."""
+        return self._nested
+
     @classmethod
     def of(cls, nested: Trigger) -> PurgingTrigger:
         """Returns a trigger that fires when `nested` fires, and drops the contents of the window then."""

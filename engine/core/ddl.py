@@ -39,6 +39,7 @@ _PLAIN_TYPES: dict[str, pa.DataType] = {
     "timestamp_ltz": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+_WORDS = {kind: word for word, kind in reversed(_PLAIN_TYPES.items())}
 _DECIMAL_NAMES = ("decimal", "dec", "numeric")
 _ALLOWED_TYPES = ", ".join((*_PLAIN_TYPES, "decimal(p,s)", "array<…>", "map<…,…>", "struct<…>"))
 _MAX_PRECISION = 38
@@ -58,6 +59,27 @@ _TOKEN = re.compile(
 def parse_ddl(ddl: str) -> pa.Schema:
     """Returns the Arrow schema that a DDL string describes; raises a `SchemaError` that says where it is wrong."""
     return _Parser(ddl).schema()
+
+
+def ddl_of(schema: pa.Schema) -> str:
+    """Writes a schema as an author would declare it, as in `"id long, name string"`."""
+    return ", ".join(f"{field.name} {_type_ddl(field.type)}{_not_null(field)}" for field in schema)
+
+
+def _type_ddl(kind: pa.DataType) -> str:
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"array<{_type_ddl(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{_type_ddl(kind.key_type)},{_type_ddl(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{ddl_of(pa.schema(list(kind)))}>"
+    return _WORDS.get(kind, str(kind))
+
+
+def _not_null(field: pa.Field) -> str:
+    return "" if field.nullable else " not null"
 
 
 def parse_type(given: pa.DataType | str, what: str) -> pa.DataType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.core.authors import raised
+from engine.core.authors import message_of, raised
 from engine.protocol.failures import Fault, Raised
 
 
@@ -80,6 +80,10 @@ class StateUnclaimed(WeirError):
     """A function no longer asks for a state that the snapshot holds."""
 
 
+class UnfitState(WeirError, ValueError):
+    """A function asks for a state as another kind or type than the snapshot holds."""
+
+
 class NotTaken(WeirError):
     """An operator emits records to an output that nothing takes: they would be lost."""
 
@@ -91,7 +95,7 @@ class UserFunctionError(WeirError):
         """`subtask` is None for a committer, which runs in the JobMaster."""
         where = f"{position}, {record}" if record else position
         of = f", subtask {subtask}" if subtask is not None else ""
-        super().__init__(f"operator {uid!r}{of}, {where}: {type(cause).__name__}: {cause}")
+        super().__init__(f"operator {uid!r}{of}, {where}: {type(cause).__name__}: {message_of(cause)}")
         self.uid = uid
         self.raised = raised(cause, position, record)
 

@@ -5,6 +5,7 @@ Invariant: all paths of an attempt contain its generation and attempt number, so
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from engine.core.errors import StoreError
@@ -117,6 +118,15 @@ class JobPaths:
 
     def history(self, name: str) -> str:
         return f"{self.job}/history/{name}"
+
+    def audits(self) -> str:
+        """Returns the directory of what audits of the running job have seen, with a directory for each table."""
+        return f"{self.job}/audits"
+
+    def audit(self, table: str) -> str:
+        """`table`: the path of a table as its sink gives it. Two long paths never have the same directory."""
+        digest = hashlib.sha256(table.encode()).hexdigest()[:12]
+        return f"{self.audits()}/{_safe(table)[-80:].lstrip('-%')}-{digest}"
 
     def table(self, path: str) -> str:
         """Returns the path of a table whose sink has a relative path: it lies in the job's own directory."""

@@ -9,13 +9,14 @@ new, `abort_unknown`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import pyarrow as pa
 
+from engine.core.gates import Gate
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.protocol.checkpoint import CommitPermit
@@ -102,6 +103,15 @@ class Tidied:
     problems: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Withheld:
+    """What an epoch publishes in the place of committables of which rows are withheld: so many, with this digest."""
+
+    commits: list[Committable]
+    rows: int
+    digest: int
+
+
 class Committer(ABC):
     """Publishes the output of epochs."""
 
@@ -126,6 +136,13 @@ class Committer(ABC):
         The JobMaster calls it before it publishes. Writers have seen the output durable, but a mount that was gone for
         a moment, or another server at the same address, may have taken it.
         """
+
+    def withhold(self, committables: Sequence[Committable], refused: Mapping[str, Sequence[int]] | None) -> Withheld:
+        """Prepares an epoch without rows that its gate has refused; None: without any of these rows. Idempotent.
+
+        `refused` are the numbers of the rows by file. Nothing that readers see changes.
+        """
+        raise TypeError(f"{type(self).__name__} has no gate")
 
     @abstractmethod
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
@@ -185,6 +202,8 @@ class Sink(ABC):
     """Where a stream ends: subtasks write with a `SinkWriter`, and the JobMaster publishes with a `Committer`."""
 
     guarantee: Guarantee
+    gate: Gate | None = None
+    """Decides on the rows of each epoch before they are published."""
     can_rewind = False
     """True if the output of later epochs can be hidden by a rewind."""
 
@@ -192,6 +211,11 @@ class Sink(ABC):
     def target(self) -> str | None:
         """The place that no other sink of the job may write to, or None if sharing it is harmless."""
         return None
+
+    @property
+    def targets(self) -> Sequence[str]:
+        """All such places: a sink may have one beside its target."""
+        return () if self.target is None else (self.target,)
 
     @abstractmethod
     def writer(self, context: WriterContext) -> SinkWriter:

@@ -43,6 +43,10 @@ class StateTtlConfig:
     UpdateType: ClassVar[type[UpdateType]] = UpdateType
     StateVisibility: ClassVar[type[StateVisibility]] = StateVisibility
 
+    def __post_init__(self) -> None:
+        if type(self.ttl_ms) is not int:
+            raise JobError(f"write StateTtlConfig.new_builder({self.ttl_ms!r}).build(), not StateTtlConfig(...)")
+
     @staticmethod
     def new_builder(ttl: Duration) -> StateTtlConfigBuilder:
         """Begins a config for values that live this long, such as "1 h"."""

@@ -33,6 +33,10 @@ from engine.protocol.manifest import Manifest
 ALLOW = "--allow-non-restored-state"
 AGGREGATES = "aggregates"
 """The name under which a window operator describes its partial aggregates."""
+BY_RECORD = "aggregates by record"
+"""The same, of windows that add record by record: because of their trigger, if they could do without."""
+EVICTED = "records and times"
+"""The name under which a window operator with an evictor describes what it keeps."""
 
 Described: TypeAlias = OperatorDescription | SourceDescription | SinkDescription
 T = TypeVar("T", OperatorDescription, SourceDescription, SinkDescription)
@@ -202,6 +206,9 @@ def _changed_operator(was: OperatorDescription, now: OperatorDescription) -> Ite
         yield Difference(
             was.uid, f"was {_keyed(was.keys)}, is {_keyed(now.keys)}", f"make it {_keyed(was.keys)} again, {anew}"
         )
+    if (what := _other_firing(was.state, now.state)) is not None:
+        yield Difference(was.uid, what, f"set it back, {anew}")
+        return
     for name, saved in was.state.items():
         asked = now.state.get(name)
         if asked is None:
@@ -210,12 +217,22 @@ def _changed_operator(was: OperatorDescription, now: OperatorDescription) -> Ite
             yield from _changed_state(was.uid, name, saved, asked, anew)
 
 
+def _other_firing(was: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """Says that a trigger or an evictor has come or gone, with which the same windows keep something else."""
+    kept = [next((name for name in (AGGREGATES, BY_RECORD, EVICTED) if name in state), None) for state in (was, now)]
+    if None in kept or kept[0] == kept[1] or was.get("windows") != now.get("windows"):
+        return None
+    if EVICTED in kept:
+        return "evictor: was one, is none" if EVICTED in was else "evictor: was none, is one"
+    return f"trigger: was {was.get('trigger', 'none')}, is {now.get('trigger', 'none')}"
+
+
 def _changed_state(uid: str, name: str, saved: str, asked: str, anew: str) -> Iterator[Change]:
     was, now = read_state_type(saved), read_state_type(asked)
     why = ""
     try:
         if was is not None and now is not None:
-            if name == AGGREGATES:
+            if name in (AGGREGATES, BY_RECORD):
                 yield from _changed_aggregates(uid, was, now)
             else:
                 yield from [Migration(uid, f"{name}: {what}") for what in adaptations(was, now)]

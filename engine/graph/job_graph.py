@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from engine.connectors.dataframe import DataFrameTable
 from engine.core.event_time import EventTimeStrategy
+from engine.core.failed_records import Policy
 from engine.core.sinks import Sink
 from engine.core.sources import Source
 from engine.core.tags import OutputTag
@@ -39,6 +40,7 @@ class OperatorSpec:
     `input_schema` is the schema of a sink's records. `emits_aside` is True if it may emit to side outputs. `unites` is
     True if all of its inputs are one: the operator does not know from which a record comes. `side_outputs` are those it
     is known to emit to, which have to be taken. `corrects` is True if it may emit a later result for the same window.
+    `each_record` is True if it can leave out single records that it can't process; `on_error` is whether it does.
     """
 
     uid: str
@@ -54,6 +56,8 @@ class OperatorSpec:
     unites: bool = False
     side_outputs: tuple[OutputTag, ...] = ()
     corrects: bool = False
+    each_record: bool = False
+    on_error: Policy = "fail"
 
 
 @dataclass(frozen=True)

@@ -205,11 +205,11 @@ class StreamGraph:
         """Refuses two sinks that write to one place: they would overwrite each other's files."""
         owner: dict[str, str] = {}
         for node in self.nodes:
-            target = node.operator.sink.target if node.operator and node.operator.sink else None
-            if target is not None and owner.setdefault(target, node.uid) != node.uid:
-                raise JobError(
-                    f"the sinks {owner[target]!r} and {node.named} both write to {target}: give each its own"
-                )
+            for target in node.operator.sink.targets if node.operator and node.operator.sink else ():
+                if owner.setdefault(target, node.uid) != node.uid:
+                    raise JobError(
+                        f"the sinks {owner[target]!r} and {node.named} both write to {target}: give each its own"
+                    )
 
     def _check_side_outputs(self) -> None:
         """Refuses a source or window whose side output has no consumer: its records would be lost silently."""

@@ -50,12 +50,16 @@ LOOK_MS = 500.0
 
 
 class MasterAddress(msgspec.Struct, frozen=True):
-    """The address at which a running JobMaster answers, and the token that it asks for. Each JobMaster has others."""
+    """The address at which a running JobMaster answers, and the token that it asks for. Each JobMaster has others.
+
+    `process` is its process as `engine/host/processes.py` names it; a pid alone may be another's by now.
+    """
 
     url: str
     pid: int
     generation: int
     token: str
+    process: str = ""
 
 
 class MasterExit(msgspec.Struct, frozen=True):

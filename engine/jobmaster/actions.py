@@ -10,6 +10,7 @@ from typing import Any
 from engine.jobmaster.events import AnyEvent
 from engine.jobmaster.slot_pool import SlotInfo
 from engine.protocol.failures import Raised
+from engine.protocol.gate import GateQuestion
 from engine.protocol.messages import MasterMessage
 
 
@@ -88,6 +89,20 @@ class RunOffLoop:
 
 
 @dataclass(frozen=True)
+class AskGate:
+    """Asks the process of the gates. The answer comes back by `JobMaster.on_gate_answer`: late, twice, or never."""
+
+    question: GateQuestion
+
+
+@dataclass(frozen=True)
+class EndGate:
+    """Ends the process of the gates, which did not answer in time. The next question starts another."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Note:
     """An event for the job's history, its logs and the live view."""
 
@@ -103,5 +118,5 @@ class Stop:
     raised: Raised | None = None
 
 
-Action = Send | KillSlot | StartSlots | ReleaseSlots | RunOffLoop | Note | Stop
+Action = Send | KillSlot | StartSlots | ReleaseSlots | RunOffLoop | AskGate | EndGate | Note | Stop
 Done = Callable[[Any, BaseException | None, float], list[Action]]

@@ -267,6 +267,46 @@ class StopFailed(Event, frozen=True):
     reason: str
 
 
+# --- the commit gate ---
+
+
+class EpochHeld(Event, frozen=True):
+    """The gate of a sink refuses rows of an epoch, or said nothing in time: the epoch waits for a person."""
+
+    checkpoint: int
+    epoch: int
+    sink: str
+    gate: str
+    why: str
+    rows: int
+    refused: int
+
+
+class GateRuled(Event, frozen=True):
+    """Rows that did not simply pass are decided. `decision` is a `Decision`."""
+
+    checkpoint: int
+    epoch: int
+    sink: str
+    decision: str
+    rows: int
+    refused: int
+    why: str
+
+
+class GateFailed(Event, frozen=True):
+    """A gate could not say anything about the rows. It is asked again until its time is over."""
+
+    sink: str
+    error: str
+
+
+class GateAnswerIgnored(Event, frozen=True):
+    """An answer came late, twice, or about an epoch that was given up."""
+
+    number: int
+
+
 # --- a rescale ---
 
 
@@ -375,6 +415,10 @@ AnyEvent = (
     | SavepointFailed
     | Stopping
     | StopFailed
+    | EpochHeld
+    | GateRuled
+    | GateFailed
+    | GateAnswerIgnored
     | RescaleStarted
     | RescaleCheckpoint
     | RescaleSwitching

@@ -33,6 +33,7 @@ from engine.jobmaster.attempts import Attempt, Restarts
 from engine.jobmaster.claiming import Claiming
 from engine.jobmaster.failure_handler import FailureHandler, can_not_be_restored
 from engine.jobmaster.figures import Rates, checkpoint_figures
+from engine.jobmaster.gatekeeper import HeldEpoch
 from engine.jobmaster.publisher import (
     CommitFailed,
     Committed,
@@ -41,6 +42,7 @@ from engine.jobmaster.publisher import (
     Published,
     Publisher,
     Replaced,
+    StoppedByGate,
 )
 from engine.jobmaster.rescaling import Answer, Refused, Rescaler, Scale, Verdict
 from engine.jobmaster.savepoints import FilesCopied, OpenPlace, Refusal, Savepoints, Settled, StopFailed
@@ -62,6 +64,7 @@ from engine.protocol.coordinator import (
 )
 from engine.protocol.epoch_records import Claimed
 from engine.protocol.failures import AckOutcome, AttemptFailure, CheckpointFailure, Failed, Raised
+from engine.protocol.gate import GateAnswer, GateVerdict, Ruling
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.protocol.messages import (
@@ -389,7 +392,7 @@ class JobMaster:
 
     def stop(self, request: StopRequest, now_ms: float) -> tuple[Refusal | None, list[Action]]:
         """Stops the job behind a last epoch, which is committed before it ends. Returns why, if it can't be."""
-        refusal = self._not_running() or self._savepoints.refusal(request.savepoint)
+        refusal = self._not_running() or self._held_back() or self._savepoints.refusal(request.savepoint)
         if refusal is not None:
             return refusal, []
         given_up = self._rescaler.on_attempt_over("the job is being stopped")
@@ -415,10 +418,43 @@ class JobMaster:
 
     def rescale(self, wanted: Scaling, now_ms: float) -> tuple[Answer, list[Action]]:
         """Begins to run the job at another parallelism, or says why not."""
-        if (refusal := self._not_running()) is not None:
+        if (refusal := self._not_running() or self._held_back()) is not None:
             return Refused(refusal.why, False), []
         answer, actions = self._rescaler.request(wanted, self.attempt.generation, now_ms)
         return answer, actions + self._checkpoint_for_rescale(now_ms)
+
+    # ------------------------------------------------------------------ the commit gate
+
+    @property
+    def held(self) -> list[HeldEpoch]:
+        """The sinks of the epoch that a gate holds until a person decides."""
+        return self._publisher.held
+
+    @property
+    def verdicts(self) -> list[GateVerdict]:
+        """The verdicts about the newest epoch that this JobMaster has published."""
+        return self._publisher.verdicts
+
+    def on_gate_answer(self, answer: GateAnswer, now_ms: float) -> list[Action]:
+        """Takes what the process of the gates says. It may come late, twice, or never."""
+        return [] if self.phase is Phase.STOPPED else self._publisher.on_gate_answer(answer, now_ms)
+
+    def rule(self, checkpoint: int, ruling: Ruling, now_ms: float) -> tuple[Refusal | None, list[Action]]:
+        """Releases, discards or asks again about the epoch that is held. Returns why, if it can't be done."""
+        if self.phase is Phase.STOPPED:
+            return Refusal("the job has ended: its next start makes the rows again, and asks the gate again"), []
+        why, actions = self._publisher.rule(checkpoint, ruling, now_ms)
+        return (Refusal(why) if why else None), actions
+
+    def _held_back(self) -> Refusal | None:
+        """Says why nothing can be asked for that needs an epoch: one that is held comes first."""
+        if not self.held:
+            return None
+        one = self.held[0]
+        return Refusal(
+            f"epoch {one.epoch} is held by the gate of sink {one.sink!r}: {one.why}. Decide on it first: weir gate "
+            f"{self.execution.graph.name} release, or discard"
+        )
 
     def cancel(self, now_ms: float, why: str = "cancelled") -> list[Action]:
         self._cancelling = self._cancelling or why
@@ -699,6 +735,8 @@ class JobMaster:
                 return self._committed(completed, manifest, now_ms)
             case Replaced(detail):
                 return self._stop(Outcome.FENCED, detail)
+            case StoppedByGate(_, why):
+                return self._end_job(why)
 
     def _committed(self, completed: CompletedCheckpoint, manifest: Manifest, now_ms: float) -> list[Action]:
         """Ends the checkpoint: tells the slots, and deletes old snapshots. A final checkpoint ends the job."""

@@ -1,33 +1,37 @@
 """`Publisher` makes completed checkpoints into epochs. It owns the job's epoch log, from the claim to retention.
 
-A publication writes the manifest, creates the epoch record (the commit point), and commits the sinks' output. The
-Publisher tells the JobMaster its outcome: one of the classes below.
+A publication asks the gates of sinks, writes the manifest, creates the epoch record (the commit point), and commits the
+sinks' output. The Publisher tells the JobMaster its outcome: one of the classes below.
 
 Invariants: only the owner of the log's last fence publishes; epochs are published one at a time and committed before
-the next; a permit exists only for a published epoch.
+the next; a permit exists only for a published epoch. Until its gates have ruled, a publication can be given up.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from engine.core.connectors import calling
 from engine.core.errors import Fenced, StoreError
-from engine.core.sinks import Committer, Found
+from engine.core.sinks import Committer, Found, Withheld
 from engine.graph.compatibility import Difference, check, gone_sinks, new_sinks
 from engine.graph.description import describe, table_committer
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import Action, Done, Note, RunOffLoop
+from engine.jobmaster.gatekeeper import Gatekeeper, GateOutcome, HeldEpoch, Stopped
 from engine.jobmaster.housekeeping import Housekeeping
 from engine.protocol import ledger
 from engine.protocol.checkpoint import CommitPermit, CompletedCheckpoint
 from engine.protocol.epoch_records import Claimed, LogRecord
 from engine.protocol.failures import CheckpointFailure
+from engine.protocol.gate import Decision, GateAnswer, GateVerdict, Ruling
 from engine.protocol.ids import AttemptId
 from engine.protocol.job_description import JobDescription
 from engine.protocol.manifest import Committable, Manifest, ManifestRef
@@ -83,17 +87,27 @@ class Replaced:
     detail: str
 
 
-PublicationOutcome = NotPublished | Published | Committed | CommitFailed | Replaced
+@dataclass(frozen=True)
+class StoppedByGate:
+    """The gate of a sink stops the job. Nothing of the epoch is published."""
+
+    completed: CompletedCheckpoint
+    why: str
+
+
+PublicationOutcome = NotPublished | Published | Committed | CommitFailed | Replaced | StoppedByGate
 Tell = Callable[[PublicationOutcome, float], list[Action]]
 OffLoop = Callable[[str, Callable[[], Any], Done], RunOffLoop]
 
 
 @dataclass
 class Publication:
-    """The one checkpoint that is being published."""
+    """The one checkpoint that is being published. `withheld`: what its gates take off the ledger's totals."""
 
     completed: CompletedCheckpoint
     manifest: Manifest
+    judged: bool = False
+    withheld: ledger.Counters = field(default_factory=dict)
     ref: ManifestRef | None = None
     outcome_unknown: bool = False
     retry_at_ms: float | None = None
@@ -116,6 +130,8 @@ class Publisher:
         self.newest: ManifestRef | None = None
         self.ledger: dict[str, int] = {}
         """The job's totals at the newest epoch."""
+        self.verdicts: list[GateVerdict] = []
+        """Those about the newest epoch that this JobMaster has published."""
         self._graph = graph
         self._epoch_log = epoch_log
         self._committers = dict(committers)
@@ -124,6 +140,9 @@ class Publisher:
         self._allows = allows
         self._off_loop = off_loop
         self._tell = tell
+        gates = {uid: sink.gate for uid, sink in graph.sinks if sink.gate is not None}
+        self._gatekeeper = Gatekeeper(gates, wall_ms, retry_ms, self._gates_say)
+        self._withheld: ledger.Counters = {}  # in this attempt, which counts all that its sinks wrote
         self._housekeeping = Housekeeping(epoch_log, committers, off_loop)
         self.dropped: list[Difference] = []
         """What the user has allowed to be dropped, as of the last restore."""
@@ -145,12 +164,14 @@ class Publisher:
         """True while the outcome of a publication is open: nothing may be restored, and a cancelled job waits.
 
         A job that fails meanwhile may end before its last epoch is committed. Its next start commits it.
+        While its gates are asked, a publication is not open in this sense: no trace of it is in the store.
         """
-        return self._publication is not None
+        return self._publication is not None and self._publication.judged
 
     def publishes(self, checkpoint: int | None) -> bool:
         """True while the outcome of this checkpoint's publication is open."""
-        return self._publication is not None and self._publication.completed.checkpoint == checkpoint
+        publication = self._publication
+        return publication is not None and publication.judged and publication.completed.checkpoint == checkpoint
 
     @property
     def job_id(self) -> str:
@@ -160,11 +181,15 @@ class Publisher:
 
     @property
     def wakeup_ms(self) -> float | None:
-        """The time at which `on_tick` asks the store again; None: there is nothing to repeat."""
-        return self._publication.retry_at_ms if self._publication is not None else None
+        """The time at which `on_tick` asks the store or a gate again; None: there is nothing to repeat."""
+        if self._publication is None:
+            return None
+        return self._publication.retry_at_ms if self._publication.judged else self._gatekeeper.wakeup_ms
 
     def on_tick(self, now_ms: float) -> list[Action]:
         publication = self._publication
+        if publication is not None and not publication.judged:
+            return self._gatekeeper.on_tick(now_ms)
         if publication is None or publication.retry_at_ms is None or now_ms < publication.retry_at_ms:
             return []
         publication.retry_at_ms = None
@@ -272,6 +297,7 @@ class Publisher:
             restored.epoch + 1 if restored else 1,
         )
         self._restored = restored
+        self._withheld = {}
         self.ledger = dict(restored.ledger) if restored else {}
 
     # ------------------------------------------------------------------ publish
@@ -282,14 +308,76 @@ class Publisher:
 
     def publish_next(self, now_ms: float) -> list[Action]:
         """Begins to publish the oldest waiting checkpoint, unless a publication is open."""
-        if self.busy or not self._queue:
+        if self._publication is not None or not self._queue:
             return []
         completed = self._queue.popleft()
         manifest, broken = self.manifest_of(completed)
         if broken:
             return self._tell(NotPublished(completed, CheckpointFailure.LEDGER_MISMATCH, broken), now_ms)
         self._publication = Publication(completed, manifest)
-        return [self._off_loop("manifest", lambda: self._write_manifest(manifest), self._manifest_written)]
+        return self._gatekeeper.judge(manifest, now_ms)
+
+    # ------------------------------------------------------------------ gates
+
+    @property
+    def held(self) -> list[HeldEpoch]:
+        """What waits for a person: the sinks of one epoch whose gates refuse it."""
+        return self._gatekeeper.held
+
+    def on_gate_answer(self, answer: GateAnswer, now_ms: float) -> list[Action]:
+        return self._gatekeeper.on_answer(answer, now_ms)
+
+    def rule(self, checkpoint: int, ruling: Ruling, now_ms: float) -> tuple[str, list[Action]]:
+        """Carries out what a person decides about a held epoch. Returns why not, if it can't be done."""
+        return self._gatekeeper.rule(checkpoint, ruling, now_ms)
+
+    def _gates_say(self, outcome: GateOutcome, now_ms: float) -> list[Action]:
+        publication = self._open
+        if isinstance(outcome, Stopped):
+            self._publication = None
+            return self._tell(StoppedByGate(publication.completed, outcome.why), now_ms)
+        publication.judged = True
+        publication.manifest = msgspec.structs.replace(publication.manifest, verdicts=outcome.verdicts)
+        if not outcome.refused_rows:
+            return [self._write_off_loop(publication.manifest)]
+        commits = publication.manifest.commits
+
+        def work() -> dict[str, Withheld]:
+            """Splits files. What is not published in the end is output that no epoch knows: a restore deletes it."""
+            found = {}
+            for uid, refused in outcome.refused_rows.items():
+                with calling(uid, None, self._committers[uid], "withhold()"):
+                    found[uid] = self._committers[uid].withhold([c for c in commits if c.uid == uid], refused)
+            return found
+
+        return [self._off_loop("gate", work, self._rows_withheld)]
+
+    def _rows_withheld(
+        self, found: dict[str, Withheld] | None, error: BaseException | None, now_ms: float
+    ) -> list[Action]:
+        publication = self._open
+        if found is None:
+            return self._give_up(str(error), now_ms)
+        manifest = publication.manifest
+        kept = {one.sink for one in manifest.verdicts if one.decision is Decision.DEAD_LETTER}
+        for uid, withheld in found.items():
+            ledger.add(publication.withheld, ledger.withheld(uid, withheld.rows, withheld.digest))
+        publication.manifest = msgspec.structs.replace(
+            manifest,
+            commits=[c for c in manifest.commits if c.uid not in found]
+            + [c for uid, withheld in found.items() if uid in kept for c in withheld.commits],
+            ledger=ledger.total(manifest.ledger, [publication.withheld]),
+            verdicts=[
+                msgspec.structs.replace(one, withheld=found[one.sink].rows) if one.sink in found else one
+                for one in manifest.verdicts
+            ],
+        )
+        return [self._write_off_loop(publication.manifest)]
+
+    # ------------------------------------------------------------------ the epoch
+
+    def _write_off_loop(self, manifest: Manifest) -> RunOffLoop:
+        return self._off_loop("manifest", lambda: self._write_manifest(manifest), self._manifest_written)
 
     def _write_manifest(self, manifest: Manifest) -> ManifestRef:
         """Looks for all files of the epoch after the last of them is written: the store may have been away."""
@@ -311,9 +399,13 @@ class Publisher:
         self._epoch_log.check_here()
 
     def drop_waiting(self) -> list[CompletedCheckpoint]:
-        """Forgets the checkpoints whose publication has not begun, and returns them."""
+        """Forgets the checkpoints that have no trace in the store, and returns them: also the one that is judged."""
         waiting = list(self._queue)
         self._queue.clear()
+        if self._publication is not None and not self._publication.judged:
+            waiting.insert(0, self._publication.completed)
+            self._publication = None
+            self._gatekeeper.drop()
         return waiting
 
     def manifest_of(self, completed: CompletedCheckpoint) -> tuple[Manifest, str]:
@@ -337,7 +429,7 @@ class Publisher:
             subtasks=[ack.state for ack in completed.acks],
             commits=[c for c in carried if c.identity not in published],
             carried=carried,
-            ledger=ledger.total(self._base, (ack.ledger for ack in completed.acks)),
+            ledger=ledger.total(self._base, [*(ack.ledger for ack in completed.acks), self._withheld]),
             description=self._description,
             final=completed.final,
             drained=completed.stopping is Stopping.DRAIN,
@@ -391,7 +483,9 @@ class Publisher:
         self._needs.add(self.newest, manifest)
         self._retained.append(self.newest)  # also if its commit fails now: the restore commits it
         self._carried = manifest.carried
+        ledger.add(self._withheld, publication.withheld)
         self.ledger = dict(manifest.ledger)
+        self.verdicts = manifest.verdicts
         permit = CommitPermit.issue(self.newest)
         return [
             *self._tell(Published(manifest), now_ms),

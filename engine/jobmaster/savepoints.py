@@ -47,6 +47,9 @@ from engine.store.places import remove_if_empty
 LATE_WRITES_MS = 600_000.0
 """After so long nobody writes state any more for a savepoint that has failed."""
 
+MADE_LATER = ". It is made as soon as the store answers, if it does not exist"
+"""What becomes of a savepoint of which the store did not say whether it exists, while the job goes on."""
+
 T = TypeVar("T")
 OpenPlace = Callable[[str], Store]
 
@@ -128,7 +131,9 @@ class Savepoints:
         self._open: dict[int, _Open] = {}
         self._stop: _Stop | None = None
         self._left: list[tuple[_Open, float]] = []
-        """Savepoints that failed, and when: slots may still write into their folders, which are deleted again later."""
+        """Savepoints that failed, and when: slots may still write into their folders, or the store was away."""
+        self._undecided: list[tuple[SavepointRequest, str]] = []
+        """Savepoints, with their writers, of which the store did not say whether it made them."""
         self._inherited = True  # what JobMasters before this one began may still be there
 
     @property
@@ -243,10 +248,14 @@ class Savepoints:
     def _written(self, one: _Open, head: Savepoint | None, error: BaseException | None, now_ms: float) -> list[Action]:
         """Ends a savepoint that the job goes on behind: its own files are not needed any more."""
         discarded = self._publisher.discard(one.attempt, one.checkpoint)
-        if head is None and not isinstance(error, UnknownSavepoint):
+        why = str(error)
+        if isinstance(error, UnknownSavepoint):
+            self._undecided.append((one.request, self._writer(one)))
+            why += MADE_LATER
+        elif head is None:
             self._left.append((one, now_ms))
         if head is None:
-            return [*self._fail(one, str(error)), *discarded, *self._tell(Settled(), now_ms)]
+            return [*self._fail(one, why), *discarded, *self._tell(Settled(), now_ms)]
         return [*self._complete(one, head, now_ms), *discarded, *self._tell(Settled(), now_ms)]
 
     def _prepared(
@@ -259,6 +268,7 @@ class Savepoints:
     ) -> list[Action]:
         """Lets the epoch of a stop be published, unless the stop has failed meanwhile."""
         if self._open.get(one.checkpoint) is not one:
+            self._left.append((one, now_ms))
             return [self._forget(one, draft.writer)] if draft is not None else []
         if draft is None:
             return self._not_stored(one, completed, str(error), now_ms)
@@ -269,6 +279,7 @@ class Savepoints:
         if not completed.stops:
             discarded = self._publisher.discard(one.attempt, one.checkpoint)
             return [*self._fail(one, why), *self._forget_state(one), *discarded, *self._tell(Settled(), now_ms)]
+        self._left.append((one, now_ms))
         return [*self._fail_stop(why), *self._tell(StopFailed(why, completed), now_ms)]
 
     # ------------------------------------------------------------------ end
@@ -286,12 +297,30 @@ class Savepoints:
     def sweep(self, now_ms: float) -> list[Action]:
         """Deletes what slots wrote for savepoints after these had failed, or what the store did not delete then.
 
-        The first sweep also ends what JobMasters before this one began. If that fails, the next one tries again.
+        A savepoint whose last step the store did not answer is made now, if it does not exist. The first sweep also
+        ends what JobMasters before this one began. If that fails, the next one tries again.
         """
         past = [one for one, failed_ms in self._left if now_ms - failed_ms > LATE_WRITES_MS]
         self._left = [(one, failed_ms) for one, failed_ms in self._left if now_ms - failed_ms <= LATE_WRITES_MS]
         inherited = [self._settle_inherited()] if self._inherited else []
-        return [*inherited, *(action for one in past for action in self._forget_state(one))]
+        undecided, self._undecided = self._undecided, []
+        decided = [self._decide(request, writer) for request, writer in undecided]
+        return [*inherited, *decided, *(self._forget(one, self._writer(one)) for one in past)]
+
+    def _decide(self, request: SavepointRequest, writer: str) -> Action:
+        """Takes the last step of a savepoint again, or deletes its files. If the store is away, the next sweep does."""
+
+        def work() -> None:
+            folder = self._folder(request)
+            if not folder.complete(writer):
+                folder.forget(writer)
+
+        def done(_: None, error: BaseException | None, now_ms: float) -> list[Action]:
+            if error is not None:
+                self._undecided.append((request, writer))
+            return []
+
+        return self._off_loop("sweep", lambda: _without_sync_failed(work), done)
 
     def _settle_inherited(self) -> Action:
         self._inherited = False
@@ -336,8 +365,15 @@ class Savepoints:
     ) -> list[Action]:
         if head is not None:
             return [*self._complete(one, head, now_ms), *self._tell(Settled(), now_ms)]
+        assert one.draft is not None
+        if isinstance(error, UnknownSavepoint):
+            self._undecided.append((one.request, one.draft.writer))
+        else:
+            self._left.append((one, now_ms))
         one.draft = None  # `finish` has deleted it, unless the store may still make the savepoint
         why = f"epoch {manifest.epoch} is published and committed, but its savepoint could not be made: {error}"
+        if isinstance(error, UnknownSavepoint) and not manifest.drained:
+            why += MADE_LATER
         if manifest.drained:  # its windows have fired for good: the job ends, without the savepoint
             assert self._stop is not None
             self._stop.said = f"; {why}"
@@ -375,6 +411,9 @@ class Savepoints:
         elif request is not None:  # it was asked for and not triggered yet
             failed = [Note(events.SavepointFailed(request.name, self._place(request), why))]
         return [*failed, Note(events.StopFailed(why))]
+
+    def _writer(self, one: _Open) -> str:
+        return writer_of(self._publisher.job_id, one.attempt, one.checkpoint)
 
     def _forget_state(self, one: _Open) -> list[Action]:
         """Deletes what slots have written into the folder of a savepoint that will not be made."""

@@ -14,6 +14,7 @@ from engine.core.sinks import Guarantee
 from engine.graph.job_graph import JobGraph, JobVertex
 from engine.jobmaster.events import AttemptFailed
 from engine.jobmaster.figures import Rate
+from engine.jobmaster.gatekeeper import HeldEpoch
 from engine.jobmaster.master import JobMaster, Phase
 from engine.protocol import ledger
 from engine.protocol.config import CheckpointingMode
@@ -89,9 +90,11 @@ class SinkStatus(msgspec.Struct, frozen=True):
 
 
 class CheckpointStatus(Enum):
-    """PUBLISHED: the epoch exists; it is being committed, or the next restore commits it."""
+    """HELD: a commit gate refuses the epoch, and a person has to decide. PUBLISHED: the epoch exists; it is being
+    committed, or the next restore commits it."""
 
     TRIGGERED = "triggered"
+    HELD = "held"
     PUBLISHED = "published"
     COMPLETED = "completed"
     ABORTED = "aborted"
@@ -185,6 +188,12 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Records that windows dropped because they came after their window had fired, up to the newest epoch."""
     untimed_rows: dict[str, int]
     """Records without an event time, which are in no window."""
+    failed_rows: dict[str, int] = {}
+    """Records that operators left out because they could not process them (`on_error`), up to the newest epoch."""
+    withheld_rows: dict[str, int] = {}
+    """Rows that a commit gate kept out of a sink's table: discarded, or dead letters."""
+    held: list[HeldEpoch] = []
+    """The sinks of the epoch that a commit gate holds until a person decides."""
     user_counts: dict[str, dict[str, int]] = {}
     """The counters of functions by operator and name, up to the newest epoch."""
     slots: list[SlotStatus]
@@ -234,6 +243,9 @@ def describe(master: JobMaster, past: Past, path: str, spark_ui: str | None, wal
         malformed_rows={uid: totals.get(ledger.malformed_rows(uid), 0) for uid in sources},
         late_rows=ledger.by_uid(ledger.late_rows, totals),
         untimed_rows=ledger.by_uid(ledger.untimed_rows, totals),
+        failed_rows=ledger.by_uid(ledger.failed_rows, totals),
+        withheld_rows=ledger.by_uid(ledger.withheld_rows, totals),
+        held=master.held,
         user_counts=ledger.user_counts([uid for vertex in graph.vertices for uid in vertex.uids], totals),
         slots=[
             SlotStatus(s.index, s.pid, s.address, s.task_attempt, s.step if s.slow_reported else None)

@@ -24,9 +24,11 @@ from engine.jobmaster.actions import Outcome, is_drained
 from engine.jobmaster.collecting import Collection
 from engine.jobmaster.status import CheckpointStatus, JobStatus
 from engine.observe import waiting
+from engine.observe.gate_routes import GateStatus
 from engine.observe.history import History
 from engine.observe.rescales import RescaleRecord
 from engine.observe.savepoints import (
+    ENDED_FIRST,
     LOST,
     SavepointRecord,
     SavepointRecords,
@@ -36,6 +38,7 @@ from engine.observe.savepoints import (
 )
 from engine.observe.timeline import CheckpointDetail, Timeline
 from engine.observe.waiting import LookedAfter
+from engine.protocol.gate import Ruling
 from engine.snapshot.query import StateOfKey
 from engine.store.bucket import is_bucket
 from engine.store.opening import open_store
@@ -89,6 +92,14 @@ class JobClient:
             time.sleep(0.1)
         raise WeirError(f"checkpoint {checkpoint} is not complete after {timeout_s:.0f} s; it may still complete")
 
+    def gate(self) -> GateStatus:
+        """Returns what the gates of the job hold, and their verdicts about the newest epoch."""
+        return msgspec.json.decode(self._call("GET", "/gate").content, type=GateStatus)
+
+    def rule(self, checkpoint: int, ruling: Ruling) -> None:
+        """Decides about the held epoch of this checkpoint."""
+        self._call("POST", "/gate", {"checkpoint": checkpoint, "decision": ruling.value})
+
     def gc(self, *, dry_run: bool = False) -> Collection:
         """Lets the running JobMaster delete what nobody needs; with `dry_run` it only says what that is."""
         answer = self._call("POST", "/gc", {"dry_run": dry_run})
@@ -121,10 +132,30 @@ class JobClient:
             if found.state is SavepointState.COMPLETED:
                 return found
             if found.state is not SavepointState.PENDING:
-                raise WeirError(f"there is no savepoint {found.place}: {found.reason}. Job {self.name!r} goes on")
+                raise WeirError(f"savepoint {found.place}{self._why_not_made(found)}")
             on_progress(found)
             time.sleep(pause_s)
         raise WeirError(f"savepoint {name!r} is not complete after {timeout_s:.0f} s; it may still complete")
+
+    def _why_not_made(self, failed: SavepointRecord) -> str:
+        """Says why a savepoint failed, and what becomes of the job and of what its JobMaster has left."""
+        if not _unsettled(failed.reason):
+            return f" failed: {failed.reason}. Job {self.name!r} goes on"
+        ended = self.ended()
+        then = (
+            self.how_again(ended) if ended is not None else f". `weir status {self.name}` shows whether the job goes on"
+        )
+        return f": {failed.reason}{self._may_be_completed(failed.savepoint)}{then}"
+
+    def _may_be_completed(self, savepoint: str) -> str:
+        """Says what became of a savepoint that a JobMaster left: if all its files are there, the next one makes it."""
+        there = (one for one in self.savepoints() if one.savepoint == savepoint)
+        if (made := next((one for one in there if one.state is SavepointState.COMPLETED), None)) is not None:
+            return f". Its savepoint {made.place} is complete"
+        return (
+            f". If savepoint {savepoint} lacks only its last step, the next JobMaster completes it; `weir savepoints "
+            f"{self.name}` shows that"
+        )
 
     def _savepoint(self, name: str) -> SavepointRecord | None:
         """Asks the JobMaster for this one alone. If none answers or knows it, all that the store holds are read."""
@@ -148,7 +179,7 @@ class JobClient:
         records = SavepointRecords(History(self.store, self.name).savepoints())
         ended = self.ended()
         if ended is not None or away:
-            records.settle(f"the job ended first: {ended.reason}" if ended is not None else LOST)
+            records.settle(f"{ENDED_FIRST}: {ended.reason}" if ended is not None else LOST)
         return with_store(records.newest_first, open_store(self.store), JobPaths(self.name), open_place)
 
     def stop(
@@ -190,10 +221,16 @@ class JobClient:
                 looked_after.on_answer()
                 why = self._why_not_stopped(stop)
                 if why:
-                    raise WeirError(f"job {self.name!r} is not stopped and goes on: {why}")
+                    raise WeirError(f"job {self.name!r} is not stopped and goes on: {why}{self._left_of(stop)}")
                 on_progress(stop.doing if stop is not None and stop.under_way else LOST)
             time.sleep(0.1)
         raise WeirError(f"job {self.name!r} has not stopped after {timeout_s:.0f} s; it may still stop")
+
+    def _left_of(self, stop: StopRecord | None) -> str:
+        """Says what became of the savepoint of a stop that failed with its JobMaster."""
+        if stop is None or not stop.failed or not stop.savepoint or not _unsettled(stop.reason):
+            return ""
+        return self._may_be_completed(stop.savepoint)
 
     def _why_not_stopped(self, stop: StopRecord | None) -> str:
         """Returns why the job goes on; empty while that is not known."""
@@ -201,9 +238,23 @@ class JobClient:
             return ""
         why = stop.reason if stop is not None and stop.failed else LOST
         try:
-            return why if why != LOST or self.status().running else ""
+            return why if not _unsettled(why) or self.status().running else ""
         except NotRunning:
             return ""
+
+    def savepoint_of_stop(self, name: str, ended: MasterExit) -> SavepointRecord:
+        """Returns the savepoint of a stop that has ended the job. Raises an error if it was not made.
+
+        A job that was drained ends without it if it can't be made, since its windows have fired for good.
+        """
+        found = self._savepoint(name)
+        if found is not None and found.state is SavepointState.COMPLETED:
+            return found
+        why = f": {found.reason}" if found is not None and found.reason else ""
+        raise WeirError(
+            f"job {self.name!r} is {ended.outcome} ({ended.reason}), but its savepoint {name} was not made{why}. If it "
+            f"lacks only its last step, `weir gc {self.name}` completes it; `weir savepoints {self.name}` shows that"
+        )
 
     def rescale(self, parallelism: int | None = None, operators: Mapping[str, int] | None = None) -> str | None:
         """Begins to run the job at another parallelism and returns the rescale's id; None: it runs with it already.
@@ -363,6 +414,8 @@ class JobClient:
                 f"the JobMaster of job {self.name!r} did not answer in {PATIENCE_S:.0f} s; what it was asked for may "
                 f"still be done: look with `weir status {self.name}`"
             ) from error
+        except (httpx.ReadError, httpx.RemoteProtocolError) as error:
+            raise NotRunning(self._why_no_answer()) from error
         except httpx.TransportError as error:
             raise NotRunning(self._why_not()) from error
         if response.status_code == 503:
@@ -372,6 +425,15 @@ class JobClient:
         if response.status_code >= 400:
             raise WeirError(response.json().get("error", f"HTTP {response.status_code}"))
         return response
+
+    def _why_no_answer(self) -> str:
+        """Says what to do if the JobMaster ended while it was asked: its supervisor may be starting another."""
+        if self.ended() is not None:
+            return self._why_not()
+        return (
+            f"the JobMaster of job {self.name!r} ended before it answered; what it was asked for may have been done: "
+            f"look with `weir status {self.name}`, and ask again when the job runs"
+        )
 
     def _why_not(self) -> str:
         ended = self.folder.read_exit()
@@ -385,8 +447,15 @@ class JobClient:
         if host is not None:
             return f"job {self.name!r} does not run on this machine; it was started last on {host}: look there"
         desired = self.folder.read_desired_here()
-        again = f"; {after_a_reboot(self.name)}" if desired is not None and desired.running else ""
+        again = f"; {self._when_it_runs()}" if desired is not None and desired.running else ""
         return f"job {self.name!r} is not running now{self._last_known()}; its log is {self.folder.log_file}{again}"
+
+    def _when_it_runs(self) -> str:
+        """Says what to do about a job that should be running: a supervisor that was seen lately starts it by itself."""
+        sign = self.folder.read_supervisor()
+        if sign is not None and time.time_ns() // 1_000_000 - sign.at_ms < waiting.UNSEEN_S * 1000:
+            return f"ask again when `weir status {self.name}` shows that it runs"
+        return after_a_reboot(self.name)
 
     def how_again(self, ended: MasterExit) -> str:
         """Says how a job that has ended is started again; nothing if it is over for good."""
@@ -414,6 +483,11 @@ class JobClient:
         if sign is None:
             return died
         return f"{died}; {max(0, now_ms - sign.at_ms) // 1000} s ago its supervisor showed: {sign.in_words()}"
+
+
+def _unsettled(why: str) -> bool:
+    """Says whether a savepoint or a stop failed only with its JobMaster, so that the next one decides."""
+    return why == LOST or why.startswith(ENDED_FIRST)
 
 
 class _Unknown(WeirError):

@@ -32,11 +32,13 @@ from engine.jobmaster.savepoints import Refusal
 from engine.jobmaster.status import JobStatus, VertexStatus
 from engine.observe.asked_routes import AskedRoutes
 from engine.observe.bounded import CONNECTIONS, BoundedProtocol
+from engine.observe.gate_routes import GateRoutes, GateStatus
 from engine.observe.metrics import CONTENT_TYPE, exposition
 from engine.observe.rescale_routes import RescaleRoutes
 from engine.observe.savepoint_requests import default_name, requested
 from engine.observe.savepoints import SavepointRecord, SavepointRecords, SavepointState
 from engine.observe.timeline import Timeline
+from engine.protocol.gate import Ruling
 from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.protocol.scaling import Scaling
 from engine.snapshot.query import NoSuchState, StateOfKey
@@ -60,6 +62,8 @@ ROUTES = {
     "GET /restarts": "lists why and when attempts ended, newest first, and how long until the job ran again",
     "POST /rescale": "begins to run the job at another parallelism and returns an id; GET /rescales tells how it ended",
     "GET /rescales": "lists the rescales, newest first: from, to, pause, digests of the state before and after",
+    "GET /gate": "shows the epoch that a commit gate holds, and the verdicts about the newest epoch",
+    "POST /gate": "releases or discards the held epoch, or asks its gate again; GET /checkpoints/{id} tells the end",
     "GET /events": "lists what happened, oldest first; ?after_ms=0",
     "GET /upgrade": "shows the last upgrade of the job: its phase, versions, plan, why it did not succeed; null: none",
     "POST /upgrade": "begins to replace the job by another version and returns an id; GET /upgrade tells how it ended",
@@ -106,6 +110,10 @@ class Answering(Protocol):
 
     def rescale(self, wanted: Scaling) -> Answer: ...
 
+    def gate(self) -> GateStatus: ...
+
+    def rule(self, checkpoint: int, ruling: Ruling) -> Refusal | None: ...
+
     def want_stopped(self) -> None: ...
 
     def cancel(self) -> bool: ...
@@ -151,7 +159,7 @@ class RestServer:
 
 
 def make_app(token: str, process: Answering) -> Starlette:
-    handlers, rescaling = _Handlers(process), RescaleRoutes(process)
+    handlers, rescaling, gate = _Handlers(process), RescaleRoutes(process), GateRoutes(process)
     upgrading = AskedRoutes(
         "upgrade", AskedUpgrade, _UPGRADE, lambda asked: process.request_upgrade(asked), lambda: process.upgrade()
     )
@@ -178,6 +186,8 @@ def make_app(token: str, process: Answering) -> Starlette:
         "GET /restarts": handlers.restarts,
         "POST /rescale": rescaling.rescale,
         "GET /rescales": rescaling.rescales,
+        "GET /gate": gate.shown,
+        "POST /gate": gate.rule,
         "GET /events": handlers.events,
         "GET /upgrade": upgrading.last,
         "POST /upgrade": upgrading.request,

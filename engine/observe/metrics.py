@@ -74,6 +74,7 @@ class _StatusCollector(Collector):
             "Checkpoints of this JobMaster that expired, were declined or aborted.",
             checkpoints.failed,
         )
+        yield self._gauge("weir_epoch_held", "1 while a commit gate holds an epoch.", int(bool(status.held)))
         rescales = status.rescales
         yield self._counter("weir_rescales_completed", "Rescales that the history knows.", rescales.completed)
         yield self._counter("weir_rescales_failed", "Rescales that failed; the job went on as before.", rescales.failed)
@@ -120,6 +121,8 @@ class _StatusCollector(Collector):
         for name, text, rows_by_uid in (
             ("weir_late_rows", "Rows that each operator dropped, as their window had fired.", status.late_rows),
             ("weir_untimed_rows", "Rows without an event time, which are in no window.", status.untimed_rows),
+            ("weir_failed_rows", "Rows that each operator left out, as it could not process them.", status.failed_rows),
+            ("weir_withheld_rows", "Rows that the gate of each sink kept out of its table.", status.withheld_rows),
         ):
             counter = CounterMetricFamily(name, text, labels=["job", "operator"])
             for uid, rows in rows_by_uid.items():

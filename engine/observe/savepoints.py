@@ -33,6 +33,7 @@ SAVEPOINTS = 500
 """The number of savepoints that are remembered."""
 
 LOST = "its JobMaster ended before it was complete"
+ENDED_FIRST = "the job ended first"
 
 
 class SavepointState(StrEnum):
@@ -129,7 +130,7 @@ class SavepointRecords:
                     self.stop.failed, self.stop.reason = False, ""  # its JobMaster may have died behind a drained epoch
                     self._fail_pending(event.reason, event.at_ms)
                 else:
-                    self.settle(f"the job ended first: {event.reason}", event.at_ms)
+                    self.settle(f"{ENDED_FIRST}: {event.reason}", event.at_ms)
 
     def settle(self, why: str, at_ms: int | None = None) -> None:
         """Fails the savepoints that no JobMaster will complete, and a stop that did not end the job."""

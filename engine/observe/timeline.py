@@ -19,6 +19,7 @@ from engine.jobmaster.events import (
     Claimed,
     Completed,
     Deploying,
+    EpochHeld,
     OperatorFigures,
     Published,
     Running,
@@ -166,10 +167,14 @@ class Timeline:
                 self._settle(CheckpointFailure.ATTEMPT_ENDED.code, "the job ended", event.at_ms)
             case Triggered():
                 self._begin(event.checkpoint, event.attempt, event.at_ms)
+            case EpochHeld():
+                record = self._record(event.checkpoint, event.at_ms)
+                record.status, record.why = CheckpointStatus.HELD, "gate"
+                record.detail = f"sink {event.sink!r}: {event.why}"
             case Published():
                 record = self._record(event.checkpoint, event.at_ms)
                 record.epoch = event.epoch
-                record.status = CheckpointStatus.PUBLISHED
+                record.status, record.why, record.detail = CheckpointStatus.PUBLISHED, "", ""
             case Completed():
                 self._completed(event)
             case Aborted():
@@ -214,8 +219,8 @@ class Timeline:
         return record
 
     def _settle(self, why: str, detail: str, at_ms: int) -> None:
-        """Aborts the checkpoints that were only triggered: no JobMaster will complete them."""
-        for record in self._open(CheckpointStatus.TRIGGERED):
+        """Aborts the checkpoints that were only triggered, or held: no JobMaster will complete them."""
+        for record in self._open(CheckpointStatus.TRIGGERED) + self._open(CheckpointStatus.HELD):
             record.why, record.detail = why, detail
             _end(record, CheckpointStatus.ABORTED, at_ms)
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -139,8 +140,10 @@ def find_job(path: str) -> Callable[[StreamEnvironment], None]:
     except (Exception, SystemExit) as error:
         raise _not_built(f"{module_name} can't be imported", error) from error
     function = getattr(module, name, None)
-    if function is None:
+    if function is None or inspect.ismodule(function):  # a module of the package may be imported already
         found = [n for n, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module_name]
+        if hasattr(module, "__path__") and find_spec(f"{module_name}.{name}") is not None:
+            raise JobError(f"{module_name}.{name} is a module, not a function: write {module_name}.{name}:job")
         raise JobError(f"{module_name} has no {name!r}; it has the functions: {', '.join(found) or 'none'}")
     if not callable(function):
         raise JobError(f"{path} is not a function")

@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
@@ -40,6 +41,7 @@ from engine.host.last_upgrade import last_upgrade
 from engine.host.launch import MasterLaunch
 from engine.host.lifeline import Lifeline
 from engine.host.mailbox import Mailbox
+from engine.host.processes import identity
 from engine.host.rehearsal_request import AskedRehearsal, RehearsalStatus
 from engine.host.run_folder import (
     Deaths,
@@ -56,6 +58,8 @@ from engine.host.upgrade_request import AskedUpgrade
 from engine.jobmaster import events
 from engine.jobmaster.actions import (
     Action,
+    AskGate,
+    EndGate,
     KillSlot,
     Note,
     Outcome,
@@ -73,6 +77,7 @@ from engine.jobmaster.savepoints import Refusal, check_new_savepoint
 from engine.jobmaster.status import JobStatus, StandbyStatus, VertexStatus, describe, describe_vertex
 from engine.network.control import ControlServer
 from engine.network.places import holds_sockets
+from engine.observe.gate_routes import GateStatus
 from engine.observe.history import History
 from engine.observe.http import RestServer
 from engine.observe.logs import MASTER, LogHandler, LogWriter
@@ -80,8 +85,10 @@ from engine.observe.savepoints import LOST, SavepointRecord, SavepointRecords, w
 from engine.observe.timeline import Timeline
 from engine.process.bucket_chores import BucketChores
 from engine.process.from_savepoint import delete_savepoint
+from engine.process.gates import GateProcess, setup_of
 from engine.process.master_io import Queue, master_offload, queue_of
 from engine.protocol.failures import Fault
+from engine.protocol.gate import GateAnswer, Ruling
 from engine.protocol.messages import EndProcess, SlotMessage
 from engine.protocol.remedy import Stage
 from engine.protocol.savepoint import SavepointRequest, StopRequest
@@ -173,6 +180,7 @@ class MasterProcess:
         self._beating = False
         self._began = False
         self._rest: RestServer | None = None
+        self._gates: GateProcess | None = None
         self._standby: StandbySign | None = None
         self._inputs = SparkInputs(
             self._graph, session, self._store, self._paths, self._clock, self._offload, self._note
@@ -253,6 +261,8 @@ class MasterProcess:
             return self._leave()
         finally:
             self._forget_nonce(nonce_path)
+            if self._gates is not None:
+                self._gates.close()
             if self._rest is not None:  # last: until `MasterExit` can be read, clients hear that the job is ending
                 self._rest.stop()
             logger.removeHandler(self._to_logs)
@@ -278,6 +288,8 @@ class MasterProcess:
         self.savepoints.settle(LOST)
         # A standby was started with the parallelism of that moment.
         self._folder.repeat_launch(msgspec.structs.replace(self._launch, scaling=self._saved_scaling()))
+        setup = setup_of(self._graph.sinks, self._launch.store)
+        self._gates = GateProcess(setup, sys.path, self._on_gate_answer) if setup is not None else None
         self._last_seen = self._folder.read_heartbeat()
         self._deaths = self._folder.read_deaths() or _NO_DEATHS
         self._rest = RestServer(self._host(), self._token, self)
@@ -429,6 +441,10 @@ class MasterProcess:
         now = self._clock.now_ms
         self._mailbox.put(lambda: self._carry_out(self.master.on_slot_gone(session, why, now())))
 
+    def _on_gate_answer(self, answer: GateAnswer) -> None:
+        now = self._clock.now_ms
+        self._mailbox.put(lambda: self._carry_out(self.master.on_gate_answer(answer, now())))
+
     def _on_slot_job_end(self, error: WeirError) -> None:
         if isinstance(error, SparkLost):
             self._on_spark_lost(str(error))
@@ -554,6 +570,14 @@ class MasterProcess:
         """Uses a store: not on the deciding thread."""
         delete_savepoint(self._launch.store, place)
 
+    def gate(self) -> GateStatus:
+        return GateStatus(self.master.held, self.master.verdicts)
+
+    def rule(self, checkpoint: int, ruling: Ruling) -> Refusal | None:
+        refusal, actions = self.master.rule(checkpoint, ruling, self._clock.now_ms())
+        self._carry_out(actions)
+        return refusal
+
     def rescale(self, wanted: Scaling) -> Answer:
         answer, actions = self.master.rescale(wanted, self._clock.now_ms())
         self._carry_out(actions)
@@ -595,6 +619,12 @@ class MasterProcess:
                     self._slot_job.release(numbers)
                 case RunOffLoop(name, work, done):
                     self._offload.submit(queue_of(name), work, self._bind(done))
+                case AskGate(question):
+                    assert self._gates is not None, "the process of the gates is started before the job is claimed"
+                    self._gates.ask(question)
+                case EndGate(why):
+                    assert self._gates is not None
+                    self._gates.end(why)
                 case Note(event):
                     self._note(event)
                 case Stop():
@@ -621,7 +651,8 @@ class MasterProcess:
         self._offload.submit(Queue.HISTORY, lambda: self._history.append(event), _written)
         if isinstance(event, events.Claimed):
             assert self._rest is not None
-            self._folder.write_address(MasterAddress(self._rest.url, os.getpid(), generation, self._token))
+            pid = os.getpid()
+            self._folder.write_address(MasterAddress(self._rest.url, pid, generation, self._token, identity(pid)))
 
 
 def _short(event: AnyEvent) -> dict[str, Any]:

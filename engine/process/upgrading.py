@@ -293,12 +293,20 @@ class _Upgrade:
             time.sleep(LOOK_EVERY_S)  # it has ended, or its JobMaster is being replaced
         except WeirError as error:
             up, _ = self._running()
-            if not up:
+            if not up or self._is_being_stopped():
                 return
             if self._own_savepoint.exists():
                 self._take_another_name()
             else:
                 self._declined = str(error)
+
+    def _is_being_stopped(self) -> bool:
+        """Says whether the job is about to end, because this upgrade or somebody else has asked for it before."""
+        try:
+            stop = self._stop()
+        except WeirError:
+            return True
+        return stop is not None and not stop.failed
 
     def _take_another_name(self) -> None:
         """A first try has made the savepoint, or a JobMaster has completed it, and the job went on behind it."""

@@ -29,6 +29,8 @@ class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     `owner` tells two writers apart that claim the same generation: a record with equal bytes is the writer's own.
     `job_id` is made with the first record and never changes. Jobs of the same name in two stores have different ids,
     and so have a job and its fork. `checksum` is that of all other fields; it is empty in records of earlier versions.
+    A rewind says to which epoch it went `back_to` (None in records of earlier versions), and whether tables hide the
+    output of the epochs in between.
     """
 
     number: int
@@ -39,6 +41,8 @@ class LogRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     next_checkpoint: int
     job_id: str
     checksum: str = ""
+    back_to: int | None = None
+    hides: bool = False
 
     def sealed(self) -> LogRecord:
         """Returns the record with its checksum: one changed bit could let two attempts use the same names."""
@@ -106,7 +110,7 @@ def epoch_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
     ).sealed()
 
 
-def rewind_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
+def rewind_after(last: LogRecord, manifest: ManifestRef, back_to: int, hides: bool) -> LogRecord:
     """Returns the record by which a person goes back to older state. Its epoch number is new: none is used twice."""
     assert last.newest is not None and manifest.epoch > last.newest.epoch
     assert manifest.checkpoint >= last.next_checkpoint, f"checkpoint {manifest.checkpoint} was used before"
@@ -118,4 +122,6 @@ def rewind_after(last: LogRecord, manifest: ManifestRef) -> LogRecord:
         newest=manifest,
         next_checkpoint=manifest.checkpoint + 1,
         job_id=last.job_id,
+        back_to=back_to,
+        hides=hides,
     ).sealed()

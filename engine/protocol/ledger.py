@@ -35,6 +35,11 @@ def malformed_rows(uid: str) -> str:
     return f"malformed:{uid}"
 
 
+def failed_rows(uid: str) -> str:
+    """Names the counter of records that an operator left out because it could not process them (`on_error`)."""
+    return f"failed:{uid}"
+
+
 def source_digest(uid: str) -> str:
     """Names the digest of the rows that a source has read; only sources that are asked for it have one."""
     return f"digest:source:{uid}"
@@ -54,6 +59,19 @@ def sink_rows(uid: str) -> str:
 
 def sink_digest(uid: str) -> str:
     return f"digest:{uid}"
+
+
+def withheld_rows(uid: str) -> str:
+    """Names the counter of rows that a sink wrote and that its gate kept out of the table: discarded, or dead letters.
+
+    They are not among `sink_rows`, nor in the sink's digest.
+    """
+    return f"withheld:{uid}"
+
+
+def withheld(uid: str, rows: int, digest: int) -> Counters:
+    """Returns what is added to the totals for rows that are not published."""
+    return {sink_rows(uid): -rows, sink_digest(uid): -digest, withheld_rows(uid): rows}
 
 
 def late_rows(uid: str) -> str:

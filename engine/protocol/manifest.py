@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from engine.protocol.gate import GateVerdict
 from engine.protocol.ids import AttemptId, SubtaskId
 from engine.protocol.job_description import JobDescription
 from engine.protocol.redistribution import Distribution
@@ -101,6 +102,8 @@ class Manifest(msgspec.Struct, frozen=True):
     inputs: dict[str, str] = {}
     """Copies of the inputs that the job has to begin with, and their checksums. Only a snapshot that was copied from a
     savepoint or from another job has them."""
+    verdicts: list[GateVerdict] = []
+    """What the gates of sinks have said about the rows of this epoch."""
     format: int = FORMAT
 
     @property

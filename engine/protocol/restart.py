@@ -6,7 +6,8 @@ failure from outside, or of Weir itself, the strategy says when to try again, an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from typing import Protocol
 
 from engine.protocol.failures import Fault
@@ -22,6 +23,16 @@ class RestartStrategy(Protocol):
         """
 
 
+def _check_numbers(strategy: FixedDelay | FailureRate | ExponentialDelay) -> None:
+    """Refuses texts, such as durations, which would fail only when the job fails."""
+    for name in (each.name for each in fields(strategy)):
+        value = getattr(strategy, name)
+        if isinstance(value, bool | str | timedelta):
+            unit = " of milliseconds" if name.endswith("_ms") else ""
+            example = "10_000" if unit else "3"
+            raise ValueError(f"{type(strategy).__name__}: {name} is a number{unit}, not {value!r}, as in {example}")
+
+
 @dataclass(frozen=True)
 class FixedDelay:
     """Ends the job with its own failure number `attempts` + 1. Waits `delay_ms` before each attempt."""
@@ -31,6 +42,7 @@ class FixedDelay:
     failed: int = 0
 
     def __post_init__(self) -> None:
+        _check_numbers(self)
         if self.attempts < 0 or self.delay_ms < 0:
             raise ValueError(f"FixedDelay({self.attempts}, {self.delay_ms}): attempts and delay_ms must be 0 or more")
 
@@ -51,6 +63,9 @@ class FailureRate:
     interval_ms: float = 60_000
     delay_ms: float = 1000
     failures: tuple[float, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
 
     def on_failure(self, now_ms: float, jitter: float, fault: Fault) -> tuple[float | None, RestartStrategy]:
         """Returns the delay before the next attempt, or None to give up, and the next state."""
@@ -73,6 +88,9 @@ class ExponentialDelay:
     jitter_factor: float = 0.1
     current_ms: float | None = None
     last_failure_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
 
     def on_failure(self, now_ms: float, jitter: float, fault: Fault) -> tuple[float | None, RestartStrategy]:
         """Returns the delay before the next attempt, or None to give up, and the next state."""

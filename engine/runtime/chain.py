@@ -76,6 +76,9 @@ class _Link:
     def watermark(self, timestamp_ms: int) -> None:
         self._call(self._operator.on_watermark, timestamp_ms, self._after)
 
+    def release(self) -> None:
+        self._call(self._operator.release, self._after)
+
     def end(self) -> None:
         self._call(self._operator.on_end, self._after)
 
@@ -110,7 +113,13 @@ class OperatorChain:
     def end(self) -> None:
         """Tells each operator, first to last, that no record follows."""
         for link in self._links:
+            link.release()
             link.end()
+
+    def release(self) -> None:
+        """Lets each operator, first to last, emit the rows that it holds back."""
+        for link in self._links:
+            link.release()
 
     def snapshots(self, checkpoint: int) -> Iterator[OperatorSnapshot | None]:
         """Takes the snapshot of each operator, first to last."""

@@ -65,6 +65,7 @@ class SourceHead:
         self._source = source
         self._digested = digested(schema) if digests else []
         self._schema = schema
+        self._required = [field.name for field in schema if not field.nullable]
         self._strategy = strategy
         self._splits: list[_Split] = []
         self._finished: dict[str, int | None] = {}  # splits read to their ends and closed, with the latest event time
@@ -211,7 +212,16 @@ class SourceHead:
         aside, self._aside = self._aside, []
         return aside
 
+    def _check_nulls(self, split: _Split, batch: pa.RecordBatch) -> None:
+        for name in self._required:
+            if name in batch.schema.names and batch.column(name).null_count:
+                raise SchemaMismatch(
+                    f"source {self._context.uid!r}, split {split.name!r}: the column {name!r} is declared NOT NULL, "
+                    f"and {batch.column(name).null_count} of {batch.num_rows} records have a null there"
+                )
+
     def _stamp(self, split: _Split, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self._check_nulls(split, batch)
         if batch.schema != self._schema and not self._differs_in_dictionaries(batch.schema):
             raise SchemaMismatch(
                 f"source {self._context.uid!r}, split {split.name!r} gave records of ({described(batch.schema)}), "

@@ -255,6 +255,8 @@ class Subtask:
 
     def _set_idle(self, idle: bool) -> None:
         self._idle = idle
+        if idle:
+            self._chain.release()
         self._chain.tail.signal(StreamStatus(idle))
 
     def _end(self) -> None:
@@ -267,6 +269,7 @@ class Subtask:
         checkpoint = barrier.checkpoint
         start_delay_ms = max(0.0, self._clock.wall_ms() - barrier.triggered_at_ms - alignment_ms)
         began = self._clock.now_ms()
+        self._chain.release()
         self._chain.tail.signal(barrier)
         operators: dict[str, OperatorSnapshot] = {}
         sync_ms: dict[str, float] = {}

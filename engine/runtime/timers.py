@@ -51,6 +51,7 @@ class KeyTimers(TimerService):
         self._queues = {EVENT_TIMERS: TimerQueue(fields), PROCESSING_TIMERS: TimerQueue(fields)}
         self._event = self._queues[EVENT_TIMERS]
         self._processing = self._queues[PROCESSING_TIMERS]
+        self._undo: list[tuple[Callable[[int, Key], None], int, Key]] | None = None
 
     # --- for functions ---
 
@@ -72,10 +73,10 @@ class KeyTimers(TimerService):
         self._register(self._processing, timestamp, "register_processing_time_timer")
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        self._event.delete(timestamp, self._keyed.key)
+        self._delete(self._event, timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        self._processing.delete(timestamp, self._keyed.key)
+        self._delete(self._processing, timestamp)
 
     def _register(self, queue: TimerQueue, timestamp: int, call: str) -> None:
         if not self._allowed:
@@ -84,9 +85,32 @@ class KeyTimers(TimerService):
             )
         if type(timestamp) is not int or not -_LIMIT <= timestamp < _LIMIT:
             raise TypeError(f"{call} takes Unix milliseconds, an int, not {timestamp!r}")
-        queue.register(timestamp, self._keyed.key)
+        key = self._keyed.key
+        if self._undo is not None and not queue.holds(timestamp, key):
+            self._undo.append((queue.delete, timestamp, key))
+        queue.register(timestamp, key)
+
+    def _delete(self, queue: TimerQueue, timestamp: int) -> None:
+        key = self._keyed.key
+        if self._undo is not None and queue.holds(timestamp, key):
+            self._undo.append((queue.register, timestamp, key))
+        queue.delete(timestamp, key)
 
     # --- for the operator ---
+
+    def begin_record(self) -> None:
+        """Begins a record, of which `undo_record` may take back what was done to the timers."""
+        self._undo = []
+
+    def end_record(self) -> None:
+        """Ends a record: what was done to the timers stays."""
+        self._undo = None
+
+    def undo_record(self) -> None:
+        """Undoes every change since `begin_record`, the last one first."""
+        changes, self._undo = self._undo or [], None
+        for call, timestamp_ms, key in reversed(changes):
+            call(timestamp_ms, key)
 
     @property
     def event_due(self) -> bool:

@@ -108,6 +108,22 @@ class EpochLog:
         records = [self._decoded(number, data) for number, data in zip(numbers, contents, strict=True)]
         return [ref for record in records for ref in self._published_by(record)]
 
+    def rewinds(self) -> list[LogRecord]:
+        """Returns all rewinds, oldest first. None of them is ever deleted."""
+        numbers = sorted(self._numbers())
+        contents = self.store.read_all([self.paths.log_record(number) for number in numbers])
+        records = map(self._decoded, numbers, contents)
+        return [record for record in records if record is not None and record.kind is RecordKind.REWIND]
+
+    def begins_elsewhere(self) -> bool:
+        """Says whether the job began with the state, and so with the totals, of another one."""
+        number = 1
+        while (record := self._record(number)) is not None:
+            if record.newest is not None:
+                return record.newest.epoch == 0
+            number += 1
+        return False
+
     def _epoch_at(self, number: int) -> list[ManifestRef]:
         return self._published_by(self._record(number))
 
@@ -132,8 +148,8 @@ class EpochLog:
     def trim(self, kept_from: int) -> int:
         """Deletes old records of epochs before `kept_from`, and returns how many.
 
-        The first record stays, because it names the job and the state that a fork began with. So does each fence, and
-        each record that can't be read.
+        The first record stays, because it names the job and the state that a fork began with. So does each fence, each
+        rewind, by which an audit knows what tables hide, and each record that can't be read.
         """
         listed = self._listed()
         newest = max(listed, default=0)
@@ -148,7 +164,9 @@ class EpochLog:
             record = self._record(number)
         except CorruptSnapshot:
             return False
-        if record is None or record.kind is RecordKind.FENCE or (record.newest and record.newest.epoch >= kept_from):
+        if record is None or record.kind is not RecordKind.EPOCH:
+            return False
+        if record.newest is not None and record.newest.epoch >= kept_from:
             return False
         self.store.delete(self.paths.log_record(number))
         return True

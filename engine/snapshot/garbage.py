@@ -9,6 +9,7 @@ nothing is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +19,15 @@ from engine.protocol.epoch_records import LogRecord
 from engine.snapshot.beginning import is_claim
 from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.retention import Needs
-from engine.snapshot.savepoints import SavepointFolder, is_probe, writer_from
+from engine.snapshot.savepoints import HEAD, SavepointFolder, is_probe, writer_from
 
 
 @dataclass(frozen=True)
 class Garbage:
     """A file or a folder that nobody needs, with the reason and the number of its files.
 
-    `give_up` has to return True before it is deleted: until then its writer may still make a savepoint of it.
+    `give_up` has to return True before it is deleted: until then its writer may still make a savepoint of it, or it
+    may have become somebody else's.
     """
 
     path: str
@@ -108,7 +110,7 @@ def almost_made(log: EpochLog) -> list[Almost]:
     if last is None:
         return []
     found = []
-    for name, writer, files in _left_by_writers(log, last):
+    for name, writer, files in _left_by_writers(log, last, _savepoint_files(log)):
         folder = SavepointFolder(log.store.below(log.paths.savepoint(name)))
         if not folder.exists() and folder.is_sealed(writer):
             found.append(Almost(log.paths.savepoint(name), files, partial(folder.complete, writer)))
@@ -116,36 +118,51 @@ def almost_made(log: EpochLog) -> list[Almost]:
 
 
 def _savepoints(log: EpochLog, last: LogRecord, damaged: list[str]) -> Iterator[Garbage]:
-    """Yields what writers of savepoints left that were replaced before they had made one."""
-    for path in log.store.list(log.paths.savepoints()):
-        parts = path.removeprefix(f"{log.paths.savepoints()}/").split("/")
-        if len(parts) == 2 and is_probe(parts[1]):  # deeper ones are state, of an operator that has such a uid
+    """Yields what was left of savepoints: by writers that were replaced before they had made one, and by a deletion."""
+
+    def tell(error: CorruptSnapshot) -> None:
+        told = f"{error}: bring it back from a backup, or delete the folder by hand if nobody needs the savepoint"
+        if told not in damaged:
+            damaged.append(told)
+
+    files = _savepoint_files(log)
+    for name, *inside in files:
+        path = "/".join([log.paths.savepoint(name), *inside])
+        if len(inside) == 1 and is_probe(inside[0]):  # deeper ones are state, of an operator that has such a uid
             yield Garbage(path, "a file by which a JobMaster found out whether it may write there")
-    for name, writer, files in _left_by_writers(log, last):
+        if inside == [HEAD]:
+            husk = SavepointFolder(log.store.below(log.paths.savepoint(name))).is_husk
+            try:
+                if husk():
+                    yield Garbage(path, "the head of a savepoint whose files were deleted", give_up=husk)
+            except CorruptSnapshot as error:
+                tell(error)
+    for name, writer, number in _left_by_writers(log, last, files):
         place = log.paths.savepoint(name)
         folder = SavepointFolder(log.store.below(place))
         try:
             if folder.may_be_made_by(writer):
                 continue
         except CorruptSnapshot as error:
-            if str(error) not in damaged:
-                damaged.append(str(error))
+            tell(error)
             continue
         given_up = partial(folder.give_up, writer)
-        yield Garbage(f"{place}/{writer}", "a savepoint that was not completed", files, given_up)
+        yield Garbage(f"{place}/{writer}", "a savepoint that was not completed", number, given_up)
 
 
-def _left_by_writers(log: EpochLog, last: LogRecord) -> Iterator[tuple[str, str, int]]:
+def _savepoint_files(log: EpochLog) -> list[list[str]]:
+    """Returns the parts of each path in the folders of savepoints: the name of the savepoint first."""
+    folder = log.paths.savepoints()
+    return [path.removeprefix(f"{folder}/").split("/") for path in log.store.list(folder)]
+
+
+def _left_by_writers(log: EpochLog, last: LogRecord, files: list[list[str]]) -> Iterator[tuple[str, str, int]]:
     """Yields savepoint, writer and number of files of each writer that was replaced, whether it made one or not.
 
     Another job may write a savepoint into this job's folder (`--to`): its log says whether its writer was replaced.
     """
-    writers: dict[tuple[str, str], int] = {}
-    for path in log.store.list(log.paths.savepoints()):
-        parts = path.removeprefix(f"{log.paths.savepoints()}/").split("/")
-        if len(parts) > 2:
-            writers[parts[0], parts[1]] = writers.get((parts[0], parts[1]), 0) + 1
-    for (name, writer), files in sorted(writers.items()):
+    writers = Counter((name, inside[0]) for name, *inside in files if len(inside) > 1)
+    for (name, writer), number in sorted(writers.items()):
         parsed = writer_from(writer)
         if parsed is not None and parsed[0] == last.job_id and parsed[1] < last.generation:
-            yield name, writer, files
+            yield name, writer, number

@@ -117,7 +117,7 @@ def go_back(
         inputs={},
     )
     ref = _write_copy(epoch_log, manifest, owner)
-    record = rewind_after(last, ref)
+    record = rewind_after(last, ref, target.epoch, hide)
     if insist(lambda: definite(epoch_log.append(record)), pause) is Created.EXISTS:
         raise Fenced("another JobMaster of this job started at the same time: cancel it, then try again")
     commit_epoch(_taking_part(committers, manifest), CommitPermit.issue(ref), manifest)

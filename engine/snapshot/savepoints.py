@@ -8,8 +8,9 @@ Invariants: a savepoint never changes once `savepoint.json` exists. Each writer 
 JobMaster that was replaced while it wrote harms nothing. Only `delete` removes a savepoint. Whoever deletes files of a
 writer takes its seal away first: writes there that it was given up. Whoever makes `savepoint.json` looks at the seal
 afterwards, and withdraws the savepoint if the seal is gone. So a process that slept in between makes none of deleted
-files. A writer that died after it had sealed its files, all of which are there, has a savepoint that only lacks its
-head: `complete` makes it, since the seal says what the head is.
+files. Nobody withdraws a savepoint that somebody else has made, unless files of it are gone, too (`is_husk`). A writer
+that died after it had sealed its files, all of which are there, has a savepoint that only lacks its head: `complete`
+makes it, since the seal says what the head is.
 """
 
 from __future__ import annotations
@@ -33,11 +34,10 @@ from engine.snapshot.manifests import decode_manifest
 from engine.snapshot.statefile import checksum
 
 FORMAT = 1
-_HEAD = "savepoint.json"
+HEAD = "savepoint.json"
 _GIVEN_UP = b"given up"
 _TRIES = 5
 _PROBE = "probe-"
-_MEND = "bring it back from a backup, or delete the folder by hand if nobody needs the savepoint"
 
 
 class Savepoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,17 +107,17 @@ class SavepointFolder:
     def head(self) -> Savepoint:
         """Raises NoSavepoint if there is no savepoint here, CorruptSnapshot if it can't be read."""
         try:
-            data = self.store.read(_HEAD)
+            data = self.store.read(HEAD)
         except FileNotFoundError:
-            raise NoSavepoint(f"there is no savepoint in {self.place}: it has no {_HEAD}") from None
+            raise NoSavepoint(f"there is no savepoint in {self.place}: it has no {HEAD}") from None
         try:
             version = msgspec.json.decode(data, type=_Version)
             head = msgspec.json.decode(data, type=Savepoint) if version.format == FORMAT else None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptSnapshot(f"{self.place}/{_HEAD} is damaged ({error}): {_MEND}") from error
+            raise CorruptSnapshot(f"{self.place}/{HEAD} is damaged ({error})") from error
         if head is not None:
             if not head.intact:
-                raise CorruptSnapshot(f"{self.place}/{_HEAD} is not what was written: its checksum differs; {_MEND}")
+                raise CorruptSnapshot(f"{self.place}/{HEAD} is not what was written: its checksum differs")
             return head
         raise CorruptSnapshot(
             f"the savepoint in {self.place} has format {version.format}, and this version of Weir reads {FORMAT}: use "
@@ -195,6 +195,11 @@ class SavepointFolder:
             data = msgspec.json.encode(head)
             if not self._sealed(draft.writer, data):
                 raise StoreError(f"the files of {self.place} were deleted meanwhile: another JobMaster runs the job")
+            if not self._is_whole(head):
+                raise StoreError(
+                    f"files of {self.place} are gone, or not what was written a moment ago: did somebody delete or "
+                    "change them, or is the store away? Take the savepoint again"
+                )
             made = self._made(draft.writer, data)
         except UnknownSavepoint:
             raise  # the savepoint may exist, or appear later: its files stay
@@ -218,45 +223,62 @@ class SavepointFolder:
         if self.exists():
             raise self._taken()
         probe = f"{_PROBE}{secrets.token_hex(8)}"
-        self.store.write(probe, b"")
-        self.store.delete(probe)
+        try:
+            self.store.write(probe, b"")
+            self.store.delete(probe)
+        except StoreError as error:  # nobody knows this file
+            raise StoreError(str(error).replace(f"/{probe}", "")) from error
 
     def _made(self, writer: str, data: bytes) -> bool:
         """Creates `savepoint.json` of a writer that has sealed its files. Returns False if there is another one.
 
         Raises `DeletedMeanwhile` if somebody has deleted the savepoint or its files since they were sealed.
         """
-        unknown = f"the store does not say whether {self.place}/{_HEAD} was created: look with weir savepoints"
-        if not self._created(data, unknown):
+        unknown = f"the store does not say whether {self.place}/{HEAD} was created: look with weir savepoints"
+        outcome = self._created(data, unknown)
+        if outcome is None:
             return False
         try:
             if self._seal(writer) == data:
                 return True
-            if self._head_bytes() == data:
-                self.store.delete(_HEAD)
+            if self._head_bytes() == data and (outcome is Created.CREATED or self.is_husk()):
+                self.store.delete(HEAD)
         except StoreError as error:
             raise UnknownSavepoint(f"{unknown} ({error})") from error
         raise DeletedMeanwhile(f"somebody has deleted the files of {self.place} meanwhile: there is no savepoint")
 
-    def _created(self, data: bytes, unknown: str) -> bool:
-        """Creates `savepoint.json`, and says whether this is its content."""
+    def _created(self, data: bytes, unknown: str) -> Created | None:
+        """Creates `savepoint.json`, and says whether it was there already. Returns None if it is another one."""
         for number in range(_TRIES):
             try:
-                outcome = self.store.create(_HEAD, data)
+                outcome = self.store.create(HEAD, data)
             except StoreError as error:
                 if number:  # an earlier try may still be carried out
                     raise UnknownSavepoint(f"{unknown} ({error})") from error
                 raise
             match outcome:
                 case Created.CREATED:
-                    return True
+                    return outcome
                 case Created.EXISTS if (there := self._head_bytes()) is not None:
-                    return there == data
+                    return outcome if there == data else None
         raise UnknownSavepoint(unknown)
+
+    def is_husk(self) -> bool:
+        """Says whether `savepoint.json` is left of a savepoint whose seal was taken away and whose files were deleted.
+
+        It was made by a process that slept while that happened, and that died before it looked at the seal. If the seal
+        is there and files are gone, this is a damaged savepoint and no husk: its owner has to hear of that.
+        """
+        data = self._head_bytes()
+        if data is None:
+            return False
+        head = self.head()
+        gone = head.seal != "" and self._seal(head.manifest.split("/", 1)[0]) != data
+        return gone and not self._is_whole(head)
 
     def _head_bytes(self) -> bytes | None:
         try:
-            return self.store.read(_HEAD)
+            return self.store.read(HEAD)
         except FileNotFoundError:
             return None
 
@@ -340,10 +362,15 @@ class SavepointFolder:
     def forget(self, writer: str) -> None:
         """Deletes what a failed writer left, unless somebody else has completed its savepoint."""
         try:
+            if self._has_made(writer):
+                return
+            seal = self._seal(writer)
             self._take_seal_away(writer)
             if not self._has_made(writer):
                 self.store.delete(writer)
                 self.store.delete(f"{writer}.seal")
+            elif seal is not None:  # completed in this moment: nothing was deleted, so it stays a savepoint
+                self.store.write(f"{writer}.seal", seal)
         except (StoreError, CorruptSnapshot, NoSavepoint):
             pass  # files without a savepoint are in nobody's way
 
@@ -361,7 +388,7 @@ class SavepointFolder:
         """Deletes the savepoint. Its head goes before its files, so what a crash leaves is no savepoint."""
         writer = self.head().manifest.split("/", 1)[0]
         self._take_seal_away(writer)
-        self.store.delete(_HEAD)
+        self.store.delete(HEAD)
         self.store.delete(writer)
         self.store.delete(f"{writer}.seal")
 

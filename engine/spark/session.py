@@ -124,7 +124,7 @@ def settings_of(
         yielding["spark.authenticate.secret"] = secrets.token_hex(16)
     if is_local(spark_master):
         in_arguments |= _local(max_slots, slots, scratch)
-    if is_local(spark_master) or _on_this_machine(spark_master):
+    if is_local(spark_master) or on_this_machine(spark_master):
         in_arguments |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
     in_file = {**yielding, **redaction(conf), **checked_conf(resolved(conf, environ))}
     return Settings(in_arguments, {name: value for name, value in in_file.items() if name not in in_arguments})
@@ -167,7 +167,7 @@ def start_session(
     )
     if is_local(spark_master):
         _share_modules()
-    if is_local(spark_master) or _on_this_machine(spark_master):
+    if is_local(spark_master) or on_this_machine(spark_master):
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     from pyspark.sql import SparkSession
 
@@ -251,6 +251,6 @@ def _cluster(spark_master: str, slots: int, java_bundled: bool) -> dict[str, str
     return {**settings, "spark.cores.max": str(slots + 1)}
 
 
-def _on_this_machine(spark_master: str) -> bool:
+def on_this_machine(spark_master: str) -> bool:
     host = urlsplit(spark_master.split(",")[0]).hostname or ""
     return spark_master.startswith("local-cluster") or host == "localhost" or host.startswith("127.")

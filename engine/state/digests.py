@@ -26,6 +26,32 @@ def digest(columns: Sequence[pa.Array]) -> int:
     return int(np.add.reduce(hash_columns([flat(column) for column in columns]))) if columns else 0
 
 
+def as_stored(column: pa.Array) -> pa.Array:
+    """Returns a column as a table stores it, which has no nanoseconds: their hash would be that of no row in it."""
+    kind = _stored(column.type)
+    return column if kind == column.type else column.cast(kind, safe=False)
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """Returns the type with microseconds in the place of nanoseconds, also within other types."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_dictionary(kind):
+        return kind if _stored(kind.value_type) == kind.value_type else _stored(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_stored(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_stored(key.type)), item.with_type(_stored(item.type)), kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)), kind.list_size)
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_stored(kind.value_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)))
+    return kind
+
+
 def _hashable(kind: pa.DataType) -> bool:
     """Says whether the values of a type, and all that is inside them, can be hashed."""
     if pa.types.is_union(kind) or pa.types.is_run_end_encoded(kind):

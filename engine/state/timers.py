@@ -33,6 +33,9 @@ class TimerQueue:
     def __len__(self) -> int:
         return len(self._single) + self._in_shared
 
+    def holds(self, timestamp_ms: int, key: Key) -> bool:
+        return self._single.get(timestamp_ms) == key or key in self._shared.get(timestamp_ms, ())
+
     def register(self, timestamp_ms: int, key: Key) -> None:
         if timestamp_ms in self._single:
             held = self._single[timestamp_ms]

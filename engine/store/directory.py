@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -28,6 +29,10 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 _NO_LINK_BETWEEN = (*_NO_LINKS, errno.EXDEV, errno.EMLINK, errno.EACCES)
 """How they say that these two places, or this user, can't have one: the file can still be copied."""
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")
+_LEFT_AFTER_S = 600.0
+"""A file of `create` that is so much older than another one was left by a process that was killed."""
 
 
 def no_links(root: Path, error: OSError) -> str:
@@ -72,6 +77,7 @@ def check_directory(root: str | Path) -> None:
 class DirectoryStore:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
+        self._swept: set[Path] = set()
 
     def _inside(self, path: str) -> Path:
         """Returns the place of a path, which must lie below the root, also when its links are followed."""
@@ -115,6 +121,7 @@ class DirectoryStore:
         try:
             self.write(str(temporary.relative_to(self.root)), data)
             self._fsync(temporary)
+            self._sweep(temporary)
             try:
                 os.link(temporary, target)
             except FileExistsError as error:
@@ -136,6 +143,22 @@ class DirectoryStore:
         except StoreError:
             return Created.UNKNOWN
         return outcome
+
+    def _sweep(self, temporary: Path) -> None:
+        """Deletes, once per directory, what killed processes left there that were about to create a file.
+
+        One that was only stopped finds its file gone, does not know then what it has created, and tries again. Ages are
+        compared with a file that was made now, by the clock of the file system.
+        """
+        folder = temporary.parent
+        if folder in self._swept:
+            return
+        self._swept.add(folder)
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:  # it can wait for the next process
+            now_s = temporary.stat().st_mtime
+            for entry in entries:
+                if _TEMPORARY.fullmatch(entry.name) and now_s - entry.stat().st_mtime > _LEFT_AFTER_S:
+                    os.unlink(entry.path)
 
     def read(self, path: str) -> bytes:
         try:

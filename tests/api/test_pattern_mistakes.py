@@ -154,7 +154,7 @@ WITH_STREAMS: dict[str, tuple[Callable[[], object], str]] = {
     "a time-out without a time": (lambda: stream().process(TimesOut(), "p", "n long"), r"write within\(...\)"),
     "late records of another schema": (
         lambda: stream().side_output_late_data(OutputTag("late", "n long")),
-        r"declare \(app_id string, user_id int64",
+        r"declare \(app_id string, user_id long",
     ),
 }
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from engine.api import (
@@ -12,12 +13,14 @@ from engine.api import (
     CountEvictor,
     CountTrigger,
     EventTimeSessionWindows,
+    EventTimeTrigger,
     GlobalWindows,
     JobError,
     NeverTrigger,
     OutputTag,
     ProcessAllWindowFunction,
     ProcessingTimeSessionWindows,
+    ProcessingTimeTrigger,
     ProcessWindowFunction,
     PurgingTrigger,
     SlidingEventTimeWindows,
@@ -29,6 +32,7 @@ from engine.api import (
     TumblingProcessingTimeWindows,
     ValueStateDescriptor,
     count,
+    total,
 )
 from tests.api.streams.building import TEN_SECONDS, timed, views
 
@@ -92,6 +96,31 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: windowed(EventTimeSessionWindows), 'write EventTimeSessionWindows.with_gap("10 s")'),
     (lambda: windowed(GlobalWindows), "write GlobalWindows.create()"),
+    (
+        lambda: windowed(GlobalWindows.create()).process(Same(), uid="w"),
+        "window 'w': a global window never ends, so it has no result without a trigger: add one, such as .trigger(",
+    ),
+    (
+        lambda: windowed(GlobalWindows.create()).trigger(ProcessingTimeTrigger.create()).process(Same(), uid="w"),
+        'a global one has none: write ContinuousProcessingTimeTrigger.of("10 s")',
+    ),
+    *(
+        (
+            lambda trigger=trigger: (
+                views()
+                .key_by("app_id")
+                .window(TumblingProcessingTimeWindows.of("1 s"))
+                .trigger(trigger)
+                .process(Same(), uid="w")
+            ),
+            f"window 'w': {name} fires by event time, which the stream does not have",
+        )
+        for name, trigger in (
+            ("EventTimeTrigger", EventTimeTrigger.create()),
+            ("EventTimeTrigger", PurgingTrigger.of(EventTimeTrigger.create())),
+            ("ContinuousEventTimeTrigger", ContinuousEventTimeTrigger.of("1 s")),
+        )
+    ),
     (lambda: timed().window_all("1 s"), "window_all takes windows such as"),  # type: ignore[arg-type]
     (lambda: views().key_by("app_id").window(SESSIONS), "window needs event time: call assign_timestamps"),
     (
@@ -145,9 +174,19 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: windowed().aggregate(OnlyAdds(), uid="w"), "window 'w': OnlyAdds has no create_accumulator(...): add it"),
     (lambda: windowed().aggregate(Count(), n=count(), uid="w"), "has an AggregateFunction and named aggregates"),
+    (lambda: all_windowed().aggregate(Count(), n=count(), uid="w"), "has an AggregateFunction and named aggregates"),
+    (lambda: all_windowed().aggregate(uid="w"), "window 'w' needs at least one aggregate, as in pv=count()"),
     (
-        lambda: windowed(EventTimeSessionWindows.with_dynamic_gap(len)).aggregate(n=count(), uid="w"),
-        "window 'w': named aggregates need tumbling or sliding windows, or sessions of event time with a fixed gap",
+        lambda: timed().key_by("app_id").count_window(3).aggregate(n=total("app_id"), uid="w"),
+        "window 'w': n=total(app_id) needs a number; 'app_id' is string",
+    ),
+    (
+        lambda: timed().count_window_all(3).aggregate(n=total("byte"), uid="w"),
+        "window 'w': n=total(byte): there is no column 'byte'; the stream has (app_id string, user_id int64, bytes",
+    ),
+    (
+        lambda: windowed(GlobalWindows.create()).aggregate(n=count(), uid="w"),
+        "window 'w': a global window never ends, so it has no result without a trigger: add one",
     ),
     (lambda: EventTimeSessionWindows.with_gap(0), "the gap of a window must be positive, not 0"),
     (
@@ -172,7 +211,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: windowed().side_output_late_data("late"), "side_output_late_data takes a tag such as OutputTag"),
     (
         lambda: windowed().side_output_late_data(OutputTag("late", "n long")),
-        "the tag 'late' has (n int64), but late records have the fields of the stream",
+        "the tag 'late' has (n long), but late records have the fields of the stream",
     ),
     (
         lambda: windowed(TumblingProcessingTimeWindows.of("1 s")).side_output_late_data(OutputTag("late", "n long")),
@@ -196,3 +235,56 @@ def test_a_trigger_has_to_have_all_of_its_methods() -> None:
 
     with pytest.raises(TypeError, match="abstract methods"):
         Half()  # type: ignore[abstract]
+
+
+ASSIGNERS = [
+    TumblingEventTimeWindows.of("10 s"),
+    SlidingEventTimeWindows.of("10 s", "5 s"),
+    SESSIONS,
+    EventTimeSessionWindows.with_dynamic_gap(lambda row: 1000),
+    TumblingProcessingTimeWindows.of("10 s"),
+    SlidingProcessingTimeWindows.of("10 s", "5 s"),
+    ProcessingTimeSessionWindows.with_gap("5 s"),
+    GlobalWindows.create(),
+]
+TRIGGERS = [
+    EventTimeTrigger.create(),
+    ProcessingTimeTrigger.create(),
+    CountTrigger.of(3),
+    ContinuousEventTimeTrigger.of("1 s"),
+    ContinuousProcessingTimeTrigger.of("1 s"),
+    PurgingTrigger.of(CountTrigger.of(2)),
+]
+REFUSED = r"^window 'n': (a global window never ends|ProcessingTimeTrigger fires at the end of a window, and a global)"
+
+
+@pytest.mark.promise("B4", "B6")
+@pytest.mark.parametrize("evicted", [False, True])
+@pytest.mark.parametrize("place", range(len(ASSIGNERS)))
+def test_named_aggregates_are_built_for_every_window_trigger_and_evictor(place: int, evicted: bool) -> None:
+    assigner = ASSIGNERS[place]
+    for trigger in [None, *TRIGGERS]:
+        for windows in (windowed(assigner), all_windowed(assigner)):
+            windows = windows if trigger is None else windows.trigger(trigger)
+            windows = windows.evictor(CountEvictor.of(2)) if evicted else windows
+            never = trigger is None or isinstance(trigger, ProcessingTimeTrigger)
+            if isinstance(assigner, GlobalWindows) and never:
+                with pytest.raises(JobError, match=REFUSED):
+                    windows.aggregate(n=count(), uid="n")
+            else:
+                assert windows.aggregate(n=count(), uid="n").schema.field("n").type == pa.int64()
+
+
+def test_only_windows_with_bounds_have_them_in_their_results() -> None:
+    bounds, last = ["window_start", "window_end"], ["n", "_event_time"]
+    by_window = timed("window_start long, ts long").key_by("window_start")
+    for windows, names in [
+        (timed().key_by("app_id").count_window(3), ["app_id"]),
+        (timed().key_by("app_id").count_window(3, 1), ["app_id"]),
+        (by_window.count_window(2), ["window_start"]),
+        (timed().count_window_all(3), []),
+        (all_windowed(), bounds),
+        (all_windowed().trigger(CountTrigger.of(1)), bounds),
+        (windowed(EventTimeSessionWindows.with_dynamic_gap(len)), ["app_id", *bounds]),
+    ]:
+        assert windows.aggregate(n=count(), uid="n").schema.names == [*names, *last]

@@ -99,6 +99,14 @@ WRONG = [
         "views(env).map(lambda row: row, shema=VIEW)",
         "no argument 'shema'; did you mean 'schema'? (it takes function, sch",
     ),
+    (
+        "views(env).map(lambda row: row, on_error='skip')",
+        "DataStream.map has no argument 'on_error': it is a call behind the operator, as in map(function).on_error(",
+    ),
+    (
+        "views(env).map(lambda row: row, malformed='skip')",
+        "only file sources have it; behind an operator call on_error(",
+    ),
     ("views(env).key_by('app').sum('bytes')", "KeyedStream.sum also needs uid=... (a name of the operator that stays"),
     ("views(env).sink_to(TableSink('t'))", "DataStream.sink_to also needs uid=..."),
     ("TumblingEventTimeWindows.of()", "TumblingEventTimeWindows.of also needs size=..."),

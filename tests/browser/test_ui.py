@@ -24,7 +24,7 @@ NO_INTERNET = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 PLOTTED = ("alignment_ms", "async_ms", "duration_ms", "rows_committed", "rows_read", "state_bytes", "sync_ms")
 expect.set_options(timeout=120_000)  # as long as a click may take: pages are slow while Spark starts
 
-CHECKPOINTS = int(os.environ.get("WEIR_SCREENSHOT_CHECKPOINTS", "4"))
+MINUTES = int(os.environ.get("WEIR_SCREENSHOT_MINUTES", "2"))
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,9 @@ def test_the_stream_is_materialized_with_a_click_and_its_checkpoints_are_plotted
     keep(page, "stream")
 
     def enough() -> bool | None:
-        return len(system.materializations("checkpoints", "pageviews")) >= CHECKPOINTS or None
+        return len(system.materializations("checkpoints", "pageviews")) >= MINUTES or None
 
-    eventually(f"{CHECKPOINTS} checkpoints in Dagster", enough, 180 + 10 * CHECKPOINTS)
+    eventually(f"{MINUTES} minutes of checkpoints in Dagster", enough, 180 + 60 * MINUTES)
     page.goto(f"{system.services.url}/assets/checkpoints/pageviews")
     page.get_by_text("Plots", exact=True).click()
     for name in PLOTTED:
@@ -80,6 +80,16 @@ def test_the_stream_is_materialized_with_a_click_and_its_checkpoints_are_plotted
     page.get_by_text("Plots", exact=True).scroll_into_view_if_needed()
     page.wait_for_timeout(1500)  # the plots are drawn with an animation
     keep(page, "checkpoints")
+
+
+def test_the_lineage_goes_from_the_source_to_the_table_and_gold_has_days(system: System, page: Page) -> None:
+    page.goto(f"{system.services.url}/assets/streams/pageviews?view=lineage&lineageScope=neighbors")
+    for name in ("views", "pv"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    keep(page, "lineage")
+    page.goto(f"{system.services.url}/assets/gold/pageviews")
+    expect(page.get_by_text("Materialize…", exact=True).first).to_be_visible()
+    keep(page, "gold")
 
 
 @pytest.mark.promise("D5", "F1")

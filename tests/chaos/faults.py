@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from tests.chaos.world import JOB, Role, World, can_mount, resume
+from checks.processes import Role
+from tests.chaos.world import JOB, World, can_mount
 
 Heal = Callable[[], None]
 SHORT_S = 1.0
@@ -32,7 +31,7 @@ def kill(role: Role) -> Fault:
     def strike(world: World, chance: random.Random) -> None:
         found = world.of(role)
         if found:
-            _signal(chance.choice(found), signal.SIGKILL)
+            chance.choice(found).send(signal.SIGKILL)
 
     return Fault(f"kill -9: {role.value}", strike)
 
@@ -42,7 +41,7 @@ def kill_all() -> Fault:
         found = world.processes()
         chance.shuffle(found)
         for process in found:
-            _signal(process, signal.SIGKILL)
+            process.send(signal.SIGKILL)
 
     return Fault("kill -9: all at once", strike)
 
@@ -53,8 +52,8 @@ def stop(role: Role, lasts_s: float, how: str) -> Fault:
         if not found:
             return None
         process = chance.choice(found)
-        _signal(process, signal.SIGSTOP)
-        return lambda: resume(process)
+        process.send(signal.SIGSTOP)
+        return lambda: process.send(signal.SIGCONT) and None
 
     return Fault(f"SIGSTOP {how}: {role.value}", strike, lasts_s)
 
@@ -91,11 +90,6 @@ def all_faults() -> list[Fault]:
     for role in Role:
         faults += [stop(role, SHORT_S, "for a second"), stop(role, LONG_S[role], "for too long")]
     return [*faults, slow(10.0), *([read_only(6.0), full(6.0)] if can_mount() else [])]
-
-
-def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(psutil.Error):
-        process.send_signal(number)
 
 
 def _fill(path: Path) -> None:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
 import subprocess
 import time
-from enum import Enum
 from pathlib import Path
 
-import psutil
-
+from checks.processes import JobProcesses, Process, Role, command_of
 from engine.core.errors import WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import LaunchOptions
@@ -28,15 +25,6 @@ from engine.store.directory import DirectoryStore
 JOB = "chaos"
 STORE_MB = 96
 HEARTBEAT_TIMEOUT_S = 3.0
-_MARK = "WEIR_CHAOS"
-
-
-class Role(Enum):
-    SLOT = "slot"
-    DAEMON = "daemon of the slots"
-    JVM = "driver's JVM"
-    MASTER = "JobMaster"
-    SUPERVISOR = "supervisor"
 
 
 class World:
@@ -52,7 +40,8 @@ class World:
             max_slots=4,
             heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
         )
-        self._mark = secrets.token_hex(8)
+        self._processes = JobProcesses()
+        self._marking = contextlib.ExitStack()
         self._run_folder = RunFolder(self.store, JOB)
         self.starts = 0
 
@@ -61,7 +50,7 @@ class World:
         if can_mount():
             _run("mount", "-t", "tmpfs", "-o", f"size={STORE_MB}m,mode=0700", "weir-test", str(self.store))
         (self.store / JOB).mkdir(mode=0o700)
-        os.environ[_MARK] = self._mark
+        self._marking.enter_context(self._processes.marking())
         os.environ["WEIR_CHAOS_SLOW"] = str(self.slow)
         slow = str(Path(__file__).parent / "slow")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [slow, os.environ.get("PYTHONPATH", "")]))
@@ -69,32 +58,19 @@ class World:
 
     def __exit__(self, *error: object) -> None:
         for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        del os.environ[_MARK]
+            process.send(signal.SIGKILL)
+        self._marking.close()
         for folder in (self.store / JOB, self.store):
             if os.path.ismount(folder):
                 _run("umount", "-l", str(folder))
 
     # --- processes ---
 
-    def processes(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            if process.pid == os.getpid():
-                continue
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(_MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+    def processes(self) -> list[Process]:
+        return self._processes.all()
 
-    def of(self, role: Role) -> list[psutil.Process]:
-        found = []
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                if _role(process) is role:
-                    found.append(process)
-        return sorted(found, key=lambda process: process.pid)
+    def of(self, role: Role) -> list[Process]:
+        return self._processes.of(role)
 
     # --- the job ---
 
@@ -134,21 +110,7 @@ class World:
         while (left := self.processes()) and time.monotonic() < deadline:
             reap()
             time.sleep(0.2)
-        return [f"{process.pid} {' '.join(process.cmdline())[:150]}" for process in left]
-
-
-def _role(process: psutil.Process) -> Role | None:
-    command = process.cmdline()
-    if process.name() == "java":
-        return Role.JVM
-    if "engine.process.supervisor" in command:
-        return Role.SUPERVISOR
-    if "engine.process.master_main" in command:
-        return Role.MASTER
-    if "engine.spark.worker_daemon" in command:
-        parent = process.parent()
-        return Role.SLOT if parent is not None and "engine.spark.worker_daemon" in parent.cmdline() else Role.DAEMON
-    return None
+        return [f"{process.pid} {' '.join(command_of(process.pid))[:150]}" for process in left]
 
 
 def can_mount() -> bool:
@@ -161,11 +123,6 @@ def reap() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-
-
-def resume(process: psutil.Process) -> None:
-    with contextlib.suppress(psutil.Error):
-        process.send_signal(signal.SIGCONT)
 
 
 def _run(*command: str) -> None:

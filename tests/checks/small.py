@@ -22,7 +22,7 @@ from assets.pageviews.source import page_views
 from checks.history import read_epochs
 from checks.ledger import expected_records, write_ledger
 from checks.reader import Read, digest_of, visible_states
-from checks.results import DrillResult, KilledWorker
+from checks.results import DrillResult, Struck
 from checks.seal import READS, RESULT, seal_drill
 from checks.spec import AuditedTable
 from checks.tablelog import epoch_files
@@ -48,7 +48,7 @@ EPOCHS = 12  # more than ten: the tenth epoch's record is compacted and repeats 
 PER_EPOCH = RECORDS // EPOCHS
 ATTEMPT = AttemptId(1, 1)
 JOB_ID = "1d"
-VICTIM = KilledWorker(1, 4711, 6_500, 6, "1.1")
+VICTIM = Struck(1, 4711, 6_500, 6, "1.1", recovery_s=1.5)
 KILLED = AttemptFailed(
     attempt="1.1",
     cause=AttemptFailure.SLOT_LOST.code,
@@ -114,7 +114,7 @@ def finish(folder: Path) -> None:
         for number, (rows, digest) in enumerate(visible_states(table.uid, epochs))
     ]
     (folder / READS).write_bytes(b"".join(msgspec.json.encode(read) + b"\n" for read in reads))
-    drilled = DrillResult(SPEC.job, str(folder), RECORDS, 1, 1.5, 1, EPOCHS, len(reads), [], 0, 9.0, 7, [VICTIM])
+    drilled = DrillResult(SPEC.job, str(folder), RECORDS, 1.5, 1, EPOCHS, len(reads), [], 0, 9.0, 7, [VICTIM])
     written = msgspec.json.format(msgspec.json.encode(drilled))
     seal_drill(SPEC, folder, RECORDS, epochs, written)
     (folder / RESULT).write_bytes(written)

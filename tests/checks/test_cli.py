@@ -14,7 +14,8 @@ import typer
 from typer.testing import CliRunner
 
 from checks import cli
-from checks.drill import DrillFailed
+from checks.catalogue import CATALOGUE
+from checks.drilled import DrillFailed
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from engine.cli.main import add_commands
 from engine.core.errors import WeirError
@@ -23,7 +24,7 @@ from engine.core.errors import WeirError
 def drilled(store: Path, name: str = "1", violations: list[str] | None = None) -> DrillResult:
     folder = store / "drills" / "pageviews" / name
     folder.mkdir(parents=True)
-    result = DrillResult("pageviews", str(folder), 200_000, 1, 1.25, 1, 11, 40, violations or [], 0, 20.0)
+    result = DrillResult("pageviews", str(folder), 200_000, 1.25, 1, 11, 40, violations or [], 0, 20.0)
     (folder / "drill.json").write_bytes(msgspec.json.encode(result))
     return result
 
@@ -116,6 +117,42 @@ def test_a_drill_that_could_not_be_carried_out_is_neither_pass_nor_fail(
     monkeypatch.setattr(cli, "run_drill", impossible)
     run = weir("drill", "pageviews", "--store", str(tmp_path))
     assert run.exit_code == 2 and "could not be carried out: the reader of the tables died" in run.output
+
+
+@pytest.mark.promise("H2")
+def test_the_faults_are_listed_without_a_job(weir: Any) -> None:
+    run = weir("drill", "--faults")
+    assert run.exit_code == 0 and all(name in run.output for name in CATALOGUE)
+
+
+@pytest.mark.promise("H2")
+def test_all_faults_are_a_drill_each_and_the_worst_verdict_counts(
+    weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = drilled(tmp_path)
+    asked: list[tuple[list[str], int]] = []
+
+    def run_drill(*_: Any, faults: list[str], seed: int, **__: Any) -> DrillResult:
+        asked.append((faults, seed))
+        if faults == ["jvm-hung"]:
+            raise DrillFailed("no verdict: the JVM went on")
+        return seen
+
+    monkeypatch.setattr(cli, "run_drill", run_drill)
+    run = weir("drill", "pageviews", "--store", str(tmp_path), "--fault", "all", "--seed", "5", "--no-audit")
+    assert asked == [([name], 5) for name in CATALOGUE]
+    assert run.exit_code == 2 and "no verdict: the JVM went on" in run.output and "recovered in 1.2 s" in run.output
+    red = msgspec.structs.replace(seen, reader_violations=["read 7 saw part of epoch 3"])
+    seen = red
+    assert weir("drill", "pageviews", "--store", str(tmp_path), "--fault", "all", "--no-audit").exit_code == 1
+
+
+@pytest.mark.promise("H2")
+def test_an_unknown_fault_is_said_before_anything_runs(weir: Any, tmp_path: Path) -> None:
+    run = weir("drill", "pageviews", "--store", str(tmp_path), "--fault", "slot-eaten", "--no-audit")
+    assert isinstance(run.exception, WeirError) and "there is no fault 'slot-eaten'" in str(run.exception)
+    both = weir("drill", "pageviews", "--store", str(tmp_path), "--fault", "all", "--fault", "slot-killed")
+    assert isinstance(both.exception, WeirError) and "name no other beside it" in str(both.exception)
 
 
 def test_fewer_than_100_000_records_are_no_drill(weir: Any, tmp_path: Path) -> None:

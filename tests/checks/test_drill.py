@@ -1,16 +1,17 @@
 """Goal: a real kill -9 on real Spark loses and doubles nothing, and a reader never sees part of an epoch.
 
 Topology: the page-view job, two slots, every view to one table and windows to another; a reader in a Spark application
-of its own. Faults: SIGKILL of a slot; the seed decides which one and when. Checks: the drill's figures, the audit by
-Great Expectations, and that no process is left.
+of its own. Faults: SIGKILL of a slot, of the JobMaster in the recovery from that, and of the supervisor; the seed
+decides which slot and when. Checks: the drill's figures, the causes in its record, the audit by Great Expectations, and
+that no process is left.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,14 +19,13 @@ import pytest
 
 from assets.pageviews.drill import DRILL
 from checks import drill as drill_module
-from checks.drill import DrillFailed, drills, run_drill
-from checks.faults import failures_of
+from checks.drill import drills, run_drill
+from checks.drilled import DrillFailed
+from checks.faults import happened, why_no_verdict
 from checks.reader import Read
 from checks.results import AuditResult, Verdict
 from checks.spec import AUDIT_CHECKS, DRILLS_KEPT, WARNINGS
-from engine.host.launch import MasterLaunch
-from engine.jobmaster.status import SlotStatus
-from tests.seen import running
+from engine.jobmaster.events import AttemptFailed
 
 WEIR = [sys.executable, "-c", "from engine.cli.main import main; main()"]
 
@@ -43,6 +43,22 @@ def mentions(text: str) -> list[str]:
     return found
 
 
+@pytest.fixture
+def no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that are not about readers: starting their Spark takes long."""
+
+    class NoReader(drill_module._Reader):
+        def start(self) -> None:
+            self._reads.touch()
+
+        def check_alive(self) -> None: ...
+
+        def stop(self) -> list[Read]:
+            return []
+
+    monkeypatch.setattr(drill_module, "_Reader", NoReader)
+
+
 @pytest.mark.promise("A1", "D11", "G1", "H2", "H3")
 def test_a_worker_killed_at_a_random_moment_loses_and_doubles_nothing(tmp_path: Path) -> None:
     environ = {**os.environ, "WEIR_STORE": str(tmp_path), "COLUMNS": "180", "NO_COLOR": "1"}
@@ -58,10 +74,12 @@ def test_a_worker_killed_at_a_random_moment_loses_and_doubles_nothing(tmp_path: 
     assert "pageviews: passed, 12 of 12 expectations evaluated" in run.stdout
     (drilled,) = drills(tmp_path, "pageviews")
     folder = Path(drilled.store)
-    assert drilled.records == 200_000 and drilled.kills == 1 and drilled.restarts == 1 and drilled.seed == 7
+    assert (
+        drilled.records == 200_000 and drilled.names == ["slot-killed"] and drilled.restarts == 1 and drilled.seed == 7
+    )
     assert 0 < drilled.recovery_s < 15
     (victim,) = drilled.faults
-    (failed,) = failures_of(folder, "pageviews")
+    (failed,) = [event for event in happened(folder, "pageviews") if isinstance(event, AttemptFailed)]
     assert (failed.attempt, failed.slot, failed.cause) == (victim.attempt, victim.slot, "slot_lost")
     assert drilled.reader_violations == [] and drilled.verdict is Verdict.PASSED
     audit = msgspec.json.decode((folder / "audit.json").read_bytes(), type=AuditResult)
@@ -79,37 +97,32 @@ def test_a_worker_killed_at_a_random_moment_loses_and_doubles_nothing(tmp_path: 
     assert mentions(str(tmp_path)) == [], "processes outlived the drill"
 
 
-@pytest.mark.promise("H2")
-def test_a_job_that_can_not_run_makes_no_drill_and_leaves_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.promise("D11", "F2", "H2")
+def test_a_fault_in_recovery_and_the_death_of_the_supervisor_are_told_by_the_history(
+    tmp_path: Path, no_reader: None
 ) -> None:
-    class NoReader(drill_module._Reader):
-        """Does nothing: this test is not about readers, and starting their Spark takes long."""
+    said: list[str] = []
+    drilled = run_drill(
+        DRILL, tmp_path, seed=3, faults=["jobmaster-killed-in-recovery", "supervisor-killed"], progress=said.append
+    )
+    folder = Path(drilled.store)
+    slot, master, supervisor = drilled.faults
+    assert slot.cause.startswith("slot_lost: ") and str(slot.pid) in slot.cause
+    assert "SIGKILL" in master.cause and supervisor.cause == "its supervisor has died"
+    assert slot.attempt == "1.1" and master.generation < supervisor.generation < int(supervisor.after.split(".")[0])
+    assert 0 < slot.recovery_s == master.recovery_s < 120 and 0 < supervisor.recovery_s < 120
+    assert any("resumed, as `weir resume` and Dagster's sensor do" in line for line in said)
+    assert why_no_verdict(drilled.faults, happened(folder, "pageviews")) == ""
+    assert mentions(str(tmp_path)) == [], "processes outlived the drill"
 
-        def start(self) -> None: ...
 
-        def check_alive(self) -> None: ...
-
-    from dataclasses import replace
-
-    monkeypatch.setattr(drill_module, "_Reader", NoReader)
+@pytest.mark.promise("H2")
+def test_a_job_that_can_not_run_makes_no_drill_and_leaves_no_process(tmp_path: Path, no_reader: None) -> None:
     spec = replace(DRILL, params={**DRILL.params, "interval": "never"})
     with pytest.raises(DrillFailed, match=r"the job failed: .*never.* its log is"):
         run_drill(spec, tmp_path, seed=1)
     assert drills(tmp_path, "pageviews") == []
     assert mentions(str(tmp_path)) == []
-
-
-@pytest.mark.promise("H2")
-def test_a_worker_that_ended_by_itself_before_it_was_killed_gives_no_verdict(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    launch = MasterLaunch(path=DRILL.path, name=DRILL.job, params={}, parallelism=1, store=str(tmp_path), max_slots=2)
-    run = drill_module._Run(launch, DRILL, 1, random.Random(1), 1, lambda text: None, lambda done: None)
-    status = msgspec.structs.replace(running(DRILL.job), slots=[SlotStatus(0, ended.pid, "", 1)])
-    with pytest.raises(DrillFailed, match=rf"no verdict: slot 0 \(process {ended.pid}, .* had ended by itself"):
-        run._kill(status)
-    assert run.faults == []
 
 
 def test_the_folders_of_the_newest_drills_are_kept_and_older_ones_deleted(tmp_path: Path) -> None:

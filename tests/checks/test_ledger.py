@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from checks import ledger
-from checks.history import HistoryIncomplete, equations, per_epoch, read_epochs
+from checks.history import (
+    KEPT,
+    HistoryIncomplete,
+    equations,
+    keep_newest,
+    per_epoch,
+    read_epochs,
+    recorded_epochs,
+)
 from checks.ledger import LedgerUnusable, open_ledger, write_ledger
 from checks.spec import AuditedTable, NoDrill, load_spec
 from checks.tablelog import epoch_files
@@ -103,6 +112,21 @@ def test_the_newest_epoch_is_known_from_its_manifest_even_if_no_event_was_writte
     assert epochs[-1].totals == json.loads(lines[-1])["ledger"]
 
 
+def test_an_epoch_is_known_that_a_killed_jobmaster_published_and_did_not_write_down(tmp_path: Path) -> None:
+    """Its manifest is deleted later, so the drill keeps its totals while no JobMaster runs."""
+    folder = tmp_path / "drill"
+    small.build(folder)
+    events = folder / small.PATHS.history("events.jsonl")
+    lines = events.read_text().splitlines()
+    events.write_text("\n".join(lines[:-1]) + "\n")
+    keep_newest(folder, SPEC.job)
+    for manifest in folder.rglob("manifest.json"):
+        manifest.write_text("deleted")
+    assert recorded_epochs(folder, SPEC.job)[small.EPOCHS].totals == json.loads(lines[-1])["ledger"]
+    (folder / KEPT).unlink()
+    assert small.EPOCHS not in recorded_epochs(folder, SPEC.job)
+
+
 def test_an_older_epoch_without_a_record_is_said(tmp_path: Path) -> None:
     small.build(tmp_path / "drill")
     events = tmp_path / "drill" / small.PATHS.history("events.jsonl")
@@ -133,6 +157,19 @@ def test_a_jobs_drill_is_found_by_its_name_and_by_its_path(job: str) -> None:
         and spec.aggregates.values == ("window_end", "pv", "bytes")
     )
     assert spec.launch_params(7)["rows"] == "7" and spec.launch_params(7)["raw"] == "true"
+
+
+def test_a_drill_in_the_current_folder_is_found_also_by_an_installed_weir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command of a virtualenv has no current folder in its path, unlike `python -m`."""
+    package = tmp_path / "newcomers_shop"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "drill.py").write_text("from assets.pageviews.drill import DRILL as DRILL\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    assert load_spec("newcomers_shop.job:job").job == "pageviews"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def test_a_job_of_the_seeds_passes_its_drill_and_its_audit(job: str, tmp_path: Path, spark: SparkSession) -> None:
     spec = load_spec(job)
     drilled = run_drill(spec, tmp_path, seed=11, progress=print)
-    assert drilled.kills == 1 and drilled.restarts == 1 and drilled.verdict is Verdict.PASSED, drilled
+    assert drilled.names == ["slot-killed"] and drilled.restarts == 1 and drilled.verdict is Verdict.PASSED, drilled
     audit = run_audit(spec, drilled.store, spark=spark, progress=print)
     assert audit.verdict is Verdict.PASSED, audit
     assert audit.figures["rows"] == audit.figures["records"] == drilled.records

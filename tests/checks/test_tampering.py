@@ -22,9 +22,9 @@ from checks import seal
 from checks.audit import Answers, fault_happened, look
 from checks.drill import drills
 from checks.facts import EPOCHS, EVIDENCE, SCHEMA, STRAY, Fact, broken
-from checks.faults import failures_of, why_no_verdict
+from checks.faults import happened, why_no_verdict
 from checks.history import equations
-from checks.results import KilledWorker, Verdict
+from checks.results import Struck, Verdict
 from tests.checks import small, tampering
 from tests.checks.small import KILLED, RECORDS, SPEC, VICTIM, Table
 from tests.checks.tampering import Tamper
@@ -48,7 +48,7 @@ WAYS: dict[str, tuple[Tamper, set[Where]]] = {
     "rows swapped between epochs": (tampering.rows_swapped, {(EPOCHS, "views", 3), (EPOCHS, "views", 7)}),
     "an extra column": (tampering.extra_column, {(SCHEMA, "views", 4), (EPOCHS, "views", 4)}),
     "the reads removed": (tampering.reads_removed, {(EVIDENCE, "", None)}),
-    "no kills in the result": (tampering.kills_zero, {(EVIDENCE, "", None)}),
+    "no faults in the result": (tampering.faults_removed, {(EVIDENCE, "", None)}),
     "the cause of the restart removed": (tampering.cause_removed, {(EVIDENCE, "", None)}),
     "a file missing": (tampering.file_missing, {(EPOCHS, "views", 4)}),
     "a file cut short": (tampering.file_truncated, {(EPOCHS, "views", 4)}),
@@ -152,14 +152,16 @@ def test_a_copied_store_is_audited_where_it_is(made: Path, tmp_path: Path) -> No
 
 @pytest.mark.promise("H2")
 def test_a_fault_is_the_cause_of_its_restart_or_there_is_no_verdict(made: Path) -> None:
-    failures = failures_of(made, SPEC.job)
+    failures = happened(made, SPEC.job)
     assert failures == [KILLED] and why_no_verdict([VICTIM], failures) == ""
-    assert why_no_verdict([], failures) == "no worker was killed"
+    assert why_no_verdict([], failures) == "no fault struck"
     assert "the fault did not happen" in why_no_verdict([VICTIM], [])
-    other_slot, other_pid = KilledWorker(0, 4711, 0, 6, "1.1"), KilledWorker(1, 4712, 0, 6, "1.1")
-    assert all("ended for another cause" in why_no_verdict([victim], failures) for victim in (other_slot, other_pid))
+    other_slot, other_pid = Struck(0, 4711, 0, 6, "1.1"), Struck(1, 4712, 0, 6, "1.1")
+    assert all(
+        "restarted for another cause" in why_no_verdict([victim], failures) for victim in (other_slot, other_pid)
+    )
     hung = type(KILLED)(attempt="1.1", cause="slot_hung", detail="slot process 4711", slot=1)
-    assert "ended for another cause: slot_hung" in why_no_verdict([VICTIM], [hung])
+    assert "restarted for another cause: slot_hung" in why_no_verdict([VICTIM], [hung])
 
 
 @pytest.mark.promise("H2")
@@ -167,7 +169,7 @@ def test_a_fault_is_the_cause_of_its_restart_or_there_is_no_verdict(made: Path) 
     ("tamper", "says"),
     [
         (lambda drill: None, ""),
-        (tampering.kills_zero, "no verdict: no worker was killed"),
+        (tampering.faults_removed, "no verdict: no fault struck"),
         (tampering.cause_removed, "no verdict: the fault did not happen"),
     ],
 )

@@ -137,6 +137,26 @@ def test_a_job_is_drained_by_the_command_which_says_up_to_which_epoch(served: Se
     assert again.returncode == 1 and "was taken with --drain" in " ".join(again.stderr.split())
 
 
+@pytest.mark.promise("F1", "D6")
+def test_a_drain_whose_savepoint_is_not_made_ends_the_job_and_the_command_fails(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command answered 0, and a script went on without the savepoint that it had asked for."""
+    from engine.core.errors import StoreError
+    from engine.snapshot.savepoints import SavepointFolder
+
+    def away(*_: Any, **__: Any) -> None:
+        raise StoreError("no connection")
+
+    monkeypatch.setattr(SavepointFolder, "finish", away)
+    drained = weir("stop", NAME, "--drain", "--name", "end", store=tmp_path / "store")
+    said = " ".join(drained.stderr.split())
+    assert drained.returncode == 1 and f"job '{NAME}' is stopped (drained" in said
+    assert "but its savepoint end was not made" in said and "no connection" in said
+    assert f"`weir gc {NAME}` completes it" in said
+    assert served.ended is not None
+
+
 @pytest.mark.promise("D6")
 def test_a_stop_that_fails_says_why_and_that_the_job_goes_on(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.api import (
+    FAILED,
     AggregateFunction,
     CoGroupFunction,
     EventTimeSessionWindows,
@@ -41,6 +42,8 @@ KEYS, PERIOD_MS, GAP_MS = 50, 500, 50
 """For its sessions, a key is active in every second period."""
 NEAR_STEPS, NEAR_MS = (40, 7), 20
 HOP_MS, EVERY_MS = 700, 300
+BAD_STEP = 1000
+"""Records of these numbers can't be processed by one of the operators."""
 BEHIND_MS = 5
 """The watermark is so far behind the highest time of a split."""
 TENS = OutputTag("tens", "n long")
@@ -138,6 +141,12 @@ class Sizes(CoGroupFunction):
         yield {"key": both[0]["key"], "start": start, "ours": len(first), "theirs": len(second)}
 
 
+def refused(value: dict[str, Any]) -> dict[str, Any]:
+    if value["n"] % BAD_STEP == 0:
+        raise ValueError(f"{value['n']} is refused")
+    return value
+
+
 class Bounds(ProcessWindowFunction):
     def process(self, key: Any, context: WindowContext, elements: Iterable[int]) -> Iterable[Any]:
         window = context.window()
@@ -172,6 +181,9 @@ def families(env: StreamEnvironment) -> None:
     seconds.sink_to(TableSink("seconds"), uid="out")
     seconds.get_side_output(WOKEN).sink_to(TableSink("woken"), uid="woken")
     seconds.get_side_output(NAMED).sink_to(TableSink("named"), uid="named")
+    accepted = timed.where(pl.col("n") % 100 == 0).map(refused, uid="refusing").on_error("dead_letter")
+    accepted.sink_to(TableSink("accepted"), uid="accepted")
+    accepted.get_side_output(FAILED).sink_to(TableSink("refused"), uid="refused")
     some, others = (timed.where(pl.col("n") % step == 0).key_by("key") for step in NEAR_STEPS)
     near = some.interval_join(others).between(f"-{NEAR_MS} ms", f"{NEAR_MS} ms").select("n", "n_right", uid="near")
     near.sink_to(TableSink("near"), uid="near out")

@@ -33,6 +33,7 @@ from engine.api import (
 )
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
+from engine.core.gates import Gate
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.core.sinks import Committer, Guarantee, NothingToCommit, Piece, Sink, SinkWriter, WriterContext
@@ -104,6 +105,16 @@ def running_totals(env: StreamEnvironment) -> None:
     doubled = _source(env, rows=60_000, rate=12_000).map(lambda row: {**row, "value": row["value"] * 2})
     totals = doubled.key_by("key").process(RunningTotal(), uid="totals", schema="key long, value long, sum long")
     totals.sink_to(TableSink("totals"), uid="out")
+
+
+def gated(env: StreamEnvironment) -> None:
+    """Two tables of the same records: the gate of one holds the epoch with record 12,345, that of the other splits."""
+    env.enable_checkpointing("300 ms")
+    env.set_restart_strategy(FixedDelay(attempts=20, delay_ms=100))
+    numbers = _source(env, rows=30_000, rate=10_000)
+    numbers.sink_to(TableSink("held", gate=Gate.judge("tests.cluster.judges:NotThatOne", timeout="3 min")), uid="held")
+    split = Gate.sql("value <> 999", on_fail="dead_letter", timeout="3 min")
+    numbers.sink_to(TableSink("split", gate=split), uid="split")
 
 
 class Laboured(RunningTotal):

@@ -2,13 +2,15 @@
 
 Topology: a source, two filters, their union, a plain process function with a side output, connected by key with a
 second source to a function with state and timers of both kinds; an interval join; session windows, alone, in a join and
-in a co-group; sliding windows that share panes; watermarks of a generator of the job's own; nine tables; two slots on
-local Spark. Faults: SIGKILL of a slot after two checkpoints. Checks: every row of every table; the function's own
-counter; the watermark while the job runs; the state of a key, asked over HTTP.
+in a co-group; sliding windows that share panes; watermarks of a generator of the job's own; a function that refuses
+records, with dead letters; eleven tables; two slots on local Spark. Faults: SIGKILL of a slot after two checkpoints.
+Checks: every row of every table; the function's own counter; the watermark while the job runs; the state of a key,
+asked over HTTP.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter, defaultdict
@@ -16,15 +18,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.families import BEHIND_MS, EVERY_MS, GAP_MS, HOP_MS, KEYS, NEAR_MS, NEAR_STEPS, PERIOD_MS
+from tests.cluster.families import BAD_STEP, BEHIND_MS, EVERY_MS, GAP_MS, HOP_MS, KEYS, NEAR_MS, NEAR_STEPS, PERIOD_MS
 from tests.cluster.harness import RunningJob
 
 ROWS = 40_000
 
 
-@pytest.mark.promise("A5", "A6", "A7", "A8", "B3", "B4", "B5", "B8", "C1")
+@pytest.mark.promise("A5", "A6", "A7", "A8", "A12", "B3", "B4", "B5", "B8", "C1")
 def test_union_timers_two_inputs_side_outputs_joins_and_windows_are_exact_on_spark(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, "families", rows=ROWS) as job:
+    with RunningJob(tmp_path, "families", rows=ROWS, rate=2_500) as job:
         moved = job.wait_for("event time moves", lambda s: s.sinks["hops out"].watermark_ms is not None)
         watermark_ms = moved.sinks["hops out"].watermark_ms
         assert watermark_ms is not None and -BEHIND_MS <= watermark_ms <= ROWS // 10 - 1 - BEHIND_MS
@@ -36,8 +38,12 @@ def test_union_timers_two_inputs_side_outputs_joins_and_windows_are_exact_on_spa
         kept = job.client.state("seconds", ["7"])
         assert kept.key == {"key": 7} and kept.states["woken"] == [{"_value": True}], "queryable while it runs"
         job.wait_until_ended()
-        names = ("tens", "seconds", "woken", "named", "near", "sessions", "hops", "met", "sizes")
+        assert 0 < after.failed_rows["refusing"] <= ROWS // BAD_STEP
+        names = ("accepted", "refused", "tens", "seconds", "woken", "named", "near", "sessions", "hops", "met", "sizes")
         tables = {name: job.table(name).to_pylist() for name in names}
+    assert sorted(row["n"] for row in tables["accepted"]) == [n for n in range(0, ROWS, 100) if n % BAD_STEP]
+    letters = sorted((json.loads(letter["record"])["n"], letter["reason"]) for letter in tables["refused"])
+    assert letters == [(n, f"ValueError: {n} is refused") for n in range(0, ROWS, BAD_STEP)]
     assert sorted(row["n"] for row in tables["tens"]) == list(range(0, ROWS, 10))
     wanted = Counter((n * 7919 % KEYS, n // 10 // 1000 * 1000 + 1000) for n in range(ROWS))
     assert sorted((row["key"], row["end"], row["rows"]) for row in tables["seconds"]) == sorted(

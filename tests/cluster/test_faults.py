@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
+from checks.processes import Role
 from tests.chaos.faults import Fault, all_faults, kill, kill_all
 from tests.chaos.run import run_one
-from tests.chaos.world import Role
 
 
 def quick_faults() -> list[Fault]:

@@ -33,7 +33,7 @@ from engine.core.sources import Source
 from engine.graph.execution_graph import ExecutionGraph
 from engine.protocol import ledger
 from engine.protocol.messages import Acknowledge, Deploy, SlotMessage, Start, Trigger
-from engine.runtime.operators.window import WindowCombine
+from engine.runtime.operators.window_combine import WindowCombine
 from engine.runtime.slot import SlotRuntime
 from engine.testing import JobFailed, LocalRun, _Killed, run
 from tests.fakes import ATTEMPT, JOB_ID, FakeClock, FakeOffload, FakeTransport, MemoryStore

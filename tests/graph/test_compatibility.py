@@ -9,9 +9,13 @@ import pyarrow as pa
 import pytest
 
 from engine.api import (
+    CountEvictor,
+    CountTrigger,
     DataStream,
+    EventTimeTrigger,
     KeyedBroadcastProcessFunction,
     MapStateDescriptor,
+    NeverTrigger,
     StreamEnvironment,
     TumblingEventTimeWindows,
     WatermarkStrategy,
@@ -65,13 +69,15 @@ def migrated(before: Build, now: Build, *stateful: str) -> list[str]:
     return [one.what for one in every if isinstance(one, Migration)]
 
 
-def windows(size: str = "10 s", key: str = "app", **aggregates: Any) -> Build:
+def windows(size: str = "10 s", key: str = "app", trigger: Any = None, evictor: Any = None, **aggregates: Any) -> Build:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 s").with_timestamps("ts")
 
     def build(views: DataStream) -> None:
         windowed = (
             views.assign_timestamps_and_watermarks(strategy).key_by(key).window(TumblingEventTimeWindows.of(size))
         )
+        windowed = windowed if trigger is None else windowed.trigger(trigger)
+        windowed = windowed if evictor is None else windowed.evictor(evictor)
         windowed.aggregate(uid="pv", **(aggregates or {"pv": count(), "n": total("n")})).print()
 
     return build
@@ -95,6 +101,24 @@ def test_windows_keep_their_size_and_keys_and_their_means_stay_right(now: Build,
     assert [uid for uid, _ in got] == ["pv"] * len(what)
     for (_, said), begin in zip(got, what, strict=True):
         assert said.startswith(begin)
+
+
+@pytest.mark.promise("B6", "D8")
+def test_a_trigger_or_an_evictor_that_comes_or_goes_is_named() -> None:
+    plain, counting, evicting = windows(), windows(trigger=CountTrigger.of(3)), windows(evictor=CountEvictor.of(3))
+    assert not found(plain, windows(trigger=EventTimeTrigger.create()), "pv"), "that is the trigger it had"
+    for was, now, what in [
+        (plain, counting, "trigger: was none, is CountTrigger"),
+        (counting, plain, "trigger: was CountTrigger, is none"),
+        (plain, evicting, "evictor: was none, is one"),
+        (counting, evicting, "evictor: was none, is one"),
+        (evicting, counting, "evictor: was one, is none"),
+        (counting, windows(trigger=NeverTrigger()), "trigger: was CountTrigger, is NeverTrigger"),
+    ]:
+        assert found(was, now, "pv") == [("pv", what)]
+    later = "aggregates: max(x) double is new; windows that are open now get it for later records only"
+    more = windows(trigger=CountTrigger.of(5), pv=count(), n=total("n"), high=maximum("x"))
+    assert migrated(counting, more, "pv") == [later]
 
 
 @pytest.mark.promise("D8")
@@ -137,7 +161,11 @@ def test_a_running_value_gains_and_loses_columns_and_their_types_stay() -> None:
 
 
 class Rules(KeyedBroadcastProcessFunction):
-    pass
+    def process_element(self, value: Any, context: Any) -> Any:
+        yield value
+
+    def process_broadcast_element(self, value: Any, context: Any) -> None:
+        """Takes no rule."""
 
 
 @pytest.mark.promise("D8")

@@ -310,16 +310,21 @@ def test_state_that_a_slot_writes_after_its_savepoint_was_aborted_is_deleted_lat
     assert not [path for path in run.store.files if "/savepoints/" in path]
 
 
-@pytest.mark.promise("D4", "D5")
+@pytest.mark.promise("D4", "D5", "D6")
+@pytest.mark.parametrize("stop", [False, True])
 def test_the_state_of_a_savepoint_that_failed_while_the_store_was_away_is_deleted_later(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, stop: bool
 ) -> None:
     """Neither could the savepoint be made, nor could its files be deleted then."""
     monkeypatch.setattr(savepoints, "LATE_WRITES_MS", 12.0)
     run = Run(counting(interval_ms=4)).epochs_done(1)
     with monkeypatch.context() as away:
-        away.setattr(SavepointFolder, "exists", lambda self: away_now())
-        run.savepoint()
+        away.setattr(SavepointFolder, "_write_manifest" if stop else "exists", lambda *of: away_now())
+        away.setattr(SavepointFolder, "_take_seal_away", lambda *of: away_now())
+        if stop:
+            run.stop(savepoint=SavepointRequest("nightly"))
+        else:
+            run.savepoint()
         run.until(events.SavepointFailed)
     assert [path for path in run.store.files if "/savepoints/" in path]
     run.epochs_done(run.master.stats.checkpoints_completed + 7)
@@ -613,6 +618,46 @@ def test_a_savepoint_of_a_stop_that_the_store_makes_too_late_is_whole() -> None:
     read = positions(SavepointFolder(place))
     begun = begun_from(SavepointFolder(place), counting(), 2)
     assert begun.run().numbers() == sorted(set(range(RECORDS)) - read)
+
+
+@pytest.mark.promise("D5", "D6")
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("made", ["no", "at once", "too late"])
+def test_a_savepoint_whose_last_step_the_store_did_not_answer_is_made_once_the_store_answers(
+    made: str, stop: bool
+) -> None:
+    """The server was down for four seconds. No savepoint was made, and its files stayed as long as the JobMaster."""
+
+    class Mute(MemoryStore):
+        mute = True
+
+        def create(self, path: str, data: bytes) -> Created:
+            if path.endswith(".seal") or not self.mute:
+                return super().create(path, data)
+            sent.append(data)
+            if made == "at once":
+                super().create(path, data)
+            return Created.UNKNOWN
+
+    sent: list[bytes] = []
+    run, place = Run(counting()).epochs_done(1), Mute()
+    asked = elsewhere(run, place)
+    if stop:
+        run.stop(savepoint=asked)
+    else:
+        run.savepoint(asked)
+    (failed,) = run.until(events.SavepointFailed).noted(events.SavepointFailed)
+    assert isinstance(failed, events.SavepointFailed) and "does not say whether" in failed.reason
+    assert failed.reason.endswith("It is made as soon as the store answers, if it does not exist")
+    run.epochs_done(run.epochs + 1)
+    if made == "too late":
+        place.files["savepoint.json"] = sent[-1]
+    place.mute = False
+    run.epochs_done(run.epochs + 2)
+    read = positions(SavepointFolder(place))
+    begun = begun_from(SavepointFolder(place), counting(), 2)
+    assert begun.run().numbers() == sorted(set(range(RECORDS)) - read)
+    assert run.run().numbers() == list(range(RECORDS))
 
 
 @pytest.mark.promise("D6")

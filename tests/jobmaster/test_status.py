@@ -101,13 +101,21 @@ def test_counters_and_gauges_of_functions_are_shown_by_operator(tmp_path: Path) 
 def test_rows_that_windows_dropped_are_shown_by_operator(tmp_path: Path) -> None:
     answering = AnsweringRun(tmp_path)
     assert answering.status().late_rows == {}
-    answering.master._publisher.ledger = {ledger.late_rows("pv"): 3, ledger.untimed_rows("pv"): 4}
+    answering.master._publisher.ledger = {
+        ledger.late_rows("pv"): 3,
+        ledger.untimed_rows("pv"): 4,
+        ledger.failed_rows("pv"): 5,
+    }
     status = answering.status()
-    assert (status.late_rows, status.untimed_rows) == ({"pv": 3}, {"pv": 4})
-    assert lost_line(status) == "rows late, dropped by pv: 3; rows without an event time, dropped by pv: 4"
+    assert (status.late_rows, status.untimed_rows, status.failed_rows) == ({"pv": 3}, {"pv": 4}, {"pv": 5})
+    assert lost_line(status) == (
+        "rows late, dropped by pv: 3; rows without an event time, dropped by pv: 4; "
+        "rows that could not be processed, left out by pv: 5"
+    )
     text = exposition(status).decode()
     assert 'weir_late_rows_total{job="test",operator="pv"} 3.0' in text
     assert 'weir_untimed_rows_total{job="test",operator="pv"} 4.0' in text
+    assert 'weir_failed_rows_total{job="test",operator="pv"} 5.0' in text
 
 
 def test_a_finished_job_that_is_started_again_says_that_there_is_nothing_new() -> None:

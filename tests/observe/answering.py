@@ -11,6 +11,7 @@ import msgspec
 from engine.api import FixedDelay, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
 from engine.connectors.table import TableSink
 from engine.core.errors import StoreError
+from engine.core.gates import Gate
 from engine.host.launch import MasterLaunch
 from engine.host.rehearsal_request import AskedRehearsal, RehearsalPhase, RehearsalStatus
 from engine.host.run_folder import RunFolder
@@ -21,10 +22,12 @@ from engine.jobmaster.collecting import Collection, collect
 from engine.jobmaster.events import stamped
 from engine.jobmaster.savepoints import Refusal, check_new_savepoint
 from engine.jobmaster.status import JobStatus, StandbyStatus, VertexStatus, describe, describe_vertex
+from engine.observe.gate_routes import GateStatus
 from engine.observe.history import History
 from engine.observe.savepoints import SavepointRecord, SavepointRecords, with_place, with_store
 from engine.observe.timeline import Timeline
 from engine.process.from_savepoint import delete_savepoint
+from engine.protocol.gate import Ruling
 from engine.protocol.messages import Heartbeat
 from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.protocol.upgrading import Phase, Progress
@@ -58,12 +61,17 @@ def job(env: StreamEnvironment) -> None:
     _define(env, story())
 
 
-def _define(env: StreamEnvironment, items: list[Item]) -> None:
+def gated_job(env: StreamEnvironment) -> None:
+    """The gate refuses every window with a single record."""
+    _define(env, story(), Gate.sql("pv >= 2"))
+
+
+def _define(env: StreamEnvironment, items: list[Item], gate: Gate | None = None) -> None:
     env.set_restart_strategy(FixedDelay(attempts=5, delay_ms=10))
     views = env.from_source(ListSource(items), "app string, ts long", uid="views")
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("ts")
     windows = views.assign_timestamps_and_watermarks(strategy).key_by("app").window(TumblingEventTimeWindows.of("10 s"))
-    windows.aggregate(pv=count(), uid="pv").sink_to(TableSink("pv"), uid="out")
+    windows.aggregate(pv=count(), uid="pv").sink_to(TableSink("pv", gate=gate), uid="out")
 
 
 class AnsweringRun(LocalRun):
@@ -110,6 +118,14 @@ class AnsweringRun(LocalRun):
         ui, past = "http://127.0.0.1:4040", self.timeline.past
         status = describe(self.master, past, self.launch.path, ui, self.wall_ms(), 0.0)
         return msgspec.structs.replace(status, standby=StandbyStatus(ready=True, doing="ready for 40 s"))
+
+    def rule(self, checkpoint: int, ruling: Ruling) -> Refusal | None:
+        refusal, actions = self.master.rule(checkpoint, ruling, self.now_ms())
+        self.carry_out(actions)
+        return refusal
+
+    def gate(self) -> GateStatus:
+        return GateStatus(self.master.held, self.master.verdicts)
 
     def vertex(self, vertex_id: str) -> VertexStatus | None:
         known = [vertex.id for vertex in self.execution.graph.vertices]

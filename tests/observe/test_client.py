@@ -20,7 +20,7 @@ from engine.jobmaster import events
 from engine.jobmaster.actions import Outcome, was_drained
 from engine.observe.client import JobClient
 from engine.observe.history import History
-from engine.observe.savepoints import LOST, SavepointRecord, SavepointState, StopRecord
+from engine.observe.savepoints import ENDED_FIRST, LOST, SavepointRecord, SavepointState, StopRecord
 from engine.protocol.remedy import Stage
 
 BUSY = httpx.Response(503, json={"error": "the JobMaster did not answer in 10 s"})
@@ -109,6 +109,74 @@ def test_a_savepoint_of_which_the_next_jobmaster_knows_nothing_is_lost_unless_it
 
 
 @pytest.mark.promise("D5")
+def test_who_waits_for_a_savepoint_whose_jobmaster_was_killed_hears_that_it_may_still_be_completed(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command said that there is no savepoint; the next JobMaster, or `weir gc`, completed it seconds later."""
+    answering(monkeypatch, httpx.ConnectError("refused"))
+    with pytest.raises(WeirError, match=f"/backups/nightly: {LOST}.*only its last step.*`weir savepoints shop`"):
+        client.wait_for_savepoint("nightly")
+
+
+@pytest.mark.promise("D5")
+def test_a_job_that_ended_before_its_savepoint_was_made_is_not_said_to_go_on(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its supervisor was killed: "the job ended first: its supervisor has died. Job 'shop' goes on"."""
+    launch = client.folder.read_launch()
+    assert launch is not None
+    client.folder.want_running(launch, "cli")
+    client.folder.write_exit(MasterExit(Outcome.CANCELLED, "its supervisor has died"), launch)
+    answering(monkeypatch, httpx.ConnectError("refused"))
+    with pytest.raises(WeirError, match=r"its supervisor has died.*`weir resume shop` starts it again") as said:
+        client.wait_for_savepoint("nightly")
+    assert "goes on" not in str(said.value)
+
+
+@pytest.mark.promise("D5")
+def test_a_savepoint_that_lost_against_another_of_its_name_is_not_said_to_be_missing(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two were asked for at once: "there is no savepoint x: x already holds a savepoint"."""
+    lost = SavepointRecord(savepoint="x", place="/b/x", state=SavepointState.FAILED, reason="/b/x already holds one")
+    answering(monkeypatch, httpx.Response(200, content=msgspec.json.encode(lost)))
+    with pytest.raises(WeirError) as said:
+        client.wait_for_savepoint("x")
+    assert str(said.value) == "savepoint /b/x failed: /b/x already holds one. Job 'shop' goes on"
+
+
+@pytest.mark.promise("D5", "D6")
+@pytest.mark.parametrize("broken", [httpx.ReadError("reset"), httpx.RemoteProtocolError("no answer")])
+def test_who_asked_a_jobmaster_that_was_killed_before_it_answered_hears_what_to_do(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch, broken: Exception
+) -> None:
+    """The command said that the job is not running, and to resume it after a reboot."""
+    answering(monkeypatch, broken)
+    for ask in (client.savepoint, client.stop, partial(client.rescale, 2)):
+        with pytest.raises(NotRunning, match=r"ended before it answered.*may have been done.*`weir status shop`"):
+            ask()
+
+
+@pytest.mark.promise("D5", "F1")
+@pytest.mark.parametrize(
+    ("age_s", "due"),
+    [(1, "ask again when `weir status shop` shows that it runs"), (60, "after a reboot, `weir resume")],
+)
+def test_a_job_whose_jobmaster_is_being_replaced_is_to_be_asked_again_and_not_to_be_resumed(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch, age_s: int, due: str
+) -> None:
+    """Its supervisor had shown a second ago that it loads the job, and the command said what to do after a reboot."""
+    launch = client.folder.read_launch()
+    assert launch is not None
+    client.folder.want_running(launch, "cli")
+    sign = SupervisorSign("0a", 7, time.time_ns() // 1_000_000 - age_s * 1000, Stage.STARTING, 0)
+    monkeypatch.setattr(RunFolder, "read_supervisor", lambda folder: sign)
+    answering(monkeypatch, httpx.ConnectError("refused"))
+    with pytest.raises(NotRunning, match=due):
+        client.savepoint("x")
+
+
+@pytest.mark.promise("D5")
 def test_a_savepoint_of_a_job_that_has_ended_has_failed(client: JobClient, monkeypatch: pytest.MonkeyPatch) -> None:
     launch = client.folder.read_launch()
     assert launch is not None
@@ -178,6 +246,46 @@ def test_a_stop_of_which_the_next_jobmaster_knows_nothing_did_not_happen(
     monkeypatch.setattr(JobClient, "status", lambda client: SimpleNamespace(running=True))
     with pytest.raises(WeirError, match=f"job 'shop' is not stopped and goes on: {LOST}"):
         client.wait_until_stopped(timeout_s=60)
+
+
+@pytest.mark.promise("D6")
+@pytest.mark.parametrize("made", [False, True])
+def test_a_stop_that_was_lost_with_its_jobmaster_says_what_became_of_its_savepoint(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    """The savepoint existed, or was completed seconds later, and the message did not name it."""
+    stop = StopRecord(drain=False, savepoint="last", requested_at_ms=0, failed=True, reason=LOST)
+    record = SavepointRecord(savepoint="last", place="/b/last", state=SavepointState.COMPLETED)
+
+    def request(method: str, url: str, **_: Any) -> httpx.Response:
+        listed = [record] if made else []
+        return httpx.Response(200, content=msgspec.json.encode(stop if url.endswith("/stop") else listed))
+
+    monkeypatch.setattr(httpx, "request", request)
+    monkeypatch.setattr(JobClient, "status", lambda client: SimpleNamespace(running=True))
+    due = "Its savepoint /b/last is complete" if made else "only its last step.*`weir savepoints shop`"
+    with pytest.raises(WeirError, match=f"job 'shop' is not stopped and goes on: {LOST}.*{due}"):
+        client.wait_until_stopped(timeout_s=60)
+
+
+@pytest.mark.promise("D6")
+def test_a_job_that_ends_in_another_way_while_it_is_being_stopped_is_not_said_to_go_on(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its supervisor was killed: "job 'shop' is not stopped and goes on: the job ended first"."""
+    launch, looks = client.folder.read_launch(), count()
+    assert launch is not None
+
+    def status(client: JobClient) -> Any:
+        if next(looks) == 2:
+            client.folder.write_exit(MasterExit(Outcome.CANCELLED, "its supervisor has died"), launch)
+        return SimpleNamespace(running=False)
+
+    died = f"{ENDED_FIRST}: its supervisor has died"
+    ending = StopRecord(drain=False, savepoint="", requested_at_ms=0, failed=True, reason=died)
+    answering(monkeypatch, httpx.Response(200, content=msgspec.json.encode(ending)))
+    monkeypatch.setattr(JobClient, "status", status)
+    assert client.wait_until_stopped(timeout_s=60).outcome is Outcome.CANCELLED
 
 
 @pytest.mark.promise("D6", "H8")

@@ -65,9 +65,11 @@ class FakeJob:
     def supervised(self, stage: Stage | None, number: int, age_s: float = 0.0, launch_id: str = "") -> None:
         self.folder.write_supervisor(SupervisorSign(launch_id, number, now_ms() - int(age_s * 1000), stage, 80))
 
-    def completes(self, checkpoint: int, read: int, committed: int, **over: Any) -> None:
+    def completes(self, checkpoint: int, read: int, committed: int, at_ms: int | None = None, **over: Any) -> None:
+        """Notes a checkpoint, in a minute of its own long ago unless `at_ms` is given."""
         ledger = {"source:a": read, "sink:out": committed, "sent:x": 1, "digest:out": 99}
-        event = completed(checkpoint, ledger, **over)
+        at_ms = checkpoint * 60_000 if at_ms is None else at_ms
+        event = completed(checkpoint, ledger, at_ms=at_ms, completed_at_ms=at_ms, **over)
         self.writes(msgspec.json.encode(event).decode() + "\n")
 
     def writes(self, text: str) -> None:
@@ -78,8 +80,10 @@ class FakeJob:
 class Ticker:
     """Evaluates a sensor as the daemon does: stores its events, and keeps its cursor."""
 
-    def __init__(self, store: Path, instance: dg.DagsterInstance, sensor: str = "numbers_watch") -> None:
-        self._repository = definitions(store).get_repository_def()
+    def __init__(
+        self, store: Path, instance: dg.DagsterInstance, sensor: str = "numbers_watch", spec: StreamSpec = NUMBERS
+    ) -> None:
+        self._repository = definitions(store, spec).get_repository_def()
         self._sensor = self._repository.get_sensor_def(sensor)
         self._instance = instance
         self._weir = WeirStore(path=str(store))
@@ -90,6 +94,8 @@ class Ticker:
             self._instance, cursor=self.cursor, repository_def=self._repository, resources={"weir": self._weir}
         ) as context:
             result = self._sensor.evaluate_tick(context)
+        for request in result.dynamic_partitions_requests or ():
+            self._instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
         for event in result.asset_events:
             self._instance.report_runless_asset_event(event)
         if keep_cursor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 
 from assets.pageviews.asset import STREAM as PAGEVIEWS
 from orchestration.definitions import SPECS, defs
 from orchestration.spec import GoldSpec, RescaleAt, StreamSpec
-from tests.orchestration.jobs import definitions
+from tests.orchestration.jobs import NUMBERS, definitions
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,13 +28,17 @@ def test_the_assets_checks_jobs_schedules_and_sensors_of_the_page_views_are_thes
         "streams/pageviews": True,
         "checkpoints/pageviews": False,
         "savepoints/pageviews": True,
-        "sinks/pageviews": False,
+        "sources/pageviews/views": False,
+        "tables/pageviews/pv": False,
+        "restarts/pageviews": False,
         "rehearsals/pageviews": False,
         "drills/pageviews": True,
+        "audits/pageviews": True,
         "gold/pageviews": True,
     }
     assert {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys} == {
         ("streams/pageviews", "healthy"),
+        ("streams/pageviews", "drilled"),
         ("rehearsals/pageviews", "same_output"),
         ("drills/pageviews", "reader_saw_whole_epochs"),
         ("drills/pageviews", "no_lost_duplicate_phantom_rows"),
@@ -44,6 +50,11 @@ def test_the_assets_checks_jobs_schedules_and_sensors_of_the_page_views_are_thes
         ("drills/pageviews", "evidence_intact"),
         ("drills/pageviews", "fault_happened"),
         ("drills/pageviews", "no_stray_files"),
+        ("audits/pageviews", "files_whole"),
+        ("audits/pageviews", "epochs_as_counted"),
+        ("audits/pageviews", "schema_as_declared"),
+        ("audits/pageviews", "spark_reads_the_same"),
+        ("audits/pageviews", "ledger_unchanged"),
     }
     assert {job.name for job in repository.get_all_jobs()} - {"__ASSET_JOB"} == {
         "pageviews_start",
@@ -56,6 +67,7 @@ def test_the_assets_checks_jobs_schedules_and_sensors_of_the_page_views_are_thes
         "pageviews_rescale",
         "pageviews_upgrade",
         "pageviews_drill",
+        "pageviews_audit",
         "pageviews_gold",
     }
     assert {(s.name, s.cron_schedule, s.default_status.value) for s in repository.schedule_defs} == {
@@ -64,11 +76,13 @@ def test_the_assets_checks_jobs_schedules_and_sensors_of_the_page_views_are_thes
         ("pageviews_rescale_morning", "0 7 * * *", "RUNNING"),
         ("pageviews_rescale_evening", "0 20 * * *", "RUNNING"),
         ("pageviews_drills", "30 3 * * 0", "RUNNING"),
+        ("pageviews_audits", "15 * * * *", "RUNNING"),
     }
     assert {(s.name, s.minimum_interval_seconds, s.default_status.value) for s in repository.sensor_defs} == {
         ("pageviews_watch", 5, "RUNNING"),
         ("pageviews_alerts", 30, "RUNNING"),
         ("pageviews_autoscale", 30, "STOPPED"),
+        ("pageviews_gold_again", 60, "RUNNING"),
     }
 
 
@@ -87,10 +101,25 @@ def test_the_jobs_of_the_seeds_are_there_and_each_has_its_own_assets() -> None:
     ]
     repository = defs.get_repository_def()
     keys = {key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()}
-    kinds = ("streams", "checkpoints", "savepoints", "sinks", "rehearsals", "drills")
-    assert keys == {f"{kind}/{spec.job}" for kind in kinds for spec in SPECS} | {"gold/pageviews"}
+    kinds = ("streams", "checkpoints", "savepoints", "restarts", "rehearsals", "drills")
+    of_the_graph = {key for key in keys if key.startswith(("sources/", "tables/"))}
+    of_each = {f"{kind}/{spec.job}" for kind in kinds for spec in SPECS}
+    assert keys - of_the_graph == of_each | {"gold/pageviews", "audits/pageviews"}
+    assert {key for key in of_the_graph if key.startswith("tables/")} == {
+        "tables/card_fraud/frauds",
+        "tables/even_odd_sums/sums",
+        "tables/even_zeros/texts",
+        "tables/failed_logins/alerts",
+        "tables/hot_items/hottest",
+        "tables/order_brushing/brushing",
+        "tables/pageviews/pv",
+        "tables/rising_temperature/rises",
+        "tables/unique_visitors/visitors",
+        "tables/unpaid_orders/unpaid",
+    }
     sensors = {sensor.name for sensor in repository.sensor_defs}
-    assert sensors == {f"{spec.job}_{kind}" for spec in SPECS for kind in ("watch", "alerts")} | {"pageviews_autoscale"}
+    each = {f"{spec.job}_{kind}" for spec in SPECS for kind in ("watch", "alerts")}
+    assert sensors == each | {"pageviews_autoscale", "pageviews_gold_again"}
     jobs = {job.name for job in repository.get_all_jobs()}
     assert jobs >= {f"{spec.job}_{action}" for spec in SPECS for action in ("start", "cancel", "drill", "upgrade")}
 
@@ -108,7 +137,7 @@ def test_every_asset_has_an_owner_a_description_a_group_and_its_job_as_a_tag() -
     graph = defs.get_repository_def().asset_graph
     owners = {spec.job: list(spec.owners) for spec in SPECS}
     for key in graph.get_all_asset_keys():
-        node, (kind, job) = graph.get(key), key.path
+        node, (kind, job, *_) = graph.get(key), key.path
         assert node.owners == owners[job] and node.description, key
         assert node.group_name == kind and node.tags["weir/job"] == job, key
 
@@ -119,10 +148,41 @@ def test_what_depends_on_what() -> None:
         key.to_user_string(): {parent.to_user_string() for parent in graph.get(key).parent_keys}
         for key in graph.get_all_asset_keys()
     }
-    for made in ("checkpoints/pageviews", "savepoints/pageviews", "rehearsals/pageviews", "sinks/pageviews"):
-        assert parents[made] == {"streams/pageviews"}
-    assert parents["gold/pageviews"] == {"sinks/pageviews"}
-    assert parents["streams/pageviews"] == parents["drills/pageviews"] == set()
+    for made in ("checkpoints", "savepoints", "rehearsals", "restarts", "drills", "tables"):
+        assert parents[f"{made}/pageviews" + ("/pv" if made == "tables" else "")] == {"streams/pageviews"}, made
+    assert parents["gold/pageviews"] == {"tables/pageviews/pv"}
+    assert parents["streams/pageviews"] == {"sources/pageviews/views"}
+    assert parents["streams/unpaid_orders"] and parents["streams/card_fraud"]
+
+
+def test_checkpoints_and_tables_are_stale_after_a_time_that_the_spec_says(tmp_path: Path) -> None:
+    spec = dataclasses.replace(PAGEVIEWS, checkpoints_within_s=120, rows_within_s=240)
+    graph = definitions(tmp_path, spec).get_repository_def().asset_graph
+    within = {
+        key.to_user_string(): policy.fail_window.to_timedelta().total_seconds()
+        for key in graph.get_all_asset_keys()
+        if isinstance(policy := graph.get(key).freshness_policy_or_from_metadata, TimeWindowFreshnessPolicy)
+    }
+    assert within == {"checkpoints/pageviews": 120, "tables/pageviews/pv": 240}
+    with pytest.raises(ValueError, match="hears of a job once a minute"):
+        dataclasses.replace(PAGEVIEWS, rows_within_s=5)
+
+
+def test_a_job_that_can_t_be_built_keeps_its_stream_which_says_why(tmp_path: Path) -> None:
+    spec = dataclasses.replace(NUMBERS, params={"no such": "parameter"})
+    graph = definitions(tmp_path, spec).get_repository_def().asset_graph
+    assert "has no parameter no such" in str(graph.get(spec.stream_key).metadata["lineage"])
+    assert not [key for key in graph.get_all_asset_keys() if key.path[0] in ("tables", "sources")]
+
+
+def test_gold_is_made_again_by_day_of_event_time_when_its_table_has_rows() -> None:
+    graph = defs.get_repository_def().asset_graph
+    gold, table = graph.get(PAGEVIEWS.gold_key), graph.get(PAGEVIEWS.table_key("pv"))
+    assert (
+        gold.partitions_def == table.partitions_def == dg.DynamicPartitionsDefinition(name="weir_pageviews_event_days")
+    )
+    assert gold.automation_condition is not None
+    assert gold.automation_condition.get_label() == "new rows, at */15 * * * *"
 
 
 def test_actions_of_one_job_share_a_pool_and_drills_have_another() -> None:
@@ -171,7 +231,7 @@ def test_a_spec_that_dagster_could_not_name_is_refused() -> None:
     with pytest.raises(ValueError, match="no drill"):
         StreamSpec(job="a", path="a:b", description="", owners=(), drill_cron="0 0 * * *")
     with pytest.raises(ValueError, match=r"\{table\}"):
-        GoldSpec("pv", "SELECT 1")
+        GoldSpec("pv", "SELECT 1", event_time="window_start")
     with pytest.raises(ValueError, match="savepoints_kept must be 1 or more"):
         StreamSpec(job="a", path="a:b", description="", owners=(), savepoints_kept=0)
     with pytest.raises(ValueError, match="'up' needs a name of its own"):

@@ -13,9 +13,10 @@ import pytest
 import checks.audit
 import checks.drill
 from assets.pageviews.drill import DRILL
-from checks.results import AuditResult, CheckResult, DrillResult, Verdict
+from checks.results import AuditResult, CheckResult, DrillResult, Struck, Verdict
 from checks.spec import AUDIT_CHECKS, WARNINGS
-from orchestration.drills import CHECKS, READER
+from engine.host.launch import LaunchOptions
+from orchestration.drills import CHECKS, READER, proves
 from orchestration.metadata import rows_table
 from tests.orchestration.jobs import NUMBERS, definitions
 
@@ -30,7 +31,9 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def drilled(store: Path, violations: list[str]) -> DrillResult:
-    return DrillResult("numbers", str(store / "drills/numbers/1"), 200_000, 1, 1.25, 1, 12, 40, violations, 1, 60.0)
+    faults = [Struck(0, 4711, 1, 2, "1.1", recovery_s=1.25, after="1.2", cause="slot_lost: slot process 4711")]
+    folder = str(store / "drills/numbers/1")
+    return DrillResult("numbers", folder, 200_000, 1.25, 1, 12, 40, violations, 1, 60.0, 7, faults)
 
 
 def audited(verdicts: dict[str, Verdict]) -> AuditResult:
@@ -108,9 +111,79 @@ def test_the_figures_plot_on_the_asset_from_drill_to_drill(
     drill(tmp_path, instance, monkeypatch)
     (observed,) = instance.fetch_observations(SPEC.drills_key, limit=5).records
     seen: Any = observed.asset_observation.metadata
-    for name in ("lost", "duplicated", "recovery_s"):
+    for name in ("lost", "duplicated", "recovery_s", "recovery_s: slot-killed"):
         assert isinstance(seen[name], dg.FloatMetadataValue), name
     assert seen["verdict"].value == "passed"
+
+
+def proved(instance: dg.DagsterInstance) -> tuple[str, str]:
+    key = dg.AssetCheckKey(SPEC.stream_key, "drilled")
+    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+    assert record.event is not None and record.event.asset_check_evaluation is not None
+    return record.status.value, record.event.asset_check_evaluation.severity.value
+
+
+@pytest.mark.promise("H2")
+def test_what_a_drill_has_proved_is_a_check_of_the_stream(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not proves(SPEC, None).passed and proves(SPEC, None).severity is dg.AssetCheckSeverity.WARN
+    drill(tmp_path, instance, monkeypatch)
+    assert proved(instance)[0] == "SUCCEEDED"
+    drill(tmp_path, instance, monkeypatch, {"no_lost_duplicate_phantom_rows": Verdict.FAILED})
+    assert proved(instance) == ("FAILED", "ERROR")
+
+
+@pytest.mark.promise("F1")
+def test_a_drill_runs_on_the_spark_of_its_job_unless_its_config_says_otherwise(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[LaunchOptions] = []
+
+    def run(*_: Any, spark: LaunchOptions, **__: Any) -> DrillResult:
+        asked.append(spark)
+        return drilled(tmp_path, [])
+
+    monkeypatch.setattr(checks.drill, "run_drill", run)
+    monkeypatch.setattr(checks.audit, "run_audit", lambda *_, **__: audited({}))
+    spec = replace(SPEC, master="spark://one:7077", conf={"a": "1"}, slot_memory_mb=512, max_slots=3)
+    job = definitions(tmp_path, spec).resolve_job_def("numbers_drill")
+    for config in ({}, {"master": "local[2]", "conf": {"b": "2"}, "slot_memory_mb": 256, "max_slots": 2}):
+        assert job.execute_in_process(
+            instance=instance, run_config={"ops": {"drills__numbers": {"config": config}}}
+        ).success
+    shown = [(one.spark_master, one.conf, one.slot_memory_mb, one.max_slots) for one in asked]
+    assert shown == [
+        ("spark://one:7077", {"a": "1"}, 512, 3),
+        ("local[2]", {"a": "1", "b": "2"}, 256, 2),
+    ]
+
+
+@pytest.mark.promise("H2")
+def test_the_launchpad_chooses_the_faults_and_the_record_shows_their_victims(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def run(*_: Any, faults: list[str], **__: Any) -> DrillResult:
+        asked.append(faults)
+        return drilled(tmp_path, [])
+
+    monkeypatch.setattr(checks.drill, "run_drill", run)
+    monkeypatch.setattr(checks.audit, "run_audit", lambda *_, **__: audited({}))
+    job = definitions(tmp_path, SPEC).resolve_job_def("numbers_drill")
+    for config in ({}, {"faults": ["jvm-killed", "random"]}):
+        assert job.execute_in_process(
+            instance=instance, run_config={"ops": {"drills__numbers": {"config": config}}}
+        ).success
+    assert asked == [["slot-killed"], ["jvm-killed", "random"]]
+    event = instance.get_latest_materialization_event(SPEC.drills_key)
+    assert event is not None and event.asset_materialization is not None
+    seen = event.asset_materialization.metadata
+    assert seen["faults"].value == "slot-killed" and "slot 0 (process 4711" in str(seen["victims"].value)
+    assert seen["recovery_s: slot-killed"] == dg.FloatMetadataValue(1.25), "Dagster plots it"
+    assert isinstance(seen["struck"], dg.TableMetadataValue)
+    assert seen["struck"].records[0].data["cause"] == "slot_lost: slot process 4711"
 
 
 def test_rows_with_different_columns_fit_one_table() -> None:

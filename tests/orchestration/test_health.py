@@ -1,14 +1,17 @@
-"""Goal: a job's health follows from its desired state and the signs of life of its processes, never from a pid."""
+"""Goal: a job's health follows from its desired state, its processes' signs of life, and whether they still exist."""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.host import run_folder
 from engine.host.launch import MasterLaunch
-from engine.host.run_folder import Deaths, LastHeartbeat, MasterExit, SupervisorSign
+from engine.host.processes import has_ended, identity
+from engine.host.run_folder import Deaths, LastHeartbeat, MasterAddress, MasterExit, SupervisorSign
 from engine.host.starts import Desired
 from engine.jobmaster.actions import Outcome
 from engine.protocol.failures import Fault
@@ -150,3 +153,45 @@ def test_the_sign_of_an_earlier_start_s_supervisor_says_nothing(job: FakeJob, mo
     while_it_sleeps(monkeypatch, lambda: job.supervised(Stage.STARTING, number=2, launch_id="earlier"))
     job.supervised(Stage.STARTING, number=1, launch_id="earlier")
     assert look(job.folder, SILENT_AFTER_S).start_again
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as made:
+        yield made
+        made.kill()
+
+
+@pytest.mark.promise("F2")
+def test_a_killed_jobmaster_is_not_green_although_its_heartbeat_is_fresh(
+    tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "SIGN_PATIENCE_S", 0.05)
+    job = FakeJob(tmp_path)
+    job.wanted()
+    job.folder._write_desired(Desired(True, job.launch, "cli", 1_000))
+    job.folder.write_address(MasterAddress("http://127.0.0.1:1", process.pid, 1, "token", identity(process.pid)))
+    job.beats()
+    assert look(job.folder, SILENT_AFTER_S).state is State.RUNNING
+    process.kill()
+    process.wait()
+    job.beats()  # what it wrote last
+    health = look(job.folder, SILENT_AFTER_S)
+    assert health.state is State.SILENT and not health.healthy and not health.start_again
+    while_it_sleeps(monkeypatch, lambda: job.supervised(Stage.DECIDING, number=2))
+    job.supervised(Stage.DECIDING, number=1)
+    replaced = look(job.folder, SILENT_AFTER_S)
+    assert replaced.state is State.RECOVERING and "process has ended" in replaced.detail
+
+
+def test_a_pid_that_is_given_again_is_another_process_and_one_of_elsewhere_says_nothing(
+    process: subprocess.Popen[bytes],
+) -> None:
+    mine = identity(process.pid)
+    where, pid, start = mine.rsplit(":", 2)
+    assert not has_ended(mine)
+    assert has_ended(f"{where}:{pid}:{int(start) - 1}"), "the pid was another process' before"
+    assert not has_ended(f"another boot:1:{pid}:{start}") and not has_ended("")
+    process.kill()
+    process.wait()
+    assert has_ended(mine)

@@ -402,6 +402,36 @@ def test_a_savepoint_that_a_first_try_left_does_not_keep_the_old_version(world: 
     assert names[0] == "upgrade-1f" and done.savepoint == names[1] and names[1].startswith("upgrade-1f-")
 
 
+@pytest.mark.promise("D8", "D6")
+def test_a_stop_that_a_first_try_asked_for_makes_its_savepoint_while_it_is_asked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first command died. The stop went for somebody else's, so the job stayed stopped."""
+    answers: list[StopRecord] = []
+    looks = 0
+
+    def stops(savepoint: bool, name: str) -> None:
+        world.asked.append(name)
+        world.log.store.write(f"{world.log.paths.savepoint(name)}/savepoint.json", b"{}")
+        answers.append(StopRecord(drain=False, savepoint="upgrade-1f", requested_at_ms=0))
+        raise WeirError("the job is being stopped already: wait until it has ended")
+
+    def stop_record() -> StopRecord | None:
+        nonlocal looks
+        looks += bool(answers)
+        if looks == 2:
+            world.publish()
+            world.ends(MasterExit(Outcome.STOPPED, "stopped"))
+        return answers[0] if answers else None
+
+    world.stop = stops  # type: ignore[method-assign]
+    monkeypatch.setattr(world, "stop_record", stop_record)
+    world.on_start["job:v2"] = "publishes"
+    done = upgraded(world)
+    assert done.progress == Progress(Phase.UPGRADED, 2) and done.savepoint == "upgrade-1f"
+    assert world.asked == ["upgrade-1f"] and world.started == ["job:v2"]
+
+
 @pytest.mark.promise("D8")
 def test_the_cancel_of_an_earlier_upgrade_says_nothing_about_this_one(world: World) -> None:
     world.folder.write_upgrade(msgspec.structs.replace(world.record, id="before"))

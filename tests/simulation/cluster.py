@@ -27,6 +27,8 @@ from engine.graph.execution_graph import ExecutionGraph
 from engine.jobmaster import events
 from engine.jobmaster.actions import (
     Action,
+    AskGate,
+    EndGate,
     KillSlot,
     Note,
     Outcome,
@@ -41,6 +43,7 @@ from engine.jobmaster.rescaling import Scale
 from engine.protocol.config import CheckpointConfig
 from engine.protocol.credits import ChannelLimits
 from engine.protocol.failures import CheckpointFailure
+from engine.protocol.gate import GateQuestion
 from engine.protocol.messages import (
     Deploy,
     Heartbeat,
@@ -402,6 +405,10 @@ class MasterProcess(Process):
                     f"runs {name}",
                     lambda: self._run(name, work, done),
                 )
+            case AskGate(question):
+                self._incarnation.cluster.on_ask(self, question)
+            case EndGate():
+                self._incarnation.cluster.on_end_gate(self)
             case Note(event):
                 world.log(f"  {self.name} notes {event}")
                 self._cover(event)
@@ -564,6 +571,12 @@ class Cluster:
 
     def on_event(self, master: MasterProcess, event: events.AnyEvent) -> None:
         pass
+
+    def on_ask(self, master: MasterProcess, question: GateQuestion) -> None:
+        raise AssertionError("no table of this job has a gate")
+
+    def on_end_gate(self, master: MasterProcess) -> None:
+        raise AssertionError("no table of this job has a gate")
 
     def execution(self, incarnation: int = 1) -> ExecutionGraph:
         self._graphs += 1

@@ -41,7 +41,7 @@ from engine.state.partial_matches import WAITING as PATTERN_WAITING
 from tests.simulation import generated
 from tests.simulation.folder import file_of
 from tests.simulation.jobs import JobSpec, Oracle, Rows, Seen, all_positions, digest_of, numbers
-from tests.simulation.sessions import CONTENTS
+from tests.simulation.sessions import CONTENTS, held_in
 from tests.simulation.store import SimStore
 from tests.simulation.tables import KEPT_RECORDS, Tables
 from tests.simulation.timed import PENDING, WAITING
@@ -178,7 +178,8 @@ class Checker:
                     self._seen.unpaired += file.rows
                 elif file.name == CONTENTS:
                     table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
-                    records = [record["n"] for record in table.column("_item").to_pylist()]
+                    items = table.column("_item").to_pylist()
+                    records = [number for item in items for number in held_in(item)]
                     self._seen.waiting.setdefault(CONTENTS, []).extend(records)
                 elif file.name in (WAITING, PENDING):
                     records = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("_map_key").to_pylist()
@@ -215,6 +216,9 @@ class Checker:
             self.tables.rows([path])  # kept, because the file may be folded and deleted later
             digest = np.add.reduce(hash_columns([c.combine_chunks() for c in table.columns]))
             self._digests[committable.uid] = (self._digests[committable.uid] + int(digest)) % (1 << 64)
+        self._see_positions(manifest)
+
+    def _see_positions(self, manifest: Manifest) -> None:
         self._seen.positions = self._files(manifest) if self._spec.folder else _positions(manifest, "source")
         self._seen.rules = _positions(manifest, "rules")
         self._seen.late_rows = sum(manifest.ledger.get(f"late:{uid}", 0) for uid in ("pv", "joined"))
@@ -302,7 +306,7 @@ class Checker:
         """Checks that readers see exactly the rows of the committed epochs, each once."""
         files = self.tables.on_record(table)
         epochs = self.epochs[: self._committed[table]]
-        due = [c.payload["path"] for m in epochs for c in m.commits if c.uid == table]
+        due = [path for m in epochs for path in _of_table(m, table)]
         if sorted(files) != sorted(due) and (
             len(set(files)) < len(files) or self.tables.rows(files) != self.tables.rows(due)
         ):
@@ -316,9 +320,9 @@ class Checker:
             raise Violation("finishes", "the newest epoch is not a final one")
         if self.visible != len(self.epochs):
             raise Violation("commit", f"finished with {len(self.epochs)} epochs, of which {self.visible} are visible")
-        for table in self._spec.tables:
+        for table in self._committed:
             self.read_as_spark(table)
-            due = [(m.epoch, [c.payload["path"] for c in m.commits if c.uid == table]) for m in self.epochs]
+            due = [(m.epoch, _of_table(m, table)) for m in self.epochs]
             self.tables.check_epochs(table, {epoch: self.tables.rows(paths) for epoch, paths in due})
         self._oracle.check_final(self._seen)
 
@@ -346,6 +350,11 @@ class Checker:
 
     def final_rows(self) -> dict[str, Rows]:
         return {table: sorted(rows, key=repr) for table, rows in self._seen.tables.items()}
+
+
+def _of_table(manifest: Manifest, table: str) -> list[str]:
+    """Returns the files that an epoch publishes in this table."""
+    return [c.payload["path"] for c in manifest.commits if c.payload["path"].split("/")[2] == table]
 
 
 def _positions(manifest: Manifest, source: str) -> dict[str, int]:

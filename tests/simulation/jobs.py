@@ -43,6 +43,7 @@ from engine.api.windows import WindowAssigner
 from engine.connectors.generator import Columns, GeneratorSource
 from engine.connectors.table import TableSink
 from engine.core.functions import Row
+from engine.core.gates import Gate
 from engine.core.sources import Source
 from engine.graph.job_graph import JobGraph
 from engine.graph.scalable import ScalableJob
@@ -88,7 +89,8 @@ class JobSpec:
     shorter than they are. `folded`: the small files of its tables are folded. `gap_ms`: windows are sessions with this
     gap. `lateness_ms`: windows are kept for so long, and late records have a table of their own (late_windows.py).
     `drift_ms`: all sources with event time are aligned to it (drifting.py). `generated`: a generator makes the
-    watermarks of the source, called with "records" or "batches" (generated.py).
+    watermarks of the source, called with "records" or "batches" (generated.py). `gate`: that of each table (gates.py).
+    `aggregated`: sessions only; built-in aggregates in place of a function.
     """
 
     kind: str
@@ -108,9 +110,11 @@ class JobSpec:
     lateness_ms: int | None = None
     drift_ms: int | None = None
     generated: str = ""
+    gate: Gate | None = None
+    aggregated: bool = False
 
     def sink(self, table: str) -> TableSink:
-        return TableSink(table, fold_mb=FOLD_MB if self.folded else None, keep_replaced=int(KEEP_MS))
+        return TableSink(table, fold_mb=FOLD_MB if self.folded else None, keep_replaced=int(KEEP_MS), gate=self.gate)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -337,7 +341,7 @@ def _define(spec: JobSpec, env: StreamEnvironment) -> None:
         joined.define(env, stamped, spec.keys, BASE_MS, spec.sink("out"), spec.drift_ms)
         return
     if spec.kind == SESSIONS:
-        sessions.define(stamped, spec.sink("out"))
+        sessions.define(stamped, spec.sink("out"), spec.aggregated)
         return
     windowed = stamped.key_by("key").window(_windows(spec))
     if spec.lateness_ms is not None:

@@ -155,7 +155,7 @@ RESCALE_BUGS = [
         16,
     ),
     PlantedBug("a released slot is still assigned", _released_slot_stays_in_the_pool, ("released", "finishes"), 21),
-    PlantedBug("a failed switch stays at the new parallelism", _failed_switch_stays, ("rescale_durable",), 15),
+    PlantedBug("a failed switch stays at the new parallelism", _failed_switch_stays, ("rescale_durable",), 5),
     PlantedBug("the new parallelism is saved before its proof", _saved_before_it_is_proved, ("rescale_proved",), 126),
     PlantedBug("a job starts before its parallelism is durable", _starts_before_it_is_saved, ("rescale_durable",), 7),
     PlantedBug(

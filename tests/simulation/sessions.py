@@ -3,6 +3,8 @@
 Every third record of a session makes it emit and drop what it holds; its end emits the rest. So each record is emitted
 once, and before that it is in the contents of a window. Records reach a subtask out of order, so sessions merge, and
 with them the counts of the trigger. No record is late.
+
+Either a function emits the records of a window, or a built-in aggregate does, which keeps all of their numbers.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from engine.api import (
     ReducingStateDescriptor,
     TriggerResult,
     WindowContext,
+    count,
+    top_n,
 )
 from engine.connectors.table import TableSink
 from engine.core.functions import Row
 from engine.runtime.operators.windowed_functions import CONTENTS as CONTENTS
 from tests.simulation.world import Violation
 
-GAP_MS, EARLY = 50, 3
+GAP_MS, EARLY, ALL = 50, 3, 10_000
 OUT = "n long, key string, start long, end long, last boolean"
 
 Rows = list[tuple[Any, ...]]
@@ -62,9 +66,27 @@ class Each(ProcessWindowFunction):
             yield {"n": element["n"], "key": key, "start": window.start, "end": window.end, "last": last}
 
 
-def define(stamped: DataStream, out: TableSink) -> None:
+def define(stamped: DataStream, out: TableSink, aggregated: bool) -> None:
     sessions = stamped.key_by("key").window(EventTimeSessionWindows.with_gap(GAP_MS)).trigger(EarlyAndLast())
+    if aggregated:
+        numbers = sessions.aggregate(rows=count(), ns=top_n("n", ALL), uid="sessions")
+        numbers.flat_map(_each, schema=OUT).sink_to(out, uid="out")
+        return
     sessions.process(Each(), uid="sessions", schema=OUT).sink_to(out, uid="out")
+
+
+def _each(result: Row) -> Iterable[Row]:
+    assert result["rows"] == len(result["ns"]), "a record was counted, and its number is lost"
+    start, end = (round(result[name].timestamp() * 1000) for name in ("window_start", "window_end"))
+    return [{"n": n, "key": result["key"], "start": start, "end": end, "last": False} for n in result["ns"]]
+
+
+def held_in(item: Row) -> list[int]:
+    """Returns the numbers of the records that an item of a window's contents holds."""
+    if "rows" not in item:
+        return [item["n"]]
+    (folded,) = (item["partial"] or {"none": []}).values()
+    return [*(folded or []), *item["pending"]["n"]]
 
 
 def check(

@@ -11,16 +11,15 @@ import pytest
 
 from tests.simulation.bugs import BUGS, PlantedBug, search
 from tests.simulation.rescale_bugs import PROOF_BUGS, RESCALE_BUGS
-from tests.simulation.simulation import run
 
 
 @pytest.mark.promise("C3", "D2", "D4", "D11", "F2")
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "_"))
 def test_a_planted_bug_is_caught_by_its_seed(bug: PlantedBug) -> None:
     with bug.planted(bug.seed):
-        violation = run(bug.seed).violation
+        violation = bug.violation(bug.seed)
     if violation is not None and violation.invariant in bug.invariants:
-        assert run(bug.seed).violation is None
+        assert bug.violation(bug.seed) is None
         return
     # One message more or less in the engine gives every seed another schedule; then another seed has to catch the bug.
     seed, others = search(bug, range(2000))

@@ -6,7 +6,7 @@ record is published once or held by a window at every epoch; sessions have the r
 bug is noticed by some seed, and without it all seeds pass.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +19,9 @@ from engine.protocol.config import CheckpointConfig
 from engine.runtime.operators.windowed_functions import SESSIONS as WINDOW_SESSIONS
 from engine.runtime.operators.windowed_functions import WindowOperator
 from engine.state.keyed.heap import HeapBackend
+from engine.state.windows import record_plan
 from engine.state.windows.assigners import Span
+from engine.state.windows.record_plan import Accumulator, RecordPlan
 from engine.state.windows.sessions import Merge, Sessions
 from tests.simulation.cluster import Pace
 from tests.simulation.faults import draw_plan
@@ -32,10 +34,10 @@ SLOW = Pace(visit_elements=1, step=8.0, network=0.2, offload=0.5)
 """Slow steps and quick checkpoints: the job still runs when something dies."""
 
 
-def sessions(seed: int) -> Result:
+def sessions(seed: int, aggregated: bool = False) -> Result:
     """Runs a job of many small epochs, whose slots die now and then besides what else the seed breaks."""
     plan = draw_plan(seed)
-    of = JobSpec(SESSIONS, parallelism=2 + seed % 2, splits=2, rows=48, batch_rows=2)
+    of = JobSpec(SESSIONS, parallelism=2 + seed % 2, splits=2, rows=48, batch_rows=2, aggregated=aggregated)
     checkpoints = CheckpointConfig(interval_ms=2, max_concurrent=2, tolerable_failed=50)
     deaths = [(30.0 + 40 * count + 3 * (seed % 5), "slot dies") for count in range(3)]
     blows = tuple(sorted([*plan.blows, *deaths]))
@@ -47,6 +49,44 @@ def test_sessions_with_a_trigger_are_exact_whatever_the_seed_breaks() -> None:
     for seed in SEEDS:
         result = sessions(seed)
         assert result.violation is None, describe(result)
+
+
+def aggregated(seed: int) -> Result:
+    """Runs the job with built-in aggregates, which fold the values of two records."""
+    with patch.object(record_plan, "PENDING", 2):
+        return sessions(seed, aggregated=True)
+
+
+@pytest.mark.promise("B4", "B5", "B6", "D10", "D11")
+def test_built_in_aggregates_of_sessions_are_exact_whatever_the_seed_breaks() -> None:
+    for seed in SEEDS:
+        result = aggregated(seed)
+        assert result.violation is None, describe(result)
+
+
+def _only_what_came_last(self: RecordPlan, accumulators: Sequence[Accumulator]) -> Accumulator:
+    """Folds values, and forgets what was folded before."""
+    return _FOLDED(self, [{**one, "rows": len(one["pending"]["n"]), "partial": None} for one in accumulators])
+
+
+def _the_first_of_them(self: RecordPlan, accumulators: Sequence[Accumulator]) -> Accumulator:
+    return accumulators[0]
+
+
+_FOLDED = RecordPlan._folded
+IN_AGGREGATES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "what was folded before is lost": ("_folded", _only_what_came_last),
+    "accumulators are not merged": ("combined", _the_first_of_them),
+}
+
+
+@pytest.mark.parametrize("bug", IN_AGGREGATES)
+def test_a_planted_bug_in_aggregates_is_noticed(bug: str) -> None:
+    name, planted = IN_AGGREGATES[bug]
+    with patch.object(RecordPlan, name, planted):
+        violations = (aggregated(seed).violation for seed in SEEDS)
+        found = next((violation for violation in violations if violation is not None), None)
+    assert found is not None and found.invariant in ("no_loss", "windows"), found
 
 
 def _contents_stay_where_they_were(self: WindowOperator, merge: Merge) -> None:

@@ -24,6 +24,7 @@ from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.inputs import place_inputs, place_newest_inputs
 from engine.snapshot.savepoints import Origin, SavepointFolder
 from engine.snapshot.statefile import checksum
+from engine.store.below import Below
 from engine.store.directory import DirectoryStore
 from tests.fakes import MemoryStore
 
@@ -76,6 +77,28 @@ def test_a_savepoint_holds_everything_that_the_job_needs() -> None:
     place_inputs(EpochLog(store, JobPaths("other")), copied)
     for path, data in INPUTS.items():
         assert store.read(path.replace("job/", "other/")) == data
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize("damage", ["a state file is gone", "a state file is cut", "an input is gone", "all is gone"])
+def test_no_savepoint_is_made_of_files_that_went_after_they_were_copied(damage: str) -> None:
+    """Somebody deleted the folder while the epoch of a stop was published. The savepoint was told as complete."""
+    target = MemoryStore()
+    folder, source = SavepointFolder(target), origin()
+    draft = folder.prepare(manifest(), source)
+    files = {"state": draft.subtasks[0].files[0].path, "input": next(iter(draft.inputs))}
+    match damage:
+        case "a state file is gone":
+            del target.files[files["state"]]
+        case "a state file is cut":
+            target.files[files["state"]] = b"ze"
+        case "an input is gone":
+            del target.files[files["input"]]
+        case _:
+            target.files.clear()
+    with pytest.raises(StoreError, match=r"are gone, or not what was written.*did somebody delete"):
+        folder.finish(draft, "nightly", manifest(), 5, stopped=True)
+    assert not folder.exists() and not target.files, "what is left of it is deleted"
 
 
 def test_files_of_two_folders_that_share_a_name_stay_apart() -> None:
@@ -447,3 +470,10 @@ def test_a_delete_that_dies_leaves_no_savepoint() -> None:
     with pytest.raises(StoreError):
         folder.delete()
     assert not folder.exists()
+
+
+def test_a_place_that_can_not_be_written_is_named_and_not_the_file_that_was_tried(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError) as told:
+        SavepointFolder(Below(DirectoryStore(tmp_path), "file/p2")).check_new()
+    assert str(told.value) == f"can't write {tmp_path}/file/p2: Not a directory"

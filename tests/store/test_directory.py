@@ -139,6 +139,45 @@ def test_a_file_that_exists_is_durable_before_anyone_is_told_so(
     assert f"{store.root}/log" in synced
 
 
+def test_what_a_process_left_that_was_killed_while_it_created_a_file_goes_with_the_first_create_of_another(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A young one may be that of a process that is about to make its link; a user's own hidden file stays."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = store.root / "log"
+    with monkeypatch.context() as dying:
+        dying.setattr(os, "link", killed)
+        dying.setattr(Path, "unlink", killed)
+        for number in (1, 2):
+            with pytest.raises(KeyboardInterrupt):
+                store.create(f"log/{number}", b"x")
+    old, young = sorted(folder.iterdir())
+    (folder / ".notes").write_text("mine")
+    for path in (old, folder / ".notes"):
+        os.utime(path, (path.stat().st_mtime - 3600,) * 2)
+    successor = DirectoryStore(store.root)
+    assert successor.create("log/1", b"y") is Created.CREATED
+    assert sorted(path.name for path in folder.iterdir()) == sorted([young.name, ".notes", "1"])
+
+
+def test_a_process_that_finds_its_file_swept_away_does_not_know_and_creates_it_again(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.link
+
+    def sleeps(temporary: Path, target: Path) -> None:
+        Path(temporary).unlink()
+        real(temporary, target)
+
+    monkeypatch.setattr(os, "link", sleeps)
+    assert store.create("log/1", b"x") is Created.UNKNOWN
+    monkeypatch.setattr(os, "link", real)
+    assert store.create("log/1", b"x") is Created.CREATED
+
+
 def test_a_link_whose_answer_is_lost_is_unknown(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object) -> None:
         raise OSError("no answer")

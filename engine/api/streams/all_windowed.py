@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, NoReturn
 import pyarrow as pa
 
 from engine.api.functions import no_method
+from engine.api.streams.aggregate_windows import AggregateWindows
 from engine.api.streams.keyed_input import KeyedInput
-from engine.api.streams.window_functions import FunctionWindows
 from engine.core.functions import AggregateFunction
 from engine.core.window_functions import ProcessAllWindowFunction
 from engine.graph.job_graph import OperatorSpec
 from engine.graph.stream_graph import StreamInput
 from engine.runtime.operators.columnar import MapBatches
+from engine.state.windows.aggregates import Aggregate
 
 if TYPE_CHECKING:  # for annotations only: see engine/api/streams/__init__.py
     from engine.api.environment import StreamEnvironment
@@ -23,26 +24,34 @@ ALL = "_all"
 """The key column of all records, which functions do not see."""
 
 
-class AllWindowedStream(FunctionWindows):
+class AllWindowedStream(AggregateWindows):
     """A stream without keys whose records are divided into windows; `stream.window_all(assigner)` makes one."""
 
     _process_function = ProcessAllWindowFunction
 
     def aggregate(
         self,
-        function: AggregateFunction,
+        function: AggregateFunction | None = None,
         window_function: ProcessAllWindowFunction | None = None,
         /,
         *,
         uid: str,
         accumulator_type: pa.DataType | str | None = None,
         schema: pa.Schema | str | None = None,
+        **aggregates: Aggregate,
     ) -> DataStream:
-        """Adds each record to the accumulator of its window; `get_result` returns a record of `schema`.
+        """Computes the named aggregates of each window, and emits one record whenever the window fires.
 
-        Or it returns anything, and a `window_function` that gets it as its only element returns records of `schema`.
+        The result has `window_start`, `window_end`, and one column per aggregate. Global windows, and those of a
+        number of records, have no bounds.
+
+            views.window_all(TumblingEventTimeWindows.of("10 s")).aggregate(pv=count(), uid="pv")
+
+        An `AggregateFunction` in place of named aggregates adds each record to the accumulator of its window.
+        `get_result` returns a record of `schema`; or it returns anything, and a `window_function` that gets it as its
+        only element returns records of `schema`.
         """
-        return self._aggregate(function, window_function, uid, accumulator_type, schema)
+        return self._aggregated(uid, function, window_function, accumulator_type, schema, aggregates)
 
     def process(
         self, function: ProcessAllWindowFunction, *, uid: str, schema: pa.Schema | str | None = None
@@ -50,8 +59,8 @@ class AllWindowedStream(FunctionWindows):
         """Keeps all records of each window, and calls the function with them when the window is computed."""
         return self._process(function, uid, schema)
 
-    def _placed(self, spec: OperatorSpec, out: pa.Schema) -> DataStream:
-        stream = self._keyed.env._add_operator(spec, out, 1, self._keyed.hashed)
+    def _placed(self, spec: OperatorSpec, out: pa.Schema, keyed: KeyedInput | None = None) -> DataStream:
+        stream = self._keyed.env._add_operator(spec, out, 1, (keyed or self._keyed).hashed)
         stream._env.graph.nodes[stream._node].own_parallelism = True
         return stream
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from engine.api.functions import checked_process_function
+from engine.api.functions import checked_process_function, no_method
 from engine.api.schema import out_schema
 from engine.api.streams.broadcast import NOT_BROADCAST, BroadcastStream
 from engine.api.streams.keyed_input import KeyedInput
@@ -76,6 +76,7 @@ class ConnectedStreams:
             named=uid is not None,
             row_lane=True,
             emits_aside=kind == "process",
+            each_record=True,
         )
         return self._first._add_operator(spec, out, self._second._input)
 
@@ -122,6 +123,7 @@ class KeyedConnectedStreams:
             lambda: KeyedCoProcess(own(function), first.keys, second.keys, first.schema, out),
             row_lane=True,
             emits_aside=kind == "process",
+            each_record=True,
         )
         return first.add_operator(spec, out, second.hashed)
 
@@ -162,6 +164,7 @@ class BroadcastConnectedStream:
             row_lane=True,
             state=self._broadcast.described(),
             emits_aside=True,
+            each_record=True,
         )
         return self._stream._add_operator(spec, out, self._broadcast.input)
 
@@ -172,6 +175,14 @@ class KeyedBroadcastConnectedStream:
     def __init__(self, keyed: KeyedInput, broadcast: BroadcastStream) -> None:
         self._keyed = keyed
         self._broadcast = broadcast
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            said = f"end it with process(function, uid=...), as in connect(...).process(...).{name}(...)"
+            no_method(
+                self, name, dict.fromkeys(("sink_to", "print", "map", "filter", "select", "where", "key_by"), said)
+            )
 
     def process(
         self, function: KeyedBroadcastProcessFunction, uid: str, schema: pa.Schema | str | None = None
@@ -191,5 +202,6 @@ class KeyedBroadcastConnectedStream:
             row_lane=True,
             state=self._broadcast.described(),
             emits_aside=True,
+            each_record=True,
         )
         return self._keyed.add_operator(spec, out, self._broadcast.input)

@@ -38,6 +38,7 @@ from engine.connectors.table import TableSink
 from engine.core.durations import Duration
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME, EVENT_TIME_FIELD, described, side_schema
+from engine.core.failed_records import FAILED
 from engine.core.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -78,12 +79,12 @@ class DataStream(Partitioned):
         """
         self._require([column for column in columns if isinstance(column, str)], "select")
         apply, schema = selection(self.schema, columns, named)
-        return self._add("select", lambda: MapBatches(apply, schema), schema)
+        return self._add("select", lambda: MapBatches(apply, schema), schema, each_record=True)
 
     def where(self, condition: pl.Expr) -> DataStream:
         """Keeps the records for which a polars expression of one record is true: `where(pl.col("bytes") > 0)`."""
         apply = filtering(self.schema, condition)
-        return self._add("where", lambda: MapBatches(apply, self.schema), self.schema)
+        return self._add("where", lambda: MapBatches(apply, self.schema), self.schema, each_record=True)
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema | str | None = None
@@ -93,7 +94,7 @@ class DataStream(Partitioned):
         A function that changes the number of rows of a stream with event time has to keep the column `_event_time`.
         """
         out = out_schema(schema, self.schema)
-        return self._add("map_batches", lambda: MapBatches(function, out), out)
+        return self._add("map_batches", lambda: MapBatches(function, out), out, each_record=True)
 
     # --- row lane ---
 
@@ -116,7 +117,7 @@ class DataStream(Partitioned):
             mine = own(function)
             return RowMap(mine, mine.map if isinstance(mine, MapFunction) else mine, out)
 
-        return self._add("map", build, out, uid, row_lane=True)
+        return self._add("map", build, out, uid, row_lane=True, each_record=True)
 
     def flat_map(
         self,
@@ -135,7 +136,7 @@ class DataStream(Partitioned):
             mine = own(function)
             return RowFlatMap(mine, mine.flat_map if isinstance(mine, FlatMapFunction) else mine, out)
 
-        return self._add("flat_map", build, out, uid, row_lane=True)
+        return self._add("flat_map", build, out, uid, row_lane=True, each_record=True)
 
     def filter(self, function: Callable[[Row], bool] | FilterFunction, uid: str | None = None) -> DataStream:
         """Calls the function with each record, and keeps the records for which it returns true.
@@ -149,7 +150,7 @@ class DataStream(Partitioned):
             mine = own(function)
             return RowFilter(mine, mine.filter if isinstance(mine, FilterFunction) else mine, schema)
 
-        return self._add("filter", build, schema, uid, row_lane=True)
+        return self._add("filter", build, schema, uid, row_lane=True, each_record=True)
 
     def process(
         self, function: ProcessFunction, uid: str | None = None, schema: pa.Schema | str | None = None
@@ -168,7 +169,13 @@ class DataStream(Partitioned):
         out = out_schema(schema, self.schema)
         name = self._env.graph.next_uid("process") if uid is None else uid
         spec = OperatorSpec(
-            name, "process", lambda: Process(own(function), out), named=uid is not None, row_lane=True, emits_aside=True
+            name,
+            "process",
+            lambda: Process(own(function), out),
+            named=uid is not None,
+            row_lane=True,
+            emits_aside=True,
+            each_record=True,
         )
         return self._add_operator(spec, out)
 
@@ -320,8 +327,9 @@ class DataStream(Partitioned):
     def get_side_output(self, tag: OutputTag) -> DataStream:
         """Returns the records that the operator emits under this tag.
 
-        A process function emits to a side output with `yield TAG, record`; a source its malformed records, and a
-        window its late ones. Side output that nothing takes is an error, so that no record is lost silently.
+        A process function emits to a side output with `yield TAG, record`; a source its malformed records, a window
+        its late ones, and an operator with `on_error("dead_letter")` those that it can't process (`FAILED`). Side
+        output that nothing takes is an error, so that no record is lost silently.
 
             LATE = OutputTag("late", "user string, at long")
             late = events.key_by("user").process(Sessions(), uid="sessions").get_side_output(LATE)
@@ -330,7 +338,7 @@ class DataStream(Partitioned):
         node = self._env.graph.nodes[self._node]
         if (node.operator is None or not node.operator.emits_aside) and tag not in node.side_outputs:
             names = [other.name for other in node.side_outputs]
-            hint = "; call get_side_output on the stream that process(...) returned" if node.operator else ""
+            hint = f"; {_side_output_hint(tag, node.operator)}" if node.operator else ""
             raise JobError(
                 f"{node.named} has no side output {tag.name!r}{nearest(tag.name, names)}; it has: "
                 f"{', '.join(names) or 'none'}{hint}"
@@ -354,6 +362,8 @@ class DataStream(Partitioned):
         example = f"write to_spark_table({sink!r}, uid=...)" if isinstance(sink, str) else 'such as TableSink("counts")'
         checked_is("sink_to", sink, Sink, f"a sink ({example})")
         schema = self.schema
+        if sink.gate is not None:
+            sink.gate.check(pa.schema([field for field in schema if field.name != EVENT_TIME]))
         spec = OperatorSpec(uid, "sink", lambda: SinkOperator(sink, schema), sink=sink, input_schema=schema)
         node = self._env.graph.add_operator(spec, schema, self._parallelism(), self._input)
         return DataStreamSink(self._env, node)
@@ -400,9 +410,11 @@ class DataStream(Partitioned):
         schema: pa.Schema,
         uid: str | None = None,
         row_lane: bool = False,
+        each_record: bool = False,
     ) -> DataStream:
         name = self._env.graph.next_uid(kind) if uid is None else uid
-        return self._add_operator(OperatorSpec(name, kind, build, named=uid is not None, row_lane=row_lane), schema)
+        spec = OperatorSpec(name, kind, build, named=uid is not None, row_lane=row_lane, each_record=each_record)
+        return self._add_operator(spec, schema)
 
     def _add_operator(self, spec: OperatorSpec, schema: pa.Schema, *more: StreamInput) -> DataStream:
         """Adds an operator that takes this stream first and then `more`, and returns the stream of its results."""
@@ -417,9 +429,21 @@ _INSTEAD = {
     },
     "interval_join": "interval_join needs key_by first, on both streams, as in "
     "left.key_by(COLUMN).interval_join(right.key_by(COLUMN))",
+    **{
+        name: f"call {name} before aggregate, as in window(...).{name}(...).aggregate(...)"
+        for name in ("allowed_lateness", "trigger", "evictor", "side_output_late_data")
+    },
     "side_output": "it is called get_side_output, as in PyFlink",
     "aggregate": "aggregate needs a window, as in stream.key_by(COLUMN).window(...).aggregate(...)",
 }
+
+
+def _side_output_hint(tag: OutputTag, spec: OperatorSpec) -> str:
+    if tag == FAILED:
+        return 'call on_error("dead_letter") behind map(...), and get_side_output on what it returns'
+    if spec.kind == "window":
+        return "call side_output_late_data(TAG) before aggregate, reduce or process"
+    return "call get_side_output on the stream that process(...) returned"
 
 
 def _told(schema: pa.Schema) -> str:

@@ -121,6 +121,7 @@ class KeyedStream:
             lambda: KeyedProcess(own(function), keys, before, out),
             row_lane=True,
             emits_aside=True,
+            each_record=True,
         )
         return self._keyed.add_operator(spec, out)
 
@@ -180,12 +181,13 @@ class KeyedStream:
     def _add(
         self, kind: str, uid: str, build: Callable[[], Operator], schema: pa.Schema, state: Mapping[str, str]
     ) -> DataStream:
-        return self._keyed.add_operator(OperatorSpec(uid, kind, build, row_lane=True, state=state), schema)
+        spec = OperatorSpec(uid, kind, build, row_lane=True, state=state, each_record=True)
+        return self._keyed.add_operator(spec, schema)
 
 
 _BEFORE = (
     *("map", "flat_map", "filter", "select", "where", "map_batches", "join_static", "key_by", "union"),
-    *("assign_timestamps_and_watermarks", "sink_to", "to_spark_table", "print"),
+    *("assign_timestamps_and_watermarks", "sink_to", "to_spark_table", "print", "on_error"),
 )
 _INSTEAD = {
     **foreign.STREAM,

@@ -93,10 +93,15 @@ class Partitioned(Placed):
                 f"{self._exchange} is followed by {what}: only one exchange can lie between two operators, remove one"
             )
 
-    def _check_key(self, what: str, columns: tuple[str, ...]) -> None:
+    def _check_key(self, what: str, columns: tuple[Any, ...]) -> None:
         if not columns:
             raise JobError(f"{what} needs at least one column")
         for column in columns:
+            if isinstance(column, list | tuple):
+                names = ", ".join(map(repr, column))
+                raise JobError(
+                    f"{what}: not a {type(column).__name__}: write its columns one by one, as in {what}({names})"
+                )
             if not isinstance(column, str):
                 raise JobError(
                     f"{what} takes the names of columns, not {shown(column)}: compute the key as a column first, as in "

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 
-from engine.api.functions import checked_function, checked_is, checked_process_function
+from engine.api.functions import checked_function, checked_is, checked_process_function, no_method
 from engine.api.patterns import Pattern, checked_pattern
 from engine.api.schema import out_schema
 from engine.api.streams.keyed import KeyedStream
 from engine.api.streams.keyed_input import KeyedInput
 from engine.core.authors import defined_at, short_line
+from engine.core.ddl import ddl_of
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME, described
 from engine.core.functions import Emitted, Function, Row
@@ -69,22 +70,22 @@ class PatternStream:
         records = pa.schema([field for field in self._keyed.schema if field.name != EVENT_TIME])
         if not tag.schema.equals(records):
             raise JobError(
-                f"side_output_late_data: the tag {tag.name!r} has ({described(tag.schema)}), but late records are "
-                f"those of the stream: declare ({described(records)})"
+                f"side_output_late_data: the tag {tag.name!r} has ({ddl_of(tag.schema)}), but late records are "
+                f"those of the stream: declare ({ddl_of(records)})"
             )
         return replace(self, _late=tag)
 
     def select(self, function: Callable[[Match], Row], uid: str, schema: pa.Schema | str | None = None) -> DataStream:
         """Emits one record for each match: `function` gets the records of the match by the names of the patterns."""
         checked_function("select", function, Function, 'lambda match: {"user": match["failed"][0]["user"]}')
-        return self._add(_Select(lambda match: [function(match)]), uid, schema)
+        return self._add(_Select(lambda match: [function(match)], function), uid, schema)
 
     def flat_select(
         self, function: Callable[[Match], Iterable[Row]], uid: str, schema: pa.Schema | str | None = None
     ) -> DataStream:
         """Emits any number of records for each match."""
         checked_function("flat_select", function, Function, 'lambda match: match["failed"]')
-        return self._add(_Select(function), uid, schema)
+        return self._add(_Select(function, function), uid, schema)
 
     def process(self, function: PatternProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
         """Calls `process_match` with each match, and `process_timed_out_match` with what `within` ended."""
@@ -99,6 +100,11 @@ class PatternStream:
                 "nothing times out: write within(...) behind it"
             )
         return self._add(function, uid, schema)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            no_method(self, name, _INSTEAD)
 
     def _add(self, function: PatternProcessFunction, uid: str, schema: pa.Schema | str | None = None) -> DataStream:
         keyed, late, comparator = self._keyed, self._late, self._comparator
@@ -117,9 +123,20 @@ class PatternStream:
         return keyed.add_operator(spec, out)
 
 
+_INSTEAD = {
+    name: f"end the pattern with select(function, uid=...), as in CEP.pattern(...).select(...).{name}(...)"
+    for name in (
+        *("sink_to", "to_spark_table", "print", "map", "flat_map", "filter", "where", "key_by"),
+        "get_side_output",
+    )
+}
+
+
 class _Select(PatternProcessFunction):
-    def __init__(self, function: Callable[[Match], Iterable[Any]]) -> None:
+    def __init__(self, function: Callable[[Match], Iterable[Any]], written: object) -> None:
         self._function = function
+        self.written = written
+        """What the author wrote: errors name its line."""
 
     def process_match(self, match: Match, context: MatchContext) -> Iterable[Emitted]:
         return self._function(match)

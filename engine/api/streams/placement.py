@@ -1,18 +1,22 @@
-"""Placement: the parallelism and the slots of the operator that was added last (A9)."""
+"""What is said of the operator that was added last: its parallelism, its slots, and what it does with bad records."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from engine.core.errors import JobError
+from engine.core.failed_records import FAILED, POLICIES, Policy
 from engine.graph.stream_graph import StreamNode
+from engine.runtime.operators.failed_records import leaving_out
 
 if TYPE_CHECKING:  # the environment makes streams, so it imports their files
     from engine.api.environment import StreamEnvironment
 
 
 class Placed:
-    """A stream or a sink. It stands for the operator that was added last, and says where that operator runs."""
+    """A stream or a sink. It stands for the operator that was added last, and says where and how that operator runs."""
 
     def __init__(self, env: StreamEnvironment, node: int) -> None:
         self._env = env
@@ -40,6 +44,40 @@ class Placed:
         if not name:
             raise JobError(f"the slot sharing group of {node.uid!r} needs a name")
         node.slot_sharing_group = name
+        return self
+
+    def on_error(self, policy: Policy) -> Self:
+        """Says what becomes of records at which the function of this operator raises, or returns what does not fit.
+
+        "fail" ends the job, after one more try, and is the default. "skip" leaves the record out and counts it.
+        "dead_letter" also emits it, with the reason, to the side output `FAILED`. A record that is left out has changed
+        neither the state of its key nor timers. An error of the operating system, such as a connection that is
+        refused, is not the record's fault: it fails the attempt under each policy.
+
+            orders = lines.map(parse, schema="id long, cents long").on_error("dead_letter")
+            orders.get_side_output(FAILED).sink_to(TableSink("failed"), uid="failed")
+        """
+        node = self._just_added(f"on_error({policy!r})")
+        if policy not in POLICIES:
+            raise JobError(f"on_error({policy!r}): write 'fail', 'skip' or 'dead_letter'")
+        spec = node.operator
+        if spec is None:
+            raise JobError(
+                f"on_error: {node.uid!r} is a source; some sources take malformed={policy!r}, such as CsvSource, and "
+                "on_error(...) belongs behind an operator such as map(...)"
+            )
+        if not spec.each_record:
+            raise JobError(
+                f"on_error: {node.uid!r} ({spec.kind}) can't leave single records out; map, flat_map, filter, process, "
+                "reduce, windows with functions, connected streams, select, where and map_batches can"
+            )
+        if spec.on_error != "fail":
+            raise JobError(f"on_error is called twice for {node.uid!r}, first with {spec.on_error!r}: call it once")
+        if policy != "fail":
+            letters = policy == "dead_letter"
+            asides = (*spec.side_outputs, FAILED) if letters else spec.side_outputs
+            build = partial(leaving_out, spec.build, letters)
+            node.operator = replace(spec, build=build, side_outputs=asides, on_error=policy)
         return self
 
     def _just_added(self, what: str) -> StreamNode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,14 +15,14 @@ from engine.api.state_names import check_state_names
 from engine.api.streams.keyed_input import KeyedInput
 from engine.api.windows import WindowAssigner
 from engine.core.builtin_triggers import (
+    ContinuousEventTimeTrigger,
     CountTrigger,
     EventTimeTrigger,
-    NeverTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,
     described,
 )
-from engine.core.ddl import parse_type
+from engine.core.ddl import ddl_of, parse_type
 from engine.core.durations import Duration, to_ms
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME
@@ -32,6 +32,7 @@ from engine.core.functions import AggregateFunction, Function, ReduceFunction, R
 from engine.core.tags import OutputTag
 from engine.core.triggers import Trigger
 from engine.core.window_functions import ProcessAllWindowFunction, ProcessWindowFunction
+from engine.graph.compatibility import EVICTED
 from engine.graph.job_graph import OperatorSpec
 from engine.runtime.functions import own
 from engine.runtime.operators.window_contents import Aggregated, Contents, Records, Reduced, Timestamped
@@ -48,6 +49,7 @@ _SHARED = "what merge(left, right) or reduce combines when a window fires"
 W = TypeVar("W", bound="FunctionWindows")
 Fold = Callable[[pa.DataType], tuple[Contents, Any]]
 """Makes the contents of windows and their function for one subtask, from the type of a record."""
+Make = Callable[[WindowPlan, Sequence[str], pa.Schema, pa.Schema], WindowOperator]
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,11 @@ class FunctionWindows:
         """
         self._check_event_time("side_output_late_data")
         visible = self._visible
-        checked_is("side_output_late_data", tag, OutputTag, f'a tag such as OutputTag("late", "{fields_of(visible)}")')
+        checked_is("side_output_late_data", tag, OutputTag, f'a tag such as OutputTag("late", "{ddl_of(visible)}")')
         if not tag.schema.equals(visible):
             raise JobError(
-                f"side_output_late_data: the tag {tag.name!r} has ({fields_of(tag.schema)}), but late records have the "
-                f"fields of the stream, ({fields_of(visible)}): declare these"
+                f"side_output_late_data: the tag {tag.name!r} has ({ddl_of(tag.schema)}), but late records have the "
+                f"fields of the stream, ({ddl_of(visible)}): declare these"
             )
         return self._with(replace(self._options, late=tag))
 
@@ -258,14 +260,15 @@ class FunctionWindows:
         kept: str,
         kept_type: str,
         combines: bool = False,
+        make: Make = WindowOperator,
     ) -> DataStream:
         """Adds the operator. `kept` and its type say in the description of the job what windows hold.
 
-        `combines`: the contents of several panes can be made one.
+        `combines`: the contents of several panes can be made one. `make` makes the operator.
         """
         keyed, options, hidden = self._keyed, self._options, self._hidden
         assigner, record = self._assigner.compiled(), pa.struct(list(self._visible))
-        trigger = options.trigger or _default_trigger(assigner)
+        trigger = _checked_trigger(options.trigger, assigner, self._timed, uid)
         before = self._visible.append(keyed.schema.field(EVENT_TIME)) if self._timed else self._visible
         out = out_schema(schema, before)
         panes = combines and share_panes(assigner, trigger, options.evictor)
@@ -287,10 +290,10 @@ class FunctionWindows:
                 hidden,
                 panes,
             )
-            return WindowOperator(plan, keyed.keys, keyed.schema, out)
+            return make(plan, keyed.keys, keyed.schema, out)
 
         if options.evictor is not None:
-            kept, kept_type = "records and times", fields_of(self._visible)
+            kept, kept_type = EVICTED, fields_of(self._visible)
         shared = {"panes": _SHARED} if panes else {}
         spec = OperatorSpec(
             uid,
@@ -300,21 +303,40 @@ class FunctionWindows:
             state={"windows": str(self._assigner), kept: kept_type, "trigger": described(trigger), **shared},
             emits_aside=function is not None,
             side_outputs=() if options.late is None else (options.late,),
+            each_record=True,
         )
         return self._placed(spec, out)
 
-    def _placed(self, spec: OperatorSpec, out: pa.Schema) -> DataStream:
-        return self._keyed.add_operator(spec, out)
+    def _placed(self, spec: OperatorSpec, out: pa.Schema, keyed: KeyedInput | None = None) -> DataStream:
+        """Adds an operator behind the exchange. `keyed`: what goes there, if it is not the stream itself."""
+        return (keyed or self._keyed).add_operator(spec, out)
 
     @property
     def _timed(self) -> bool:
         return EVENT_TIME in self._keyed.schema.names
 
 
-def _default_trigger(assigner: Assigner) -> Trigger:
-    if isinstance(assigner, GlobalAssigner):
-        return NeverTrigger()
-    return EventTimeTrigger() if assigner.event_time else ProcessingTimeTrigger()
+def _checked_trigger(trigger: Trigger | None, assigner: Assigner, timed: bool, uid: str) -> Trigger:
+    """Returns the trigger of these windows. Refuses one with which they would never have a result."""
+    if trigger is None:
+        if isinstance(assigner, GlobalAssigner):
+            raise JobError(
+                f"window {uid!r}: a global window never ends, so it has no result without a trigger: add one, such as "
+                ".trigger(CountTrigger.of(100)), or NeverTrigger() if that is what you want"
+            )
+        return EventTimeTrigger() if assigner.event_time else ProcessingTimeTrigger()
+    fires = trigger.nested if isinstance(trigger, PurgingTrigger) else trigger
+    if isinstance(fires, EventTimeTrigger | ContinuousEventTimeTrigger) and not timed:
+        raise JobError(
+            f"window {uid!r}: {type(fires).__name__} fires by event time, which the stream does not have: call "
+            "assign_timestamps_and_watermarks(...) before key_by(...), or take a trigger of processing time"
+        )
+    if isinstance(fires, ProcessingTimeTrigger) and isinstance(assigner, GlobalAssigner):
+        raise JobError(
+            f"window {uid!r}: ProcessingTimeTrigger fires at the end of a window, and a global one has none: write "
+            'ContinuousProcessingTimeTrigger.of("10 s")'
+        )
+    return trigger
 
 
 def checked_assigner(what: str, assigner: WindowAssigner, schema: pa.Schema) -> WindowAssigner:

@@ -16,7 +16,6 @@ from engine.connectors.files.listing import FileError
 from engine.connectors.files.text import (
     BOM,
     LineFormat,
-    Policy,
     TextSource,
     conform,
     newlines,
@@ -24,6 +23,7 @@ from engine.connectors.files.text import (
     overflowed,
 )
 from engine.core.durations import Duration
+from engine.core.failed_records import Policy
 
 _ZONED = r":\d\d(\.\d+)?\s?(Z|[+-]\d\d(:?\d\d)?)$"
 

@@ -15,7 +15,6 @@ from engine.connectors.files.listing import FileError
 from engine.connectors.files.text import (
     BOM,
     LineFormat,
-    Policy,
     TextSource,
     conform,
     newlines,
@@ -23,6 +22,7 @@ from engine.connectors.files.text import (
     overflowed,
 )
 from engine.core.durations import Duration
+from engine.core.failed_records import Policy
 
 logger = logging.getLogger("weir.files")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from engine.connectors.files.listing import FileError, FileSplit, unreadable
 from engine.connectors.files.readahead import BadRecord, Chunk, ChunkReader, Position
 from engine.connectors.files.source import FileSource
 from engine.core.durations import Duration
+from engine.core.failed_records import POLICIES, Policy
 from engine.core.sources import MALFORMED, SourceContext
 
 SPLIT_BYTES = 32 << 20
@@ -33,8 +34,6 @@ SHOWN_BYTES = 64 << 10
 HEADER_BYTES = 1 << 20
 
 BOM = b"\xef\xbb\xbf"
-
-Policy = Literal["fail", "skip", "dead_letter"]
 
 
 class LineFormat(Protocol):
@@ -67,7 +66,7 @@ class TextSource(FileSource):
 
     def __init__(self, path: str, watch: Duration | None, malformed: Policy, splittable: bool = True) -> None:
         super().__init__(path, watch)
-        if malformed not in ("fail", "skip", "dead_letter"):
+        if malformed not in POLICIES:
             raise ValueError(f"malformed={malformed!r}: write 'fail', 'skip' or 'dead_letter'")
         self.malformed = malformed
         self.side_outputs = (MALFORMED,) if malformed == "dead_letter" else ()

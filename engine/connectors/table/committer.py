@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,10 +21,11 @@ from engine.connectors.table import log as table_log
 from engine.connectors.table.folder import TableFolder
 from engine.connectors.table.folds import FoldLog, applied
 from engine.connectors.table.log import Entries, TableLog, file_name, is_compact, made
+from engine.connectors.table.rows import without
 from engine.core.columns import stored_columns
 from engine.core.errors import StoreError, TargetTaken
 from engine.core.ports import Store
-from engine.core.sinks import Committer, Found, Tidied
+from engine.core.sinks import Committer, Found, Tidied, Withheld
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.job_description import Column
@@ -33,12 +34,18 @@ from engine.protocol.manifest import Committable
 MARKER = "_spark_metadata/weir.json"
 """Names the table's owner. It exists before the first data file: without `_spark_metadata` Spark would read that."""
 
+DEAD_LETTER = "_dead_letter"
+"""Ends the name of the table that has the rows which a gate refused."""
+
+SPLIT_FROM = "split_from"
+"""In the payload of a dead letter: the file that its rows were in."""
+
 _BRING_BACK = (
     "Bring back the table's copy of the same time, too; or let another job go on from here with a table at another "
     "path: --fork NAME"
 )
 
-_FILE_NAME = re.compile(r"(?P<job_id>[0-9a-f]+)-(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+\.parquet")
+_FILE_NAME = re.compile(r"(?P<job_id>[0-9a-f]+)-(?P<generation>\d+)-(?P<attempt>\d+)-\d+-\d+(-kept)?\.parquet")
 
 
 def file_name_of(job_id: str, attempt: AttemptId, subtask: int, number: int) -> str:
@@ -46,6 +53,19 @@ def file_name_of(job_id: str, attempt: AttemptId, subtask: int, number: int) -> 
     name = f"{job_id}-{attempt.generation:04d}-{attempt.attempt:04d}-{subtask:04d}-{number:06d}.parquet"
     assert _FILE_NAME.fullmatch(name)
     return name
+
+
+def kept_name_of(name: str) -> str:
+    """Returns the name of the file with those rows of another one that a gate lets pass."""
+    kept = f"{name.removesuffix('.parquet')}-kept.parquet"
+    assert _FILE_NAME.fullmatch(kept)
+    return kept
+
+
+def as_plain(dead_letter: Committable) -> Committable:
+    """Returns a dead letter as its own table sees it."""
+    payload = {name: value for name, value in dead_letter.payload.items() if name != SPLIT_FROM}
+    return msgspec.structs.replace(dead_letter, payload=payload)
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -186,7 +206,14 @@ class TableCommitter(Committer):
             if path != marker and found != written[path]:
                 raise StoreError(f"{self._store.uri(path)} has {found} bytes, and {written[path]} were written")
 
+    def withhold(self, committables: Sequence[Committable], refused: Mapping[str, Sequence[int]] | None) -> Withheld:
+        assert refused is None, "only a committer with a dead letter table splits files"
+        return without(self._store, committables)
+
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        if aside := [one for one in committables if SPLIT_FROM in one.payload]:
+            self._commit_dead_letters(permit, aside)
+            committables = [one for one in committables if SPLIT_FROM not in one.payload]
         if permit.epoch < self._first_epoch:
             return
         number = permit.epoch - 1  # Spark counts from 0
@@ -197,6 +224,14 @@ class TableCommitter(Committer):
         before = self._log.below(number)
         folded = applied(self._folds.newest(), before.lines, self._log, self._table)
         self._log.create(number, Entries(folded + lines, before.sealed), self._folds.canonical)
+
+    def _commit_dead_letters(self, permit: CommitPermit, aside: Sequence[Committable]) -> None:
+        """Commits dead letters of an epoch that was made when the sink had another gate than it has now."""
+        assert self._job_id is not None, "a table is claimed before anything is committed to it"
+        table = TableCommitter(self._store, f"{self._table}{DEAD_LETTER}", self._job, self._home)
+        table.claim(self._job_id, permit.epoch + 1)
+        table.begin(permit.epoch)
+        table.commit(permit, [as_plain(one) for one in aside])
 
     def begin(self, next_epoch: int) -> None:
         """Makes the log one that Spark can read from `next_epoch` on: Spark asks for the records before it, too.

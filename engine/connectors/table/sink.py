@@ -5,18 +5,22 @@ Timestamps are stored in microseconds, Spark's unit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from engine.connectors.table.committer import TableCommitter, file_name_of
+from engine.connectors.table.committer import DEAD_LETTER, TableCommitter, file_name_of
+from engine.connectors.table.dead_letters import DeadLetterCommitter
+from engine.connectors.table.rows import encoded
 from engine.core.durations import Duration, to_ms
+from engine.core.gates import Gate
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.protocol.gate import OnFail
 from engine.store.bucket import Bucket, is_bucket
 from engine.store.opening import address_of, open_store
 
@@ -27,12 +31,15 @@ class TableSink(Sink):
     `path`: within the job's part of the store ('pv', 'daily/pv'), or anywhere ('/lake/pv', 's3://bucket/lake/pv').
     The JobMaster folds small files into files of about `fold_mb` megabytes; None: it folds nothing. Files that were
     folded stay for `keep_replaced`: a query that began before and takes longer fails (docs/retention.md).
+    `gate`: decides on the rows of each epoch before readers see them (docs/gates.md).
     """
 
     guarantee = Guarantee.EXACTLY_ONCE
     can_rewind = True
 
-    def __init__(self, path: str, *, fold_mb: int | None = 128, keep_replaced: Duration = "1 h") -> None:
+    def __init__(
+        self, path: str, *, fold_mb: int | None = 128, keep_replaced: Duration = "1 h", gate: Gate | None = None
+    ) -> None:
         if not isinstance(path, str):
             raise ValueError(f"TableSink({path!r}): the path of a table is a text, as in TableSink('pv')")
         path = address_of(path) if is_bucket(path) else path
@@ -48,7 +55,10 @@ class TableSink(Sink):
                 check_name("table", part)
         if fold_mb is not None and fold_mb < 1:
             raise ValueError(f"fold_mb={fold_mb} is no size of files: write 1 or more, or None to fold nothing")
+        if gate is not None and not isinstance(gate, Gate):
+            raise ValueError(f"gate={gate!r} is no gate: write Gate.sql('pv >= 0') or Gate.judge('MODULE:FUNCTION')")
         self.path = path
+        self.gate = gate
         self._fold_bytes = None if fold_mb is None else fold_mb * 1_000_000
         self._keep_ms = to_ms(keep_replaced, "keep_replaced")
 
@@ -56,12 +66,28 @@ class TableSink(Sink):
     def target(self) -> str:
         return f"the table {self.path!r}"
 
+    @property
+    def targets(self) -> Sequence[str]:
+        dead_letters = self.gate is not None and self.gate.on_fail is OnFail.DEAD_LETTER
+        return (self.target, f"the table {self.path + DEAD_LETTER!r}") if dead_letters else (self.target,)
+
     def writer(self, context: WriterContext) -> SinkWriter:
         return _TableWriter(context, *self.place(context.store, context.paths))
 
     def committer(self, store: Store, paths: JobPaths) -> Committer:
-        place = self.place(store, paths)
-        return TableCommitter(*place, paths.job, store.uri(""), self._fold_bytes, self._keep_ms)
+        of, table = self.place(store, paths)
+        passed = self._committer(of, table, store, paths)
+        if self.gate is None or self.gate.on_fail is not OnFail.DEAD_LETTER:
+            return passed
+        dead = f"{table}{DEAD_LETTER}"
+        return DeadLetterCommitter(of, table, dead, passed, self._committer(of, dead, store, paths))
+
+    def _committer(self, of: Store, table: str, home: Store, paths: JobPaths) -> TableCommitter:
+        return TableCommitter(of, table, paths.job, home.uri(""), self._fold_bytes, self._keep_ms)
+
+    def address(self, home: str) -> str:
+        """Returns the address of the store that `place` opens, where `home` is that of the job's store."""
+        return home if self.in_store else self.path.rpartition("/")[0] or "/"
 
     def place(self, store: Store, paths: JobPaths) -> tuple[Store, str]:
         """Returns the store of the table, and its path there."""
@@ -112,11 +138,7 @@ class _ParquetFile(Piece):
     size: int
 
     def persist(self) -> dict[str, Any]:
-        out = pa.BufferOutputStream()
-        # Spark refuses a file without a column that is NOT NULL in another, so no table could ever get a column.
-        rows = self.rows.cast(pa.schema([field.with_nullable(True) for field in self.rows.schema]))
-        pq.write_table(rows, out, compression="zstd", coerce_timestamps="us", allow_truncated_timestamps=True)
-        data = out.getvalue().to_pybytes()
+        data = encoded(self.rows)
         self.store.write(self.path, data)
         self.store.sync([self.path])
         return {"path": self.path, "size": len(data), "rows": self.rows.num_rows}

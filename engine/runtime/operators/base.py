@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from engine.protocol.manifest import Committable
 from engine.protocol.redistribution import Distribution
 from engine.state.group_clock import GroupClock
 from engine.state.key_groups import KeyGroupRange
+
+if TYPE_CHECKING:  # it makes dead letters of an operator's records, so it imports operators
+    from engine.runtime.operators.failed_records import FailedRecords
 
 WATERMARKS = "watermarks"
 """The inline value that holds the watermarks of an operator's key groups."""
@@ -119,6 +122,10 @@ class Operator:
         """Called once per subtask, before any other method."""
         self.context = context
 
+    def leave_out(self, failed: FailedRecords) -> None:
+        """Is called before `open`: records that can't be processed are left out instead of ending the attempt."""
+        raise NotImplementedError(f"{type(self).__name__} can't leave records out")
+
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         raise NotImplementedError
 
@@ -132,6 +139,9 @@ class Operator:
         An operator with many timers keeps the watermark, is `firing` from then on, and passes it on from `work`.
         """
         out.watermark(timestamp_ms)
+
+    def release(self, out: Output) -> None:
+        """Emits all rows that it holds back, before a barrier and before its input is idle."""
 
     def work(self, max_rows: int, out: Output) -> bool:
         """Does a bounded part of what is due by itself, such as timers. Returns False if nothing was due."""

@@ -52,7 +52,7 @@ class BroadcastProcess(RowOperator):
         return self._any_number(batch, self._processed(batch, records), done)
 
     def _processed(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Iterable[Any]]:
-        context, call = self._reading, self._function.process_element
+        context, call = self._reading, self._each(self._function.process_element)
         for record, stamp in zip(records, stamps_of(batch), strict=True):
             context.timestamp_ms = stamp
             yield call(record, context) or ()

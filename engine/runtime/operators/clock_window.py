@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from engine.core.event_time import EVENT_TIME_FIELD
 from engine.core.ports import Clock
+from engine.protocol.signals import MIN_WATERMARK
 from engine.runtime.operators.base import EVENT_TIME, OperatorContext, Output
 from engine.runtime.operators.window import WindowMerge, repeated
 from engine.state.windows.plan import WINDOW, AggregatePlan
@@ -40,10 +41,14 @@ class OnArrival:
         return self._plan.only_keys
 
     def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
-        return stamped(batch, context.clock)
+        return stamped(batch, context.clock).select(list(dict.fromkeys([*self._plan.columns, EVENT_TIME])))
 
-    def grouped(self, batch: pa.RecordBatch) -> pa.Table:
-        return self._plan.partial(batch, 0)
+    def due_ms(self, rows: pa.RecordBatch) -> int:
+        """Rows are never held: their windows are those of the moment."""
+        return MIN_WATERMARK
+
+    def grouped(self, rows: pa.Table) -> pa.Table:
+        return self._plan.partial(rows, 0)
 
     def ungrouped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return self._plan.ungrouped(batch, 0)

@@ -17,7 +17,11 @@ from engine.core.event_time import (
 )
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.runtime.generated_watermarks import GeneratedWatermark
+from engine.runtime.operators.aside import Aside
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
+from engine.runtime.operators.failed_records import FailedRecords, record_is_to_blame
+from engine.runtime.operators.records import records_of
+from engine.runtime.operators.rows import times_of
 
 
 class MapBatches(Operator):
@@ -27,17 +31,62 @@ class MapBatches(Operator):
         self._function = function
         self._schema = schema
         self._batches = 0
+        self._failed: FailedRecords | None = None
+
+    def leave_out(self, failed: FailedRecords) -> None:
+        self._failed = failed
+
+    def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
+        super().open(context, restored)
+        if self._failed is not None:
+            self._failed.open(context)
+            self._aside = Aside(self._schema)
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         self._batches += 1
-        batch = without_event_times(batch, self._schema)
+        if self._failed is None:
+            self._pass_on(self._result(batch), out)
+        else:
+            self._without_failed(self._failed, batch, out)
+
+    def _pass_on(self, result: pa.RecordBatch | None, out: Output) -> None:
+        if result is not None:
+            out.emit(result)
+
+    def _result(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        kept = without_event_times(batch, self._schema)
         try:
-            result = self._function(batch)
+            result = self._function(kept)
         except Exception as error:
             where = f"batch {self._batches} ({batch.num_rows} records)"
             raise UserFunctionError(self.context.uid, self.context.subtask.index, where, error) from error
-        if result.num_rows:
-            out.emit(self._conform(result, batch))
+        if not isinstance(result, pa.RecordBatch):
+            named = "None" if result is None else f"an object of {type(result).__name__}"
+            raise SchemaMismatch(
+                f"operator {self.context.uid!r}: its function returned {named}: return a pyarrow.RecordBatch, such as "
+                "batch.slice(0, 0) for no records, or pa.RecordBatch.from_pandas(frame)"
+            )
+        return self._conform(result, kept) if result.num_rows else None
+
+    def _without_failed(self, failed: FailedRecords, batch: pa.RecordBatch, out: Output) -> None:
+        """Computes a batch, and halves it for as long as it fails, until the records that fail are alone."""
+        try:
+            result = self._result(batch)
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, UserFunctionError) else error
+            if not isinstance(cause, Exception) or not record_is_to_blame(cause):
+                raise
+            if batch.num_rows > 1:
+                half = batch.num_rows // 2
+                self._without_failed(failed, batch.slice(0, half), out)
+                self._without_failed(failed, batch.slice(half), out)
+                return
+            letters = failed.left_out(cause, lambda: records_of(batch)[0])
+            self._aside.put(letters, times_of(batch), self.context.uid)
+            for tag, letter in self._aside.take():
+                out.emit_side(self.context.uid, tag, letter)
+        else:
+            self._pass_on(result, out)
 
     def _conform(self, result: pa.RecordBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
         carries_time = EVENT_TIME in self._schema.names

@@ -21,10 +21,11 @@ from engine.core.tags import OutputTag
 from engine.protocol import ledger
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.base import EVENT_TIME, OperatorContext, RestoredState, StatePart
-from engine.runtime.operators.records import copier, short
+from engine.runtime.operators.records import short
 from engine.runtime.operators.rows import KeyedRowOperator, several_of, stamps_of
 from engine.runtime.patterns.compile import Program
 from engine.runtime.patterns.nfa import Nfa, Step
+from engine.state.copies import copier
 from engine.state.keyed.backend import Key
 from engine.state.partial_matches import PATTERN_PARTS, Event, OfKey, PartialMatch, PatternState
 
@@ -48,7 +49,7 @@ class DetectPattern(KeyedRowOperator):
     ) -> None:
         super().__init__(function, keys, input_schema, schema)
         self._function = function
-        self._line = defined_at(function.process_match)
+        self._line = defined_at(getattr(function, "written", function.process_match))
         self._program = program
         self._record_type = pa.struct([field for field in input_schema if field.name != EVENT_TIME])
         self._copy = copier(self._record_type)

@@ -30,7 +30,7 @@ class UnkeyedProcess(RowOperator):
         out.watermark(timestamp_ms)
 
     def _processed(self, batch: pa.RecordBatch, records: Sequence[Row], call: Call) -> Iterator[Iterable[Any]]:
-        context = self._process_context
+        context, call = self._process_context, self._each(call)
         for record, stamp in zip(records, stamps_of(batch), strict=True):
             context.timestamp_ms = stamp
             yield call(record, context) or ()

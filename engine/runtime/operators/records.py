@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from datetime import UTC, datetime
 from functools import lru_cache
 from operator import itemgetter
@@ -30,33 +29,6 @@ def columns_of(batch: pa.RecordBatch, names: Sequence[str]) -> list[list[Any]]:
 def records_of(batch: pa.RecordBatch) -> list[Row]:
     names = tuple(name for name in batch.schema.names if name != EVENT_TIME)
     return _maker(names)(*columns_of(batch, names))
-
-
-def copier(record: pa.DataType) -> Callable[[Row], Row]:
-    """Returns what copies records of this type, so that a function may change a copy, and lists in it as well."""
-    return deepcopy if any(pa.types.is_nested(field.type) for field in record) else dict
-
-
-def value_copier(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Returns what copies values of this type, so that a function may change a copy."""
-    if _unchangeable(kind):
-        return _same
-    flat = not pa.types.is_map(kind) and all(_unchangeable(kind.field(place).type) for place in range(kind.num_fields))
-    return _shallow if flat else deepcopy
-
-
-def _unchangeable(kind: pa.DataType) -> bool:
-    """Says whether all values of a type are objects that can't change. Binary values may be bytearrays."""
-    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
-    return not pa.types.is_nested(kind) and not any(is_one(kind) for is_one in binary)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _shallow(value: Any) -> Any:
-    return value.copy() if type(value) in (dict, list) else deepcopy(value)
 
 
 def batch_of(rows: Sequence[Row], schema: pa.Schema, operator: str, times: pa.Array | None) -> pa.RecordBatch:

@@ -27,8 +27,10 @@ from engine.runtime.operators.base import (
     RestoredState,
     StatePart,
 )
-from engine.runtime.operators.records import batch_of, columns_of, copier, records_of, short
+from engine.runtime.operators.failed_records import FailedRecords, ResultCheck, record_is_to_blame
+from engine.runtime.operators.records import batch_of, columns_of, records_of, short
 from engine.runtime.timers import TIMERS, KeyTimers
+from engine.state.copies import as_it_is, copier
 from engine.state.group_clock import GroupClock
 from engine.state.key_hash import hash_columns
 from engine.state.keyed.backend import Key, KeyedBackend
@@ -52,6 +54,12 @@ class RowOperator(Operator):
         self._operator_state = OperatorBackend()
         self._line = defined_at(function)
         self._aside = Aside(schema)
+        self._failed: FailedRecords | None = None
+        self._batch_now: pa.RecordBatch | None = None
+
+    def leave_out(self, failed: FailedRecords) -> None:
+        self._failed = failed
+        self._own_asides, self.emits_aside = self.emits_aside, True
 
     @property
     def _named(self) -> str:
@@ -60,6 +68,9 @@ class RowOperator(Operator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)
+        if self._failed is not None:
+            self._failed.open(context)
+            self._check = ResultCheck(self._schema, self._named)
         for name, distribution, table in restored.operator if restored else []:
             self._operator_state.restore(name, distribution, table)
         self._call_lifecycle(
@@ -124,6 +135,7 @@ class RowOperator(Operator):
     def _run(self, apply: _Apply, batch: pa.RecordBatch, out: Output) -> None:
         records = records_of(batch)
         done = self._done
+        self._batch_now = batch
         try:
             result = apply(batch, records, done)
         except SchemaMismatch:
@@ -135,7 +147,7 @@ class RowOperator(Operator):
                 failed.raised = msgspec.structs.replace(failed.raised, line=self._line)
             raise failed from error
         self._records += len(records)
-        self._done = []
+        self._done, self._batch_now = [], None
         self._emit(result, out)
 
     def _emit(self, result: pa.RecordBatch | None, out: Output) -> None:
@@ -148,6 +160,52 @@ class RowOperator(Operator):
         """Calls the user function and returns its results. Appends one item to `done` after each record."""
         raise NotImplementedError
 
+    # --- records that are left out ---
+
+    def _each(self, call: Callable[..., Any], none: bool = True) -> Callable[..., Any]:
+        """Returns a call for a record whose failure leaves the record out, if the author asked for that.
+
+        `none`: it may return None for no results.
+        """
+        if self._failed is None:
+            return call
+
+        def guarded(record: Row, *context: Any) -> Iterable[Any]:
+            results = call(record, *context)
+            several = list(self._as_they_are(several_of((results or ()) if none else results)))
+            self._check(several, self._own_asides)
+            return several
+
+        return lambda *arguments: self._tried(guarded, *arguments)
+
+    def _tried(self, call: Callable[..., Iterable[Any]], *arguments: Any) -> Iterable[Any]:
+        """Calls for a record; if that fails, undoes what it did and returns what is emitted in its place."""
+        assert self._failed is not None
+        self._begin_record()
+        try:
+            results = call(*arguments)
+        except Exception as error:
+            self._undo_record()
+            if not record_is_to_blame(error):
+                raise
+            return self._failed.left_out(error, self._record_now, self._line)
+        self._end_record()
+        return results
+
+    def _record_now(self) -> Row:
+        """Returns the current record as it came: the function may have changed its own."""
+        assert self._batch_now is not None
+        return records_of(self._batch_now.slice(len(self._done), 1))[0]
+
+    def _begin_record(self) -> None:
+        """Begins to note what a record does to the state."""
+
+    def _end_record(self) -> None:
+        """What the record did to the state stays."""
+
+    def _undo_record(self) -> None:
+        """Undoes what the record did to the state."""
+
     def _one_each(self, batch: pa.RecordBatch, results: Iterable[Row], done: list[Any]) -> pa.RecordBatch:
         for result in results:
             done.append(result)
@@ -159,7 +217,7 @@ class RowOperator(Operator):
         """Builds a batch of any number of results per record; takes a generator's results before the next call."""
         rows: list[Any] = []
         for several in results:
-            rows.extend(several_of(several))
+            rows.extend(self._as_they_are(several_of(several)))
             done.append(len(rows))
         if not rows:
             return None
@@ -168,14 +226,22 @@ class RowOperator(Operator):
             times = times.take(pa.array(np.repeat(np.arange(len(done)), np.diff(done, prepend=0))))
         return self._batch(rows, times)
 
+    def _as_they_are(self, results: Iterable[Any]) -> Iterable[Any]:
+        """Returns the results of one call so that later calls can't change them: a batch is built of many."""
+        return results
+
     def _batch(self, rows: list[Any], times: pa.Array | None) -> pa.RecordBatch | None:
         """Builds the batch of the main output, and puts what goes to side outputs aside."""
         if self.emits_aside and self._aside.wanted(rows):
             rows, times = self._aside.put(rows, times, self._named)
-        return batch_of(rows, self._schema, self._named, times) if rows else None
+        return self._made(rows, times) if rows else None
+
+    def _made(self, rows: list[Any], times: pa.Array | None) -> pa.RecordBatch:
+        """Makes the batch of results that go to the main output."""
+        return batch_of(rows, self._schema, self._named, times)
 
 
-def several_of(results: Iterable[Any]) -> Iterable[Any]:
+def several_of(results: Iterable[Any] | None) -> Iterable[Any]:
     if results is None or isinstance(results, Mapping | str):
         raise TypeError(f"it returned {short(results)}: return a list of records, [] for none, or yield them")
     return results
@@ -197,6 +263,8 @@ class RowMap(RowOperator):
         self._line = defined_at(call)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
+        if self._failed is not None:
+            return self._any_number(batch, map(self._each(lambda record: (self._call(record),)), records), done)
         return self._one_each(batch, map(self._call, records), done)
 
 
@@ -207,7 +275,7 @@ class RowFlatMap(RowOperator):
         self._line = defined_at(call)
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
-        return self._any_number(batch, map(self._call, records), done)
+        return self._any_number(batch, map(self._each(self._call, none=False), records), done)
 
 
 class RowFilter(RowOperator):
@@ -216,9 +284,26 @@ class RowFilter(RowOperator):
         self._call = call
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
-        for kept in map(self._call, records):
-            done.append(bool(kept))
+        if self._failed is not None:
+            self._ask_each(batch, records, done)
+        else:
+            done.extend(map(bool, map(self._call, records)))
         return without_event_times(batch, self._schema).filter(pa.array(done, pa.bool_()))
+
+    def _ask_each(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> None:
+        """Asks for each record, and puts those aside that become dead letters."""
+        letters: list[Any] = []
+        places: list[int] = []
+        for place, record in enumerate(records):
+            answers = list(self._tried(lambda record: (bool(self._call(record)),), record))
+            kept = answers == [True]
+            if answers and type(answers[0]) is not bool:
+                letters += answers
+                places.append(place)
+            done.append(kept)
+        if letters:
+            times = times_of(batch)
+            self._aside.put(letters, None if times is None else times.take(pa.array(places)), self._named)
 
 
 class KeyedRowOperator(RowOperator):
@@ -241,7 +326,7 @@ class KeyedRowOperator(RowOperator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._clock = self._make_clock(context, restored)
-        self._keyed: KeyedBackend = HeapBackend(self._fields, context.clock.wall_ms)
+        self._keyed: KeyedBackend = HeapBackend(self._fields, context.clock.wall_ms, self._failed is not None)
         self._timers = self._make_timers(context)
         for name, table in restored.tables if restored else []:
             self._restore_part(context, name, table)
@@ -280,6 +365,22 @@ class KeyedRowOperator(RowOperator):
     def records_done(self) -> int:
         return super().records_done + self._fired
 
+    def _begin_record(self) -> None:
+        self._keyed.begin_record()
+        self._timers.begin_record()
+
+    def _end_record(self) -> None:
+        self._keyed.end_record()
+        self._timers.end_record()
+
+    def _undo_record(self) -> None:
+        self._keyed.undo_record()
+        self._timers.undo_record()
+
+    def _as_they_are(self, results: Iterable[Any]) -> Iterable[Any]:
+        """A result may be a value of the state, which the next record of the key changes in place."""
+        return map(as_it_is, results) if self._keyed.holds_changeable else results
+
     def _keys_of(self, batch: pa.RecordBatch, keys: Sequence[str]) -> Iterator[Key]:
         return self._keyed.canonical(zip(*columns_of(batch, keys), strict=True))
 
@@ -292,7 +393,7 @@ class KeyedRowOperator(RowOperator):
         columns: Sequence[str] | None = None,
     ) -> Iterator[Iterable[Any]]:
         """Calls a function with each record, its key set. `columns`: the key columns, if they have other names."""
-        keyed, of = self._keyed, columns or self._keys
+        keyed, of, call = self._keyed, columns or self._keys, self._each(call)
         keys, stamps, watermarks = self._keys_of(batch, of), stamps_of(batch), self._watermarks_of(batch, of)
         for key, record, stamp, watermark in zip(keys, records, stamps, watermarks, strict=True):
             keyed.key = context.current_key = key
@@ -349,7 +450,7 @@ class KeyedRowOperator(RowOperator):
             context.current_watermark_ms = self._timers.current_watermark()
             context.domain = domain
             try:
-                rows.extend(several_of(self._on_timer(timestamp_ms, context)))
+                rows.extend(self._as_they_are(several_of(self._on_timer(timestamp_ms, context))))
             except SchemaMismatch:
                 raise
             except Exception as error:
@@ -390,14 +491,21 @@ class KeyedReduce(KeyedRowOperator):
         self._state = self._keyed.state(ValueStateDescriptor("reduced", self._record_type))
 
     def _apply(self, batch: pa.RecordBatch, records: Sequence[Row], done: list[Any]) -> pa.RecordBatch | None:
-        return self._one_each(batch, self._reduced(batch, records), done)
+        if self._failed is not None:
+            one = self._each(lambda record: (self._reduce(record),))
+            return self._any_number(batch, self._reduced(batch, records, one), done)
+        return self._one_each(batch, self._reduced(batch, records, self._reduce), done)
 
-    def _reduced(self, batch: pa.RecordBatch, records: Sequence[Row]) -> Iterator[Row]:
-        keyed, state, call, copied = self._keyed, self._state, self._call, self._copy
+    def _reduced(self, batch: pa.RecordBatch, records: Sequence[Row], reduce: Callable[[Row], Any]) -> Iterator[Any]:
+        keyed = self._keyed
         for key, record in zip(self._keys_of(batch, self._keys), records, strict=True):
             keyed.key = key
-            held = state.value()
-            # A copy: a function may change its first argument in place, and the row emitted before must not change.
-            value = record if held is None else call(copied(held), record)
-            state.update(value)
-            yield value
+            yield reduce(record)
+
+    def _reduce(self, record: Row) -> Row:
+        """Reduces a record into the value of its key, and returns the new value."""
+        held = self._state.value()
+        # A copy: a function may change its first argument in place, and the row emitted before must not change.
+        value: Row = record if held is None else self._call(self._copy(held), record)
+        self._state.update(value)
+        return value

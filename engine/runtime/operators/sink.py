@@ -19,7 +19,7 @@ from engine.protocol import ledger
 from engine.protocol.failures import Fault
 from engine.protocol.manifest import Committable
 from engine.runtime.operators.base import EVENT_TIME, Operator, OperatorContext, OperatorSnapshot, Output, RestoredState
-from engine.state.digests import digest, digested
+from engine.state.digests import as_stored, digest, digested
 
 ROLL_BYTES = 32 << 20
 """A transaction of this size is written before its barrier, so that memory does not grow with the interval."""
@@ -76,7 +76,7 @@ class SinkOperator(Operator):
         """Adds the rows written since the last call to the digest, which is a sum and so independent of grouping."""
         rows, self._undigested, self._undigested_rows = self._undigested, [], 0
         if rows and self._hashed:
-            whole = [_concatenated([batch.column(name) for batch in rows]) for name in self._hashed]
+            whole = [as_stored(_concatenated([batch.column(name) for batch in rows])) for name in self._hashed]
             ledger.add(self.context.counters, {ledger.sink_digest(self.context.uid): digest(whole)})
 
     @property

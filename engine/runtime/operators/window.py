@@ -1,8 +1,7 @@
 """Tumbling and sliding event-time windows over built-in aggregates, in two steps around the keyed exchange.
 
-`WindowCombine` groups each batch before the exchange, so that one row per key and pane travels; it has no state. If
-most rows are left after grouping (many keys, small batches), grouping costs more than it saves, and rows travel
-ungrouped. `WindowMerge` keeps the partial aggregates per pane and fires a window when the watermark reaches its
+`WindowCombine` (engine/runtime/operators/window_combine.py) groups rows before the exchange, so that one row per key
+and pane travels. `WindowMerge` keeps the partial aggregates per pane and fires a window when the watermark reaches its
 end - 1 ms. Windows that overlap share their panes.
 
 Two clocks per key group (`WindowClocks`) decide about late rows, so that a window stays closed also after a restore. A
@@ -15,7 +14,6 @@ side output for late records there is no `WindowCombine`; whole records travel, 
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,17 +37,10 @@ from engine.state.group_order import in_group_order
 from engine.state.key_hash import hash_columns
 from engine.state.windows.panes import Panes
 from engine.state.windows.plan import ROWS, WINDOW, AggregatePlan
-from engine.state.windows.session_plan import SessionPlan
 from engine.state.windows.spans import Spans
 
 FIRE_ROWS = 65_536
 """Maximum rows of one emitted batch: the result of a large window is emitted in pieces."""
-
-WORTH = 0.5
-"""Grouping stops when it leaves more than this share of the rows (measured: it breaks even at about 0.4)."""
-
-AGAIN = 16
-"""After this many batches grouping is tried again, because keys change."""
 
 
 def timed_rows(batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
@@ -66,94 +57,6 @@ def window_rows(batch: pa.RecordBatch, spans: Spans) -> pa.RecordBatch:
     if not spans.has_gaps:
         return batch
     return batch.filter(pa.array(spans.in_a_window(batch.column(EVENT_TIME).to_numpy())))
-
-
-class Partials(Protocol):
-    """Makes partials of a batch before the exchange. `rows` returns the rows that are in a window.
-
-    `dictionaries`: the columns that may come as dictionaries.
-    """
-
-    @property
-    def dictionaries(self) -> frozenset[str]: ...
-
-    def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch: ...
-
-    def grouped(self, batch: pa.RecordBatch) -> pa.Table: ...
-
-    def ungrouped(self, batch: pa.RecordBatch) -> pa.RecordBatch: ...
-
-
-class InPanes:
-    """Makes partials per key and pane."""
-
-    def __init__(self, plan: AggregatePlan, spans: Spans) -> None:
-        self._plan = plan
-        self._spans = spans
-
-    @property
-    def dictionaries(self) -> frozenset[str]:
-        return self._plan.only_keys
-
-    def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
-        return window_rows(timed_rows(batch, context, uid), self._spans)
-
-    def grouped(self, batch: pa.RecordBatch) -> pa.Table:
-        return self._plan.partial(batch, self._panes(batch))
-
-    def ungrouped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return self._plan.ungrouped(batch, self._panes(batch))
-
-    def _panes(self, batch: pa.RecordBatch) -> pa.Array | int:
-        at = batch.column(EVENT_TIME).to_numpy()
-        first = self._spans.pane(int(at.min()))
-        one = int(at.max()) < first + self._spans.pane_ms
-        return first if one else pa.array(self._spans.panes(at))
-
-
-class InSessions:
-    """Makes partials per key and session."""
-
-    dictionaries: frozenset[str] = frozenset()
-
-    def __init__(self, plan: SessionPlan) -> None:
-        self._plan = plan
-
-    def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
-        return timed_rows(batch, context, uid)
-
-    def grouped(self, batch: pa.RecordBatch) -> pa.Table:
-        return self._plan.partial(batch)[0]
-
-    def ungrouped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return self._plan.ungrouped(batch)
-
-
-class WindowCombine(Operator):
-    """`uid`: the window's uid, under which records without an event time are counted. They are in no window."""
-
-    def __init__(self, partials: Partials, uid: str) -> None:
-        self._partials = partials
-        self._uid = uid
-        self._as_they_are = 0  # batches until grouping is tried again
-
-    @property
-    def dictionaries(self) -> frozenset[str]:
-        return self._partials.dictionaries
-
-    def process(self, batch: pa.RecordBatch, out: Output) -> None:
-        batch = self._partials.rows(batch, self.context, self._uid)
-        if not batch.num_rows:
-            return
-        if self._as_they_are:
-            self._as_they_are -= 1
-            out.emit(self._partials.ungrouped(batch))
-            return
-        partial = self._partials.grouped(batch)
-        if partial.num_rows > WORTH * batch.num_rows:
-            self._as_they_are = AGAIN - 1
-        for piece in partial.to_batches():
-            out.emit(piece)
 
 
 class WindowMerge(Operator):

@@ -16,15 +16,16 @@ import pyarrow as pa
 from engine.core.evictors import TimestampedValue
 from engine.core.functions import AggregateFunction, Row
 from engine.core.state_types import ListState
-from engine.runtime.operators.records import copier, value_copier
+from engine.state.copies import copier, value_copier
 
 Items = list[Any]
 
 
 class Contents(ABC):
-    """`type` is the type of the items."""
+    """`type` is the type of the items. `by_clock`: records come with the time of the clock in place of event time."""
 
     type: pa.DataType
+    by_clock = False
 
     @abstractmethod
     def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> bool:
@@ -45,8 +46,8 @@ class Contents(ABC):
         """
 
     @abstractmethod
-    def folded(self, records: list[Row]) -> list[Any]:
-        """Returns what the window function gets if the window holds these records."""
+    def folded(self, records: list[Row], times: Sequence[int | None]) -> list[Any]:
+        """Returns what the window function gets if the window holds these records, with these event times."""
 
 
 class Records(Contents):
@@ -66,7 +67,7 @@ class Records(Contents):
     def elements(self, items: Items, kept: bool) -> list[Any]:
         return [self._copy(record) for record in items]
 
-    def folded(self, records: list[Row]) -> list[Any]:
+    def folded(self, records: list[Row], times: Sequence[int | None]) -> list[Any]:
         return records
 
 
@@ -74,11 +75,11 @@ class Folding(Contents):
     """Keeps one item, into which each record is folded. `combined` makes one item of several, and may change them."""
 
     @abstractmethod
-    def first(self, record: Row) -> Any:
-        """Returns the item of one record."""
+    def first(self, record: Row, at_ms: int | None) -> Any:
+        """Returns the item of one record, which has this time."""
 
     @abstractmethod
-    def more(self, item: Any, record: Row) -> Any:
+    def more(self, item: Any, record: Row, at_ms: int | None) -> Any:
         """Returns the item with one more record. It may be the same object, changed."""
 
     @abstractmethod
@@ -91,7 +92,7 @@ class Folding(Contents):
 
     def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> bool:
         held = state.get()
-        state.update([self.more(held[0], record) if held else self.first(record)])
+        state.update([self.more(held[0], record, timestamp_ms) if held else self.first(record, timestamp_ms)])
         return bool(held)
 
     def merged(self, parts: Sequence[Items]) -> Items:
@@ -107,10 +108,10 @@ class Reduced(Folding):
         self._call = call
         self._copy = copier(record)
 
-    def first(self, record: Row) -> Any:
+    def first(self, record: Row, at_ms: int | None) -> Any:
         return record
 
-    def more(self, item: Any, record: Row) -> Any:
+    def more(self, item: Any, record: Row, at_ms: int | None) -> Any:
         return self._call(self._copy(item), self._copy(record))
 
     def combined(self, items: Sequence[Any]) -> Any:
@@ -122,7 +123,7 @@ class Reduced(Folding):
     def elements(self, items: Items, kept: bool) -> list[Any]:
         return [self._copy(record) for record in items]
 
-    def folded(self, records: list[Row]) -> list[Any]:
+    def folded(self, records: list[Row], times: Sequence[int | None]) -> list[Any]:
         return [reduce(self._call, records)] if records else []
 
 
@@ -135,10 +136,10 @@ class Aggregated(Folding):
         self._copy = copier(record)
         self._copied = value_copier(accumulator)
 
-    def first(self, record: Row) -> Any:
+    def first(self, record: Row, at_ms: int | None) -> Any:
         return self._function.add(self._copy(record), self._function.create_accumulator())
 
-    def more(self, item: Any, record: Row) -> Any:
+    def more(self, item: Any, record: Row, at_ms: int | None) -> Any:
         return self._function.add(self._copy(record), item)
 
     def combined(self, items: Sequence[Any]) -> Any:
@@ -157,7 +158,7 @@ class Aggregated(Folding):
     def elements(self, items: Items, kept: bool) -> list[Any]:
         return [self._function.get_result(self.copied(items[0]) if kept else items[0])]
 
-    def folded(self, records: list[Row]) -> list[Any]:
+    def folded(self, records: list[Row], times: Sequence[int | None]) -> list[Any]:
         accumulator = self._function.create_accumulator()
         for record in records:
             accumulator = self._function.add(record, accumulator)
@@ -183,10 +184,10 @@ class Timestamped(Contents):
         return [item for items in parts for item in items]
 
     def elements(self, items: Items, kept: bool) -> list[Any]:
-        return self.folded([dict(item["record"]) for item in items])
+        return self.folded([dict(item["record"]) for item in items], [item["at"] for item in items])
 
-    def folded(self, records: list[Row]) -> list[Any]:
-        return self.inner.folded(records)
+    def folded(self, records: list[Row], times: Sequence[int | None]) -> list[Any]:
+        return self.inner.folded(records, times)
 
     def stamped(self, items: Items) -> list[TimestampedValue]:
         """Returns the items as an evictor sees them."""
@@ -195,7 +196,7 @@ class Timestamped(Contents):
     def left(self, elements: Sequence[TimestampedValue]) -> list[Any]:
         """Returns what the window function gets of the records that an evictor has left."""
         copy = copier(self.record)
-        return self.folded([copy(element.value) for element in elements])
+        return self.folded([copy(element.value) for element in elements], [one.timestamp for one in elements])
 
     def items(self, elements: Sequence[TimestampedValue]) -> Items:
         return [{"record": element.value, "at": element.timestamp} for element in elements]

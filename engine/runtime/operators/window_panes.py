@@ -49,7 +49,8 @@ class Panes:
         """Adds a record with this time to its pane. Returns True if it is the first one there."""
         pane, state = self._spans.stretch(at_ms), self._state
         opened = not state.contains(pane)
-        state.put(pane, self._contents.first(record) if opened else self._contents.more(state.get(pane), record))
+        contents = self._contents
+        state.put(pane, contents.first(record, at_ms) if opened else contents.more(state.get(pane), record, at_ms))
         return opened
 
     def of_window(self, span: Span) -> list[Any]:

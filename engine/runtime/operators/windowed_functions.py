@@ -107,14 +107,14 @@ class WindowOperator(KeyedRowOperator):
         self._usual = not plan.assigner.merging and default_trigger(plan.assigner, plan.trigger)
         self._window_fields = [*self._fields, *window_fields(keys)]
         self.emits_aside = plan.function is not None or plan.late is not None
-        self._line = defined_at(plan.function.process if plan.function is not None else plan.rich[0])
+        self._line = defined_at(plan.function.process if plan.function is not None else next(iter(plan.rich), None))
         self._rows: list[Any] = []
         self._times: list[int | None] = []
 
     # --- opening and snapshots ---
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
-        self._windowed: KeyedBackend = HeapBackend(self._window_fields, context.clock.wall_ms)
+        self._windowed: KeyedBackend = HeapBackend(self._window_fields, context.clock.wall_ms, self._failed is not None)
         super().open(context, restored)
 
     def _make_clock(self, context: OperatorContext, restored: RestoredState | None) -> GroupClock:
@@ -170,15 +170,52 @@ class WindowOperator(KeyedRowOperator):
         keys, watermarks = self._keys_of(batch, self._keys), self._watermarks_of(batch, self._keys)
         forgotten = self._watermarks_of(batch, self._keys, self._clocks.forgotten)
         times = zip(stamps_of(batch), watermarks, forgotten, strict=True)
+        element = self._element if self._failed is None else self._element_or_letter
         for key, record, (stamp, watermark, forgotten_ms) in zip(keys, records, times, strict=True):
             if hidden is not None:
                 del record[hidden]
             self._keyed.key = key
             self._current.watermark_ms = watermark
             self._forgotten_ms = forgotten_ms
-            self._element(record, stamp)
+            element(record, stamp)
             done.append(None)
         return self._taken()
+
+    def _element_or_letter(self, record: Row, stamp: int | None) -> None:
+        """Puts a record into its windows; if that fails, it has left nothing there, and may become a dead letter."""
+        letters = self._tried(self._put_element, record, stamp)
+        self._rows.extend(letters)
+        self._times.extend([stamp] * (len(self._rows) - len(self._times)))
+
+    def _put_element(self, record: Row, stamp: int | None) -> tuple[()]:
+        self._element(record, stamp)
+        self._check_results(self._rows[self._rows_before :])
+        return ()
+
+    def _check_results(self, rows: list[Any]) -> None:
+        """Refuses results that do not fit the schema while the record that has fired them can be left out."""
+        self._check(rows, self._own_asides)
+
+    def _record_now(self) -> Row:
+        record = super()._record_now()
+        if self._plan.hidden is not None:
+            del record[self._plan.hidden]
+        return record
+
+    def _begin_record(self) -> None:
+        super()._begin_record()
+        self._windowed.begin_record()
+        self._rows_before = len(self._rows)
+
+    def _end_record(self) -> None:
+        super()._end_record()
+        self._windowed.end_record()
+
+    def _undo_record(self) -> None:
+        super()._undo_record()
+        self._windowed.undo_record()
+        del self._rows[self._rows_before :]
+        del self._times[self._rows_before :]
 
     def _element(self, record: Row, stamp: int | None) -> None:
         at_ms = stamp if self._assigner.event_time else self.context.clock.wall_ms()
@@ -211,7 +248,8 @@ class WindowOperator(KeyedRowOperator):
         """Adds a record to a window; `held` is the place of the window's contents."""
         window = self._assigner.window(span)
         self._current.enter(held, window)
-        if self._contents.add(self._state, record, stamp) and self._waits(window.max_timestamp()):
+        at_ms = self.context.clock.wall_ms() if self._contents.by_clock else stamp
+        if self._contents.add(self._state, record, at_ms) and self._waits(window.max_timestamp()):
             return
         self._current.enter(span, window)
         self._act(self._trigger.on_element(record, stamp, window, self._trigger_context), span, held)

@@ -40,6 +40,19 @@ class KeyedBackend(Protocol):
     def apply_to_all(self, descriptor: StateDescriptor, function: Callable[[Key, Any], None]) -> None:
         """Calls `function` for each key that has a value; afterwards there is no current key."""
 
+    @property
+    def holds_changeable(self) -> bool:
+        """True if a state has values that a function could change in place."""
+
+    def begin_record(self) -> None:
+        """Begins a record, of which `undo_record` may take back what was done to the state."""
+
+    def end_record(self) -> None:
+        """Ends a record: what was done to the state stays."""
+
+    def undo_record(self) -> None:
+        """Puts the states back to what they were at `begin_record`. Only a backend that was made for it can do that."""
+
     def restore(self, name: str, table: pa.Table) -> None:
         """Takes part of a saved state. Must be called before the state is asked for."""
 

@@ -49,6 +49,12 @@ class Expiry:
         self._enqueue(key, now_ms)
         self._clean(now_ms, CLEANED_PER_WRITE)
 
+    def put_back(self, key: Key) -> None:
+        """Notes that a key may have a value again that was removed."""
+        held = self._values.get(key)
+        if held is not None:
+            self._enqueue(key, _oldest(held))
+
     def clean_due(self) -> int:
         """Removes the keys that are due in the queue; returns the time after which a living value was touched.
 

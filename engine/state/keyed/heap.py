@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.core.errors import UnfitState
 from engine.core.state_types import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -21,6 +22,7 @@ from engine.core.state_types import (
     ReducingStateDescriptor,
     StateDescriptor,
 )
+from engine.state.copies import changeable
 from engine.state.keyed.backend import NO_KEY, Key
 from engine.state.keyed.expiring import ExpiringListState, ExpiringMapState, ExpiringValueState, Expiry
 from engine.state.keyed.heap_states import (
@@ -32,6 +34,7 @@ from engine.state.keyed.heap_states import (
     Reducing,
 )
 from engine.state.keyed.layout import Layout, described, layout_of
+from engine.state.keyed.undo import Undoable
 
 _NAN = float("nan")
 
@@ -48,13 +51,20 @@ class _Held:
 
 
 class HeapBackend:
-    """A `KeyedBackend` in memory. `wall_ms`: processing time, for states with a time to live."""
+    """A `KeyedBackend` in memory. `wall_ms`: processing time, for states with a time to live.
 
-    def __init__(self, key_fields: Sequence[pa.Field], wall_ms: Callable[[], int]) -> None:
+    `undoable`: what was done since `begin_record` can be undone. That costs a copy of what a record touches.
+    """
+
+    def __init__(self, key_fields: Sequence[pa.Field], wall_ms: Callable[[], int], undoable: bool = False) -> None:
         self._fields = list(key_fields)
         self._float_keys = any(pa.types.is_floating(field.type) for field in self._fields)
         self.key: Key = ()
         self._wall_ms = wall_ms
+        self._undoable = undoable
+        self._changeable = False
+        self._in_record = False
+        self._undoables: list[tuple[Undoable, Expiry | None]] = []
         self._states: dict[str, _Held] = {}
         self._restored: dict[str, list[pa.Table]] = {}
 
@@ -82,6 +92,27 @@ class HeapBackend:
             function(key, state)
         self.key = NO_KEY
 
+    @property
+    def holds_changeable(self) -> bool:
+        return self._changeable
+
+    def begin_record(self) -> None:
+        self._in_record = True
+        for values, _ in self._undoables:
+            values.begin()
+
+    def end_record(self) -> None:
+        self._in_record = False
+        for values, _ in self._undoables:
+            values.end()
+
+    def undo_record(self) -> None:
+        self._in_record = False
+        for values, expiry in self._undoables:
+            for key in values.undo():
+                if expiry is not None:
+                    expiry.put_back(key)
+
     def restore(self, name: str, table: pa.Table) -> None:
         assert name not in self._states, f"state {name!r} is restored after it was opened"
         self._restored.setdefault(name, []).append(table)
@@ -102,8 +133,19 @@ class HeapBackend:
     def _open(self, descriptor: StateDescriptor) -> _Held:
         layout = layout_of(descriptor, self._fields)
         touched_ms = self._wall_ms() if descriptor.ttl is not None else None
-        values = layout.load(self._restored.pop(descriptor.name, []), self.canonical, touched_ms)
+        try:
+            values = layout.load(self._restored.get(descriptor.name, []), self.canonical, touched_ms)
+        except ValueError as error:
+            raise UnfitState(str(error)) from error
+        self._restored.pop(descriptor.name, None)
+        self._changeable = self._changeable or changeable(layout.kind)
+        undoable = Undoable(values, self, descriptor) if self._undoable else None
+        values = values if undoable is None else undoable
         expiry = Expiry(descriptor.ttl, self._wall_ms, values) if descriptor.ttl is not None else None
+        if undoable is not None:
+            self._undoables.append((undoable, expiry))
+            if self._in_record:
+                undoable.begin()
         return _Held(descriptor, layout, values, expiry, self._made(descriptor, layout, values, expiry))
 
     def _made(self, descriptor: StateDescriptor, layout: Layout, values: dict[Key, Any], expiry: Expiry | None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -96,7 +97,10 @@ def top_n(column: str, n: int, by: str | None = None) -> Aggregate:
     """
     more = f", {n!r}" + (f", by={by}" if by is not None else "")
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise JobError(f"top_n({column}{more}): n is a whole number from 1 on, as in top_n({column!r}, 3)")
+        given: tuple[Any, Any] = (column, n)
+        swapped = isinstance(given[0], int) and isinstance(given[1], str)
+        example = f"top_n({n!r}, {column})" if swapped else f"top_n({column!r}, 3)"
+        raise JobError(f"top_n({column}{more}): n is a whole number from 1 on, as in {example}")
     if by == column:
         raise JobError(f"top_n({column}{more}): leave out by={by!r}, the column itself")
     return Aggregate("top_n", column, state=Top(column, n, by), result=lambda held: held, more=more)

@@ -58,7 +58,10 @@ class Ends(State):
 
     def lift(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
         values, times = _values(rows, self.column), one_array(rows.column(EVENT_TIME))
-        return pa.StructArray.from_arrays([times, values], ["time", "value"], mask=values.is_null())
+        mask = values.is_null()
+        if times.null_count:  # windows that are not of event time may hold records that have none
+            mask = pc.or_(mask, times.is_null())
+        return pa.StructArray.from_arrays([times, values], ["time", "value"], mask=mask)
 
     def combine(self, held: pa.Array, of: Ints, count: int) -> pa.Array:
         held, of = _without_nulls(held, of)

@@ -72,8 +72,18 @@ class AggregatePlan:
         states = {column for state, _ in self._states.values() for column in state.columns}
         return frozenset(self.keys) - read - states
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that partials are made from, each once."""
+        read = [column for column, _ in self._partial_of]
+        read += [column for state, _ in self._states.values() for column in state.columns]
+        return list(dict.fromkeys([*self.keys, *read]))
+
     def partial(self, rows: pa.RecordBatch | pa.Table, windows: pa.Array | int) -> pa.Table:
-        """Groups rows by key and window. `windows` is one window start for all rows, or one per row."""
+        """Groups rows by key and window. `windows` is one window start for all rows, or one per row.
+
+        The chunks of a column of dictionaries have one dictionary.
+        """
         keys = [rows.column(key) for key in self.keys]
         codes = [coded(key) for key in keys]
         per_row = not isinstance(windows, int)
@@ -107,7 +117,8 @@ class AggregatePlan:
         columns = []
         for field in self.partial_schema:
             if field.name in saved.column_names:
-                columns.append(adapted(saved.column(field.name), field.type))
+                column = adapted(saved.column(field.name), field.type)
+                columns.append(column.fill_null(0) if field.name in counts else column)
             else:
                 unseen = pa.scalar(0 if field.name in counts else None, field.type)
                 columns.append(pa.chunked_array([pa.repeat(unseen, saved.num_rows)]))
@@ -187,12 +198,21 @@ def _of_one(column: pa.Array, kernel: str) -> pa.Array:
 
 def coded(key: Column) -> Column:
     """Returns the column to group by. It is the indices of a dictionary, so that values are not compared per row."""
-    return key.indices if isinstance(key, pa.DictionaryArray) else canonical(plain(key))
+    if not pa.types.is_dictionary(key.type):
+        return canonical(plain(key))
+    return pa.chunked_array([chunk.indices for chunk in _chunks(key)], key.type.index_type)
 
 
 def _decoded(code: pa.ChunkedArray, key: Column) -> pa.ChunkedArray:
-    """Returns the keys of grouped `_coded` values. If a dictionary holds a value twice, so does the partial."""
-    return canonical(plain(key.dictionary)).take(code) if isinstance(key, pa.DictionaryArray) else code
+    """Returns the keys of grouped `coded` values. If a dictionary holds a value twice, so does the partial."""
+    if not pa.types.is_dictionary(key.type):
+        return code
+    values = [chunk.dictionary for chunk in _chunks(key)[:1]] or [pa.array([], key.type.value_type)]
+    return canonical(plain(values[0])).take(code)
+
+
+def _chunks(column: Column) -> list[pa.Array]:
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
 def _repeat(value: int, rows: int) -> pa.Array:

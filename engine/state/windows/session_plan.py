@@ -37,6 +37,11 @@ class SessionPlan:
         self.partial_schema = self.partial(schema.empty_table())[0].schema
         self.result_schema = self.finish(self.partial_schema.empty_table()).schema
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that partials are made from, each once."""
+        return list(dict.fromkeys([*self.keys, *(name for name in self._plan.columns if name != _NUMBER)]))
+
     def partial(self, rows: pa.RecordBatch | pa.Table) -> tuple[pa.Table, Ints]:
         """Returns the sessions of a batch, and for each row the number of its session among them."""
         times = rows.column(EVENT_TIME).to_numpy()

@@ -62,7 +62,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: timed().key_by("app_id").window(TEN_SECONDS).side_output_late_data(OutputTag("late", "n long")),
-        "the tag 'late' has (n int64), but late records have the fields of the stream, (app_id string",
+        "the tag 'late' has (n long), but late records have the fields of the stream, (app_id string",
     ),
     (
         lambda: timed().key_by("app_id").window(TEN_SECONDS).side_output_late_data("late"),

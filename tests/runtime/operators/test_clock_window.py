@@ -22,7 +22,7 @@ from engine.api.window_assigners import ProcessingTimeWindows
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.clock_window import ClockMerge
-from engine.runtime.operators.window import WindowCombine
+from engine.runtime.operators.window_combine import WindowCombine
 from engine.state.key_groups import range_of
 from tests.fakes import Collected, FakeClock, context
 from tests.runtime.operators.test_sliding_window import state_of

@@ -69,6 +69,7 @@ class LateWindow:
             combined = Collected()
             for event in events:
                 operator.process(event, combined)
+            operator.release(combined)
             events = combined.events
         for event in events:
             self.merge.process(event, self.out)

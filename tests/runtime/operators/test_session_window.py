@@ -106,7 +106,9 @@ def test_a_late_record_fires_only_the_session_again_that_it_joins() -> None:
 @pytest.mark.promise("B7")
 def test_records_of_one_batch_join_each_other_though_they_travelled_ungrouped() -> None:
     window = sessions()
-    window.rows(("x", 1, 100), ("y", 1, 100))  # nothing to group, so that the next batches travel as they are
+    for _ in range(3):
+        window.rows(("x", 1, 100), ("y", 1, 100))  # nothing to group, so that the next batches travel as they are
+    assert window.operators[0]._as_they_are > 0
     window.watermark(20)
     window.rows(("a", 2, 5), ("a", 4, 14))  # the first is late by itself
     assert window.late == 0

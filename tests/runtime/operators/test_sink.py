@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.connectors.table import TableSink
 from engine.core.errors import StoreError, UserFunctionError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
@@ -17,7 +19,8 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import Committable
 from engine.runtime.operators import sink as sink_module
 from engine.runtime.operators.sink import SinkOperator
-from tests.fakes import Collected, FakeClock, FakeOffload, context
+from engine.state.digests import digest
+from tests.fakes import Collected, FakeClock, FakeOffload, MemoryStore, context
 
 SCHEMA = pa.schema([("n", pa.int64()), ("_event_time", pa.int64())])
 
@@ -315,3 +318,36 @@ def test_an_author_s_error_in_a_write_ahead_is_raised_at_once_though_a_blocked_s
     with pytest.raises(UserFunctionError, match="bad row"):
         operator.blocked  # noqa: B018 (the subtask asks this before each step)
     assert not offload.waiting, "what always fails is not tried for ever"
+
+
+NANOSECONDS = pa.timestamp("ns", "UTC")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([1, -1_001, 1_700_000_000_123_456_789, None], NANOSECONDS),
+        pa.array([[1, 2_500], None], pa.list_(NANOSECONDS)),
+        pa.array([[1, 2_500], None], pa.list_(NANOSECONDS, 2)),
+        pa.array([{"a": 2_500}, None], pa.struct([("a", NANOSECONDS)])),
+        pa.array([[("x", 2_500)]], pa.map_(pa.string(), NANOSECONDS)),
+        pa.array([[{"a": [2_500]}]], pa.list_(pa.struct([("a", pa.large_list(NANOSECONDS))]))),
+        pa.array([1_001, 2_500], NANOSECONDS).dictionary_encode(),
+    ],
+    ids=lambda times: str(times.type),
+)
+def test_the_digest_of_nanoseconds_is_that_of_the_microseconds_which_a_table_stores(times: pa.Array) -> None:
+    schema = pa.schema([("at", times.type), ("_event_time", pa.int64())])
+    operator, counted = SinkOperator(TableSink("t"), schema), context("out", 0, 1)
+    operator.open(counted, None)
+    operator.process(pa.record_batch({"at": times, "_event_time": pa.array(range(len(times)))}), Collected())
+    writer = TableSink("t").writer(
+        WriterContext(0, counted.attempt, store := MemoryStore(), counted.paths, schema.remove(1), "1d")
+    )
+    writer.begin()
+    writer.write(pa.record_batch({"at": times}))
+    piece = writer.pre_commit()
+    assert piece is not None
+    stored = pq.read_table(pa.BufferReader(store.read(piece.persist()["path"]))).column("at").combine_chunks()
+    operator.snapshot(1)
+    assert counted.counters["digest:out"] == digest([stored])

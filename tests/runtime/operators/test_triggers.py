@@ -20,6 +20,7 @@ from engine.api import (
     GlobalWindows,
     KeyedStream,
     ListStateDescriptor,
+    NeverTrigger,
     OutputTag,
     ProcessingTimeSessionWindows,
     ProcessingTimeTrigger,
@@ -125,7 +126,7 @@ def test_a_continuous_processing_time_trigger_fires_at_the_end_of_a_window_by_th
 
 @pytest.mark.promise("B6")
 def test_global_windows_fire_only_if_a_trigger_says_so() -> None:
-    subtasks = windows(lambda keyed: keyed.window(GlobalWindows.create()))
+    subtasks = windows(lambda keyed: keyed.window(GlobalWindows.create()).trigger(NeverTrigger()))
     assert fed(subtasks, 1, 2) == [[], []]
     assert subtasks.watermark(MAX_WATERMARK) == []
     assert subtasks.state() == {"(window) contents": 2}

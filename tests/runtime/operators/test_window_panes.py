@@ -33,7 +33,7 @@ from engine.api import (
 )
 from engine.core.errors import UserFunctionError
 from engine.protocol.signals import MAX_WATERMARK
-from engine.runtime.operators.records import value_copier
+from engine.state.copies import value_copier
 from engine.state.windows.spans import Spans
 from tests.runtime.operators.windows_in_subtasks import FIELDS, RESULT, Collect, Define, Subtasks
 

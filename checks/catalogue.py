@@ -1,0 +1,234 @@
+"""The catalogue of faults: what each breaks, which cause its restart must have, and how the job recovers from it.
+
+Nothing here touches a process: `checks/strikes.py` strikes, and `checks/faults.py` looks the cause up in the history.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from checks.processes import Role
+from engine.core.errors import WeirError
+from engine.host.launch import HEARTBEAT_TIMEOUT_S, LaunchOptions
+from engine.protocol.failures import AttemptFailure, CheckpointFailure
+
+RANDOM, ALL = "random", "all"
+USUAL = "slot-killed"
+"""The fault of a drill that names none."""
+SHORT_S = 2.0
+"""A hang that nobody may take for a death."""
+FULL_S = 6.0
+JOBMASTER_TIMEOUT_S = LaunchOptions(path="").jobmaster_timeout_s
+_LONGER = 1.5
+_SPARE_S = 10.0
+
+
+class How(Enum):
+    KILL = "kill -9"
+    STOP = "SIGSTOP"
+    FULL = "no write to a file succeeds"
+
+
+class Ends(Enum):
+    """What a blow ends, as the history must tell."""
+
+    ATTEMPT = "its attempt"
+    JOBMASTER = "its JobMaster"
+    START = "its start: nobody supervises the job any more"
+    CHECKPOINT = "a checkpoint"
+    NOTHING = "nothing"
+    COVERED = "nothing of its own: the other blow of the same moment ends its attempt"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The cause that the history must name: one of `words` is part of what it says. `text` says it to people."""
+
+    ends: Ends
+    words: tuple[str, ...]
+    text: str
+
+
+SLOT_LOST = Cause(Ends.ATTEMPT, (AttemptFailure.SLOT_LOST.code,), "`slot_lost`, of this slot and process")
+SLOT_SILENT = Cause(Ends.ATTEMPT, (AttemptFailure.SLOT_SILENT.code,), "`slot_silent`, of this slot and process")
+MASTER_KILLED = Cause(Ends.JOBMASTER, ("signal SIGKILL",), "the JobMaster died of SIGKILL")
+MASTER_SILENT = Cause(Ends.JOBMASTER, ("it gave no sign of life",), "the JobMaster gave no sign of life")
+JVM_GONE = Cause(
+    Ends.JOBMASTER,
+    ("Spark's JVM is gone", "the Spark job of the slots failed"),  # whoever notices it first
+    "Spark's JVM is gone, or the slots' job in it failed",
+)
+JVM_SILENT = Cause(Ends.JOBMASTER, ("Spark's JVM did not answer",), "Spark's JVM did not answer")
+UNSUPERVISED = Cause(Ends.START, ("its supervisor has died",), "the JobMaster ended itself: its supervisor has died")
+NOT_WRITTEN = Cause(
+    Ends.CHECKPOINT,
+    (CheckpointFailure.WRITE_FAILED.code,),
+    "checkpoints fail by `write_failed` and, if the job tolerates none, attempts by `checkpoints_failed`",
+)
+NONE = Cause(Ends.NOTHING, (), "no restart: the job goes on")
+COVERED = Cause(Ends.COVERED, (), "ends together with the other victim")
+
+
+@dataclass(frozen=True)
+class Blow:
+    """One blow against one process (`FULL`: against all slots). It lasts `lasts_s` at most; 0: it is over at once."""
+
+    victim: Role
+    how: How
+    cause: Cause
+    lasts_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault: one blow or two. The second comes at once or, with `in_recovery`, when the restart has begun."""
+
+    name: str
+    does: str
+    recovery: str
+    blows: tuple[Blow, ...]
+    in_recovery: bool = False
+
+    @property
+    def lasts_s(self) -> float:
+        return max(blow.lasts_s for blow in self.blows)
+
+    @property
+    def restarts(self) -> bool:
+        """Says whether the job has to restart."""
+        return any(blow.cause.ends in (Ends.ATTEMPT, Ends.JOBMASTER, Ends.START) for blow in self.blows)
+
+    @property
+    def cause(self) -> str:
+        return "; then ".join(dict.fromkeys(blow.cause.text for blow in self.blows if blow.cause is not COVERED))
+
+
+class NoSuchFault(WeirError):
+    """The catalogue has no fault of this name."""
+
+
+def _kill(victim: Role, cause: Cause) -> Blow:
+    return Blow(victim, How.KILL, cause)
+
+
+def _stop(victim: Role, cause: Cause, lasts_s: float = SHORT_S) -> Blow:
+    return Blow(victim, How.STOP, cause, lasts_s)
+
+
+def _beyond(timeout_s: float) -> float:
+    """Returns how long a process may be stopped to be found hung. It is let go as soon as it is replaced."""
+    return timeout_s * _LONGER + _SPARE_S
+
+
+_IN_PLACE = "the other slots stay, a replacement is forked, all go on from the last epoch: some 2 s"
+_NEW_SPARK = "the supervisor starts another JobMaster and another Spark, which go on from the last epoch"
+_GOES_ON = "when the process goes on, so does the job, without a restart"
+
+_FAULTS = (
+    Fault("slot-killed", "kills one slot with SIGKILL", _IN_PLACE, (_kill(Role.SLOT, SLOT_LOST),)),
+    Fault(
+        "slot-stopped",
+        f"stops one slot with SIGSTOP for {SHORT_S:.0f} s, less than its time-out",
+        _GOES_ON,
+        (_stop(Role.SLOT, NONE),),
+    ),
+    Fault(
+        "slot-hung",
+        f"stops one slot with SIGSTOP until it is replaced, after its time-out of {HEARTBEAT_TIMEOUT_S:.0f} s",
+        "the JobMaster has Spark kill the slot; then as after `slot-killed`",
+        (_stop(Role.SLOT, SLOT_SILENT, _beyond(HEARTBEAT_TIMEOUT_S)),),
+    ),
+    Fault(
+        "daemon-killed",
+        "kills the daemon that forks slots, with SIGKILL",
+        "slots run without their daemon; Spark starts another for the next slot",
+        (_kill(Role.DAEMON, NONE),),
+    ),
+    Fault(
+        "daemon-stopped",
+        "stops the daemon that forks slots with SIGSTOP for 15 s",
+        "slots run without their daemon; only a new slot would have to wait for it",
+        (_stop(Role.DAEMON, NONE, 15.0),),
+    ),
+    Fault("jvm-killed", "kills the JVM of Spark's driver with SIGKILL", _NEW_SPARK, (_kill(Role.JVM, JVM_GONE),)),
+    Fault(
+        "jvm-stopped",
+        f"stops the JVM of Spark's driver with SIGSTOP for {SHORT_S:.0f} s",
+        _GOES_ON,
+        (_stop(Role.JVM, NONE),),
+    ),
+    Fault(
+        "jvm-hung",
+        f"stops the JVM of Spark's driver with SIGSTOP until it is replaced, after {JOBMASTER_TIMEOUT_S:.0f} s",
+        _NEW_SPARK,
+        (_stop(Role.JVM, JVM_SILENT, _beyond(JOBMASTER_TIMEOUT_S)),),
+    ),
+    Fault("jobmaster-killed", "kills the JobMaster with SIGKILL", _NEW_SPARK, (_kill(Role.MASTER, MASTER_KILLED),)),
+    Fault(
+        "jobmaster-stopped",
+        f"stops the JobMaster with SIGSTOP for {SHORT_S:.0f} s",
+        _GOES_ON,
+        (_stop(Role.MASTER, NONE),),
+    ),
+    Fault(
+        "jobmaster-hung",
+        f"stops the JobMaster with SIGSTOP until it is replaced, after {JOBMASTER_TIMEOUT_S:.0f} s",
+        "the supervisor kills it, and starts another JobMaster and another Spark, which go on from the last epoch",
+        (_stop(Role.MASTER, MASTER_SILENT, _beyond(JOBMASTER_TIMEOUT_S)),),
+    ),
+    Fault(
+        "supervisor-killed",
+        "kills the supervisor with SIGKILL, and starts the job again as `weir resume` and Dagster's sensor do",
+        "the JobMaster ends itself, the drill resumes the job: a whole start",
+        (_kill(Role.SUPERVISOR, UNSUPERVISED),),
+    ),
+    Fault(
+        "supervisor-stopped",
+        "stops the supervisor with SIGSTOP for 15 s",
+        "nobody waits for a supervisor: the job goes on meanwhile",
+        (_stop(Role.SUPERVISOR, NONE, 15.0),),
+    ),
+    Fault(
+        "slots-disk-full",
+        f"lets each write of a slot to a file fail for {FULL_S:.0f} s, as when the disk of the store is full",
+        "the job tries again, later and later, until a checkpoint completes",
+        (Blow(Role.SLOT, How.FULL, NOT_WRITTEN, FULL_S),),
+    ),
+    Fault(
+        "daemon-and-slot-killed",
+        "kills the daemon that forks slots and one slot at once, with SIGKILL",
+        "Spark starts another daemon, which forks the replacement; then as after `slot-killed`",
+        (_kill(Role.DAEMON, COVERED), _kill(Role.SLOT, SLOT_LOST)),
+    ),
+    Fault(
+        "jobmaster-and-slot-killed",
+        "kills the JobMaster and one slot at once, with SIGKILL",
+        _NEW_SPARK,
+        (_kill(Role.MASTER, MASTER_KILLED), _kill(Role.SLOT, COVERED)),
+    ),
+    Fault(
+        "jobmaster-killed-in-recovery",
+        "kills one slot and, as soon as the job restarts for it, the JobMaster, with SIGKILL",
+        _NEW_SPARK,
+        (_kill(Role.SLOT, SLOT_LOST), _kill(Role.MASTER, MASTER_KILLED)),
+        in_recovery=True,
+    ),
+)
+
+CATALOGUE: dict[str, Fault] = {fault.name: fault for fault in _FAULTS}
+"""Every fault by its name, in the order in which they are listed."""
+
+
+def choose(names: Sequence[str], seed: int) -> list[Fault]:
+    """Returns the faults of these names; the seed draws those that are `random`. Raises NoSuchFault."""
+    chance = random.Random(f"faults {seed}")
+    return [chance.choice(_FAULTS) if name == RANDOM else fault_of(name) for name in names]
+
+
+def fault_of(name: str) -> Fault:
+    if name not in CATALOGUE:
+        raise NoSuchFault(f"there is no fault {name!r}; there are {', '.join(CATALOGUE)}, and {RANDOM}")
+    return CATALOGUE[name]
