@@ -16,7 +16,12 @@ from engine.core.paths import JobPaths
 from engine.host.rotated import BEGIN, Position, RotatedFile
 from engine.host.rotated_objects import RotatedObjects
 from engine.jobmaster.events import (
+    Aborted,
     AnyEvent,
+    Completed,
+    GateRuled,
+    OddAcknowledgement,
+    Published,
     SavepointCompleted,
     SavepointFailed,
     SavepointTaken,
@@ -24,6 +29,7 @@ from engine.jobmaster.events import (
     StopFailed,
     Stopped,
     Stopping,
+    Triggered,
     decode,
 )
 from engine.store.bucket import is_bucket
@@ -34,7 +40,8 @@ FILES = 2
 """The newest 8 to 16 MiB are kept: some thousands of checkpoints."""
 OBJECT_BYTES = 256 << 10
 OBJECTS, SAVEPOINT_OBJECTS = 64, 8
-"""In a bucket the newest 16 MiB are kept, and 2 MiB of savepoints. The newest object is written anew each second."""
+"""In a bucket the newest 16 MiB are kept, and 2 MiB of savepoints. The newest object is written anew each second, and
+at each event that can't wait."""
 SAVEPOINTS_BYTES = 1 << 20
 """The newest 1 to 2 MiB are kept: more than a thousand savepoints."""
 
@@ -47,6 +54,9 @@ _OF_SAVEPOINTS = (
     StopFailed,
     Stopped,
 )
+
+CAN_WAIT = (Triggered, GateRuled, Published, Completed, Aborted, OddAcknowledgement)
+"""Events of every checkpoint: in a bucket they are written each second, all others at once."""
 
 
 class History:

@@ -1,6 +1,7 @@
 """What a JobMaster has to do every few seconds if its store is a bucket: write the history, and hear of other machines.
 
-Neither ever runs twice at a time: a bucket that does not answer must not pile up work.
+Neither ever runs twice at a time: a bucket that does not answer must not pile up work. Events that say how an attempt,
+a savepoint or a rescale went are written at once, because a JobMaster that is killed loses what it has not written.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from functools import partial
 from engine.core.ports import Offload
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import RunFolder
-from engine.observe.history import History
+from engine.jobmaster.events import AnyEvent
+from engine.observe.history import CAN_WAIT, History
 from engine.process.master_io import Queue
 from engine.store.bucket import is_bucket
 
@@ -31,6 +33,11 @@ class BucketChores:
             Queue.ELSEWHERE, hear, HEAR_MS, "whether another machine has started this job is not known now"
         )
 
+    def noted(self, event: AnyEvent) -> None:
+        """Lets the next `poll` write the history, unless the event can wait for its second."""
+        if not isinstance(event, CAN_WAIT):
+            self._flush.hurry()
+
     def poll(self, now_ms: float) -> None:
         """Starts what is due. Does nothing if the store is a directory."""
         if self._needed:
@@ -46,6 +53,10 @@ class _Chore:
         self._trouble = trouble
         self._due_ms = 0.0
         self._running = False
+
+    def hurry(self) -> None:
+        """Makes the work due now; if it runs, once more right after it."""
+        self._due_ms = 0.0
 
     def poll(self, now_ms: float, offload: Offload) -> None:
         if self._running or now_ms < self._due_ms:

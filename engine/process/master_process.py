@@ -649,6 +649,7 @@ class MasterProcess:
         logger.info("%s under generation %d %s", event.kind, generation, _short(event))
         self._on_event(event)
         self._offload.submit(Queue.HISTORY, lambda: self._history.append(event), _written)
+        self._chores.noted(event)
         if isinstance(event, events.Claimed):
             assert self._rest is not None
             pid = os.getpid()

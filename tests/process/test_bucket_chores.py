@@ -96,6 +96,31 @@ def test_history_is_written_each_second_and_never_twice_at_a_time(launch: Master
     assert len(offload.waiting) == 1, f"other machines are heard of every {HEAR_MS} ms"
 
 
+def test_an_event_that_says_why_an_attempt_ended_is_written_at_once(launch: MasterLaunch) -> None:
+    """A JobMaster killed half a second after a restart had lost its cause: only the second's flush wrote it."""
+    history, offload = History(launch.store, launch.name), FakeOffload()
+    chores = BucketChores(launch, RunFolder(launch.store, launch.name), history, offload)
+    chores.poll(0.0)
+    offload.run()
+
+    def note(event: events.AnyEvent) -> None:
+        history.append(events.stamped(event, 1000, 1))
+        chores.noted(event)
+
+    note(events.Triggered(7, "1.1"))
+    chores.poll(1.0)
+    assert offload.waiting == [], "the events of a checkpoint wait for their second"
+    note(events.AttemptFailed("1.1", "slot_lost", ""))
+    chores.poll(2.0)
+    assert len(offload.waiting) == 1
+    note(events.Running("1.2"))
+    chores.poll(3.0)
+    assert len(offload.waiting) == 1, "never twice at a time"
+    offload.run()
+    chores.poll(4.0)
+    assert len(offload.waiting) == 1, "the event that came meanwhile is written right after"
+
+
 def test_a_chore_that_fails_is_tried_again_and_nothing_is_lost(
     launch: MasterLaunch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
