@@ -29,5 +29,9 @@ def test_an_extra_holds_what_one_feature_needs() -> None:
         "dagster": {"dagster", "dagster-webserver", "dagster-pyspark"},
         "audit": {"great-expectations"},
         "s3": {"minio"},
+        "kafka": {"confluent-kafka", "fastavro", "protobuf"},
+        "postgres": {"psycopg"},
+        "delta": {"deltalake"},
+        "iceberg": {"pyiceberg"},
     }
     assert "pyspark>=4.0" in PROJECT["dependencies"]
