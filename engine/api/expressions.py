@@ -20,54 +20,77 @@ _MASK = f"{EVENT_TIME}.mask"  # no column of a stream can have this name or the 
 _LENGTH = f"{EVENT_TIME}.length"
 
 Apply = Callable[[pa.RecordBatch], pa.RecordBatch]
+Columns = frozenset[str] | None
+"""The columns that an expression reads; None: it may read all."""
 
 
 def selection(
     before: pa.Schema, columns: Sequence[str | pl.Expr], named: Mapping[str, pl.Expr]
-) -> tuple[Apply, pa.Schema]:
-    """Returns the function that computes these columns of a batch, and their schema."""
+) -> tuple[Apply, pa.Schema, Columns]:
+    """Returns the function that computes these columns of a batch, their schema, and the columns that it reads."""
     if not columns and not named:
         raise JobError("select needs at least one column or expression")
     kept = [column for column in columns if isinstance(column, str)]
-    expressions = [pl.col(c) if isinstance(c, str) else c for c in columns]
-    expressions += [_expression("select", e).alias(name) for name, e in named.items()]
-    for expression in expressions:
+    computed = [column for column in columns if not isinstance(column, str)]
+    computed += [_expression("select", e).alias(name) for name, e in named.items()]
+    for expression in computed:
         _check_per_record("select", expression)
-    made = _try("select", before, expressions)
+    in_order = [pl.col(c) if isinstance(c, str) else c for c in columns] + computed[len(columns) - len(kept) :]
+    made = _try("select", before, in_order)
     if EVENT_TIME in made.names:
         raise JobError(f"select: the name {EVENT_TIME!r} is reserved; event time is carried along in any case")
     fields = [before.field(f.name) if f.name in kept else f for f in made]
     if EVENT_TIME in before.names:
         fields.append(EVENT_TIME_FIELD)
     schema = pa.schema(fields)
+    read = _columns_of(computed)
 
     def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
-        frame = _frame(batch).select(*expressions, _whole_length(batch))
-        table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+        table = _evaluated(batch, read, computed) if computed else None
         arrays = [
             batch.column(field.name)
-            if field.name in kept or field.name == EVENT_TIME
+            if table is None or field.name in kept or field.name == EVENT_TIME
             else table.column(field.name).combine_chunks().cast(field.type)
             for field in schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    return apply, schema
+    return apply, schema, None if read is None else read | frozenset(kept)
 
 
-def filtering(before: pa.Schema, condition: pl.Expr) -> Apply:
-    """Returns the function that keeps the rows of a batch for which the condition is true."""
+def filtering(before: pa.Schema, condition: pl.Expr) -> tuple[Apply, Columns]:
+    """Returns the function that keeps the rows of a batch for which the condition is true, and the columns it reads."""
     expression = _expression("where", condition)
     _check_per_record("where", expression)
     made = _try("where", before, [expression])
     if len(made) != 1 or not pa.types.is_boolean(made.field(0).type):
         raise JobError(f"where needs one condition that is true or false; this expression gives ({described(made)})")
 
-    def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
-        frame = _frame(batch).select(expression.alias(_MASK), _whole_length(batch))
-        return batch.filter(frame.get_column(_MASK).to_arrow())
+    read = _columns_of([expression])
 
-    return apply
+    def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(_evaluated(batch, read, [expression.alias(_MASK)]).column(_MASK).combine_chunks())
+
+    return apply, read
+
+
+def _columns_of(expressions: Sequence[pl.Expr]) -> Columns:
+    """Returns the columns that expressions read; None: those that a selector such as `pl.all()` finds."""
+    read: set[str] = set()
+    for expression in expressions:
+        if expression.meta.has_multiple_outputs():
+            return None
+        read.update(expression.meta.root_names())
+    return frozenset(read)
+
+
+def _evaluated(batch: pa.RecordBatch, read: Columns, expressions: Sequence[pl.Expr]) -> pa.Table:
+    """Evaluates expressions on the columns that they read: polars makes copies of texts."""
+    names = [name for name in batch.schema.names if name in read] if read is not None else batch.schema.names
+    frame = _frame(batch.select(names or batch.schema.names[:1]))
+    length = pl.col(frame.columns[0]).alias(_LENGTH)  # beside it, polars repeats a constant for each row
+    made = frame.select(*expressions, length).drop(_LENGTH)
+    return made.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _try(kind: str, before: pa.Schema, expressions: list[pl.Expr]) -> pa.Schema:
@@ -85,11 +108,6 @@ def _frame(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
     frame = pl.from_arrow(data)
     assert isinstance(frame, pl.DataFrame)
     return frame
-
-
-def _whole_length(batch: pa.RecordBatch) -> pl.Expr:
-    """Returns a column of the batch. Beside it, polars repeats a constant for each row and refuses other lengths."""
-    return pl.col(batch.schema.names[0]).alias(_LENGTH)
 
 
 def _expression(kind: str, given: Any) -> pl.Expr:

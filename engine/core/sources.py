@@ -46,6 +46,8 @@ class SourceContext:
     """`Discovery.state` of each subtask of the source in that epoch."""
     dictionaries: frozenset[str] = frozenset()
     """Columns that readers may give as dictionaries of their type: keys that are only grouped by."""
+    columns: frozenset[str] | None = None
+    """The columns that the job reads; readers may leave out the others. None: all."""
 
     @property
     def queue(self) -> str:

@@ -106,6 +106,14 @@ class OperatorChain:
             self._links.insert(0, link)
             self.input = link
 
+    @property
+    def reads(self) -> frozenset[str] | None:
+        """The columns of its input that the chain reads; None: all, since its last operator passes them on."""
+        read: frozenset[str] | None = None
+        for operator in reversed(self.operators):
+            read = operator.reads(read)
+        return read
+
     def emit_second(self, batch: pa.RecordBatch) -> None:
         """Passes a batch of the second input to the first operator."""
         self._links[0].emit_second(batch)

@@ -88,7 +88,8 @@ class Deployer:
                 uid = plan.source.uid
                 RUNNING.set(contexts[uid])
                 positions = RestoredState(restored.inline.get(uid, []), []) if restored else None
-                head.open(contexts[uid], positions, operators[0].dictionaries if operators else frozenset())
+                dictionaries = operators[0].dictionaries if operators else frozenset()
+                head.open(contexts[uid], positions, dictionaries, chain.reads)
                 opened.append(head.close)
             for of, operator in zip(plan.operators, operators, strict=True):
                 RUNNING.set(contexts[of.uid])

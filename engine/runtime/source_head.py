@@ -91,9 +91,15 @@ class SourceHead:
         context: OperatorContext,
         restored: RestoredState | None,
         dictionaries: frozenset[str] = frozenset(),
+        read: frozenset[str] | None = None,
     ) -> None:
-        """`dictionaries`: the columns that the first operator takes as dictionaries. Digests and generators do not."""
+        """`dictionaries`: the columns that the first operator takes so. `read`: those that the chain reads; None: all.
+
+        Digests and generators of watermarks get whole records, without dictionaries.
+        """
         self._context = context
+        whole = bool(self._digested) or self._generates
+        self._narrow = self._schema if whole or read is None else self._narrowed(read)
         self._held: dict[str, dict[str, Any]] = {}
         self._held_finished: dict[str, int | None] = {}
         self._held_watermarks: dict[str, int] = {}
@@ -117,7 +123,8 @@ class SourceHead:
             context.attempt,
             restored=bool(restored and restored.inline),
             discovered=[inline.get("discovery") for inline in restored.inline] if restored else [],
-            dictionaries=frozenset() if self._digested or self._generates else dictionaries,
+            dictionaries=frozenset() if whole else dictionaries,
+            columns=None if self._narrow is self._schema else frozenset(self._narrow.names),
         )
         known = [*self._held, *sorted(self._held_finished)]
         with calling(context.uid, context.subtask.index, self._source, "discovery()"):
@@ -126,6 +133,16 @@ class SourceHead:
         # Each split has come as far as the subtask that read it; this one goes on from the least of its splits.
         own = [*(split.name for split in self._splits), *self._finished]
         self._reached_ms = min((self._held_watermarks.get(name, MIN_WATERMARK) for name in own), default=MIN_WATERMARK)
+
+    def _narrowed(self, read: frozenset[str]) -> pa.Schema:
+        """Returns the columns that are read, with those of the event time and of checks. At least one: it has the rows.
+
+        It is the schema itself if that is all of it.
+        """
+        timed = [self._strategy.column] if self._strategy is not None else []
+        needed = {*read, *timed, *self._required} & set(self._schema.names) or {self._schema.names[0]}
+        fields = [field for field in self._schema if field.name in needed]
+        return self._schema if len(fields) == len(self._schema) else pa.schema(fields)
 
     def _admit(self) -> None:
         """Opens the splits that the discovery has found."""
@@ -222,7 +239,7 @@ class SourceHead:
 
     def _stamp(self, split: _Split, batch: pa.RecordBatch) -> pa.RecordBatch:
         self._check_nulls(split, batch)
-        if batch.schema != self._schema and not self._differs_in_dictionaries(batch.schema):
+        if not self._is_declared(batch.schema):
             raise SchemaMismatch(
                 f"source {self._context.uid!r}, split {split.name!r} gave records of ({described(batch.schema)}), "
                 f"but the job declares ({described(self._schema)}): make the two agree"
@@ -231,6 +248,8 @@ class SourceHead:
         if self._digested:
             added = digest([batch.column(name) for name in self._digested])
             ledger.add(self._context.counters, {ledger.source_digest(self._context.uid): added})
+        if len(batch.schema) > len(self._narrow):
+            batch = batch.select(self._narrow.names)
         if self._strategy is None:
             return batch
         times = event_times(batch, self._strategy.column, f"source {self._context.uid!r}, split {split.name!r}")
@@ -244,8 +263,11 @@ class SourceHead:
             split.generated.on_batch(batch, times)
         return with_event_times(batch, times)
 
-    def _differs_in_dictionaries(self, schema: pa.Schema) -> bool:
-        """Says whether a schema is the declared one but for columns that may be dictionaries."""
+    def _is_declared(self, schema: pa.Schema) -> bool:
+        """Says whether a schema is the declared one, but for columns that may be left out, or be dictionaries."""
+        declared = self._schema if len(schema) == len(self._schema) else self._narrow
+        if schema == declared:
+            return True
         wanted = self._source_context.dictionaries
         fields = [
             field.with_type(field.type.value_type)
@@ -253,7 +275,7 @@ class SourceHead:
             else field
             for field in schema
         ]
-        return bool(pa.schema(fields) == self._schema)
+        return bool(pa.schema(fields) == declared)
 
     def watermark(self) -> int | None:
         """Returns how far the splits that count have come, if it is further than what was returned before.

@@ -54,7 +54,7 @@ from engine.graph.job_graph import OperatorSpec
 from engine.graph.stream_graph import StreamInput
 from engine.runtime.functions import own
 from engine.runtime.operators.base import Operator
-from engine.runtime.operators.columnar import AssignGenerated, AssignTimestamps, MapBatches
+from engine.runtime.operators.columnar import AssignGenerated, AssignTimestamps, MapBatches, Select, Where
 from engine.runtime.operators.process import Process
 from engine.runtime.operators.rows import RowFilter, RowFlatMap, RowMap
 from engine.runtime.operators.sink import SinkOperator
@@ -78,13 +78,13 @@ class DataStream(Partitioned):
             views.select("app_id", kib=pl.col("bytes") / 1024)
         """
         self._require([column for column in columns if isinstance(column, str)], "select")
-        apply, schema = selection(self.schema, columns, named)
-        return self._add("select", lambda: MapBatches(apply, schema), schema, each_record=True)
+        apply, schema, read = selection(self.schema, columns, named)
+        return self._add("select", lambda: Select(apply, schema, read), schema, each_record=True)
 
     def where(self, condition: pl.Expr) -> DataStream:
         """Keeps the records for which a polars expression of one record is true: `where(pl.col("bytes") > 0)`."""
-        apply = filtering(self.schema, condition)
-        return self._add("where", lambda: MapBatches(apply, self.schema), self.schema, each_record=True)
+        apply, read = filtering(self.schema, condition)
+        return self._add("where", lambda: Where(apply, self.schema, read), self.schema, each_record=True)
 
     def map_batches(
         self, function: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema | str | None = None

@@ -40,15 +40,17 @@ class ParquetSource(FileSource):
         return splits
 
     def chunks(self, path: Path, split: FileSplit, start: Position | None, context: SourceContext) -> ChunkReader:
-        return _RowGroups(path, split, start, _with_dictionaries(path, context))
+        return _RowGroups(path, split, start, context)
 
 
 class _RowGroups(ChunkReader):
-    def __init__(self, path: Path, split: FileSplit, start: Position | None, schema: pa.Schema) -> None:
+    def __init__(self, path: Path, split: FileSplit, start: Position | None, context: SourceContext) -> None:
         self._path = path
-        self._schema = schema
+        schema = _with_dictionaries(path, context)
         self._file = _opened(path, [field.name for field in schema if pa.types.is_dictionary(field.type)])
         _check(path, self._file.schema_arrow, schema)
+        read = context.columns
+        self._schema = schema if read is None else pa.schema([field for field in schema if field.name in read])
         self._group = start[0] if start else split.start
         self._end = self._file.num_row_groups if split.end is None else split.end
         self._row = 0
@@ -71,9 +73,18 @@ class _RowGroups(ChunkReader):
 
     def _begin_group(self) -> None:
         group = self._file.metadata.row_group(self._group)
-        wide = group.total_byte_size // max(1, group.num_rows) + 1
+        wide = self._bytes_of(group) // max(1, group.num_rows) + 1
         rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // wide))
         self._batches = self._file.iter_batches(rows, [self._group], self._schema.names, use_threads=False)
+
+    def _bytes_of(self, group: pq.RowGroupMetaData) -> int:
+        """Returns the size of the columns that are read. The path of a nested one begins with its name."""
+        names, columns = set(self._schema.names), (group.column(place) for place in range(group.num_columns))
+        return sum(
+            column.total_uncompressed_size
+            for column in columns
+            if column.path_in_schema in names or column.path_in_schema.partition(".")[0] in names
+        )
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = []

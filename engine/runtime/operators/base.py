@@ -152,6 +152,13 @@ class Operator:
         """The columns of its input that may come as dictionaries of their type."""
         return frozenset()
 
+    def reads(self, behind: frozenset[str] | None) -> frozenset[str] | None:
+        """Returns the columns of its input that it and those behind it read; None: it may read all.
+
+        `behind`: the columns that those behind it read of its output; None: all. The others may be left out.
+        """
+        return None
+
     @property
     def firing(self) -> bool:
         """True while the operator holds a watermark back. Until it lets it go it takes no input and no snapshot."""

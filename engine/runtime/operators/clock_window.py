@@ -35,13 +35,14 @@ class OnArrival:
 
     def __init__(self, plan: AggregatePlan) -> None:
         self._plan = plan
+        self.columns = plan.columns
 
     @property
     def dictionaries(self) -> frozenset[str]:
         return self._plan.only_keys
 
     def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
-        return stamped(batch, context.clock).select(list(dict.fromkeys([*self._plan.columns, EVENT_TIME])))
+        return stamped(batch, context.clock).select(list(dict.fromkeys([*self.columns, EVENT_TIME])))
 
     def due_ms(self, rows: pa.RecordBatch) -> int:
         """Rows are never held: their windows are those of the moment."""

@@ -106,6 +106,30 @@ class MapBatches(Operator):
             ) from error
 
 
+class Select(MapBatches):
+    """Computes columns. `read`: the columns that it computes them from; None: it may read all."""
+
+    def __init__(
+        self, apply: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema, read: frozenset[str] | None
+    ) -> None:
+        super().__init__(apply, schema)
+        self._read = read
+
+    def reads(self, behind: frozenset[str] | None) -> frozenset[str] | None:
+        return self._read if self._failed is None else None  # a dead letter has the whole record
+
+
+class Where(Select):
+    """Keeps the rows for which a condition is true, with the columns that they have."""
+
+    def reads(self, behind: frozenset[str] | None) -> frozenset[str] | None:
+        read = super().reads(behind)
+        return None if read is None or behind is None else read | behind
+
+    def _conform(self, result: pa.RecordBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return result
+
+
 class AssignTimestamps(Operator):
     """Assigns event times and watermarks downstream of the source: one watermark per subtask, over all its input."""
 
@@ -118,6 +142,9 @@ class AssignTimestamps(Operator):
         super().open(context, restored)
         held = restored.inline_of(context) if restored else []
         self._reached_ms = min((inline["watermark"] for inline in held), default=MIN_WATERMARK)
+
+    def reads(self, behind: frozenset[str] | None) -> frozenset[str] | None:
+        return None if behind is None else behind | {self._strategy.column}
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         if not batch.num_rows:
@@ -149,6 +176,9 @@ class AssignTimestamps(Operator):
 
 class AssignGenerated(AssignTimestamps):
     """The same with a generator of the job's author: one per subtask. It begins anew after a restore, its clock not."""
+
+    def reads(self, behind: frozenset[str] | None) -> frozenset[str] | None:
+        return None  # the generator gets whole records
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         super().open(context, restored)

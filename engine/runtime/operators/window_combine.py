@@ -42,13 +42,19 @@ AGAIN = 16
 
 
 class Partials(Protocol):
-    """Makes partials before the exchange. `dictionaries`: the columns that may come as dictionaries."""
+    """Makes partials before the exchange.
+
+    `columns`: those of a row that are needed. `dictionaries`: the ones that may come as dictionaries.
+    """
+
+    @property
+    def columns(self) -> list[str]: ...
 
     @property
     def dictionaries(self) -> frozenset[str]: ...
 
     def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
-        """Returns the rows that are in a window, with the columns that are needed."""
+        """Returns the rows that are in a window, with these columns and the event time."""
 
     def due_ms(self, rows: pa.RecordBatch) -> int:
         """Returns the watermark at which the first window fires that these rows are in, or that they join."""
@@ -64,6 +70,7 @@ class InPanes:
     def __init__(self, plan: AggregatePlan, spans: Spans) -> None:
         self._plan = plan
         self._spans = spans
+        self.columns = plan.columns
 
     @property
     def dictionaries(self) -> frozenset[str]:
@@ -71,7 +78,7 @@ class InPanes:
 
     def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
         needed = window_rows(timed_rows(batch, context, uid), self._spans)
-        return needed.select([*self._plan.columns, EVENT_TIME])
+        return needed.select([*self.columns, EVENT_TIME])
 
     def due_ms(self, rows: pa.RecordBatch) -> int:
         pane_ms = self._spans.pane(pc.min(rows.column(EVENT_TIME)).as_py())
@@ -98,9 +105,10 @@ class InSessions:
 
     def __init__(self, plan: SessionPlan) -> None:
         self._plan = plan
+        self.columns = plan.columns
 
     def rows(self, batch: pa.RecordBatch, context: OperatorContext, uid: str) -> pa.RecordBatch:
-        return timed_rows(batch, context, uid).select([*self._plan.columns, EVENT_TIME])
+        return timed_rows(batch, context, uid).select([*self.columns, EVENT_TIME])
 
     def due_ms(self, rows: pa.RecordBatch) -> int:
         """A row joins any session that has not ended before its time. The first of them may fire 1 ms before it."""
@@ -130,6 +138,9 @@ class WindowCombine(Operator):
     @property
     def dictionaries(self) -> frozenset[str]:
         return self._partials.dictionaries
+
+    def reads(self, behind: frozenset[str] | None) -> frozenset[str] | None:
+        return frozenset(self._partials.columns)
 
     def process(self, batch: pa.RecordBatch, out: Output) -> None:
         rows = self._partials.rows(batch, self.context, self._uid)
