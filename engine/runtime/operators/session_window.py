@@ -58,10 +58,10 @@ class SessionMerge(Operator):
             self._add(pa.table(batch), out)
             return
         batch = timed_rows(batch, self.context, self.context.uid)
-        sessions, of = self._plan.partial(batch)
+        sessions, divided = self._plan.partial(batch)
         late = self._add(sessions, out)
         if late.any():
-            aside = batch.filter(pa.array(late[of])).select([*self._late.schema.names, EVENT_TIME])
+            aside = batch.filter(pa.array(late[divided.of])).select([*self._late.schema.names, EVENT_TIME])
             out.emit_side(self.context.uid, self._late, aside.cast(side_schema(self._late.schema, timed=True)))
 
     def _add(self, table: pa.Table, out: Output) -> Flags:
@@ -82,8 +82,8 @@ class SessionMerge(Operator):
         A session that is forgotten consists of late rows only. One that is over and kept fires again.
         """
         held, _ = self._runs.take(hashes)
-        merged, of = self._plan.merge(pa.concat_tables([table, held]))
-        of = of[: table.num_rows]
+        merged, divided = self._plan.merge(pa.concat_tables([table, held]))
+        of = divided.of[: table.num_rows]
         merged_hashes, due = self._hashes(merged), _due(merged)
         late = due <= self._of_rows(self._clocks.forgotten, merged_hashes)
         if late.any() and self._late is None:
@@ -109,8 +109,8 @@ class SessionMerge(Operator):
     def _fire(self, hashes: Hashes, out: Output) -> None:
         """Merges the sessions of these keys, fires those that are due, and forgets those whose lateness is over."""
         held, fired = self._runs.take(hashes)
-        merged, of = self._plan.merge(held)
-        new = np.bincount(of[~fired], minlength=merged.num_rows) > 0
+        merged, divided = self._plan.merge(held)
+        new = np.bincount(divided.of[~fired], minlength=merged.num_rows) > 0
         self._emit(merged.filter(pa.array(new & (_due(merged) <= self._clocks.fired.now_ms))), out)
         self._keep(merged)
 

@@ -106,7 +106,7 @@ class IntervalState:
         self.left.add(run)
         earliest, latest = run.times + self._bounds.lower_ms, run.times + self._bounds.upper_ms
         return lambda most: (
-            self._pairs(run.rows, mine, other.rows, theirs)
+            self._pairs(run, mine, other, theirs)
             for other in found
             for mine, theirs in other.matches(run, earliest, latest).parts(most)
         )
@@ -116,21 +116,23 @@ class IntervalState:
         self.right.add(run)
         earliest, latest = run.times - self._bounds.upper_ms, run.times - self._bounds.lower_ms
         return lambda most: (
-            self._pairs(other.rows, theirs, run.rows, mine)
+            self._pairs(other, theirs, run, mine)
             for other in found
             for mine, theirs in other.matches(run, earliest, latest).parts(most)
         )
 
-    def _pairs(self, left: pa.RecordBatch, left_rows: Ints, right: pa.RecordBatch, right_rows: Ints) -> Pairs:
-        """Returns the pairs whose keys are equal: different keys may have the same hash."""
+    def _pairs(self, left: SortedRun, left_rows: Ints, right: SortedRun, right_rows: Ints) -> Pairs:
+        """Returns the pairs whose keys are equal and whose times fit: a run finds a few others too."""
+        apart = right.times[right_rows] - left.times[left_rows]
+        fit = (apart >= self._bounds.lower_ms) & (apart <= self._bounds.upper_ms)
         ours, theirs = pa.array(left_rows), pa.array(right_rows)
-        same = same_keys(
-            [key.take(ours) for key in self._left.keys_of(left)],
-            [key.take(theirs) for key in self._right.keys_of(right)],
+        fit &= same_keys(
+            [key.take(ours) for key in self._left.keys_of(left.rows)],
+            [key.take(theirs) for key in self._right.keys_of(right.rows)],
         )
-        if not same.all():
-            ours, theirs = ours.filter(pa.array(same)), theirs.filter(pa.array(same))
-        return Pairs(left, ours, right, theirs)
+        if not fit.all():
+            ours, theirs = ours.filter(pa.array(fit)), theirs.filter(pa.array(fit))
+        return Pairs(left.rows, ours, right.rows, theirs)
 
     def advance(self, watermark_ms: int) -> None:
         """Forgets what no row that is not late can match any more."""

@@ -55,7 +55,7 @@ class SessionRows:
 
         A row is late if it belongs to no session, together with the rows of its batch, that is still open.
         """
-        sessions, of = self._plan.partial(self._keys_and_times(side, rows))
+        sessions, divided = self._plan.partial(self._keys_and_times(side, rows))
         hashes = self._hashes(sessions)
         late = np.zeros(sessions.num_rows, np.bool_)
         over = _due(sessions) <= clock(hashes)
@@ -64,7 +64,7 @@ class SessionRows:
             late[asked] = self._join(sessions.filter(pa.array(asked)), np.unique(hashes[asked]), clock)
             sessions = sessions.filter(pa.array(~asked))
         self._open(sessions)
-        late_rows: Mask = late[of]
+        late_rows: Mask = late[divided.of]
         kept = rows.filter(pa.array(~late_rows)) if late.any() else rows
         self._rows[side].append(kept, self._inputs[side].hashes(kept))
         return late_rows
@@ -75,10 +75,10 @@ class SessionRows:
         Returns which are late: a session that is over with all that it touches consists of late rows only.
         """
         held, _ = self._index.take(hashes)
-        merged, of = self._plan.merge(pa.concat_tables([sessions, held]))
+        merged, divided = self._plan.merge(pa.concat_tables([sessions, held]))
         late = _due(merged) <= clock(self._hashes(merged))
         self._open(merged.filter(pa.array(~late)))
-        is_late: Mask = late[of[: sessions.num_rows]]
+        is_late: Mask = late[divided.of[: sessions.num_rows]]
         return is_late
 
     def due(self, now_ms: int) -> Sessions | None:
@@ -97,11 +97,11 @@ class SessionRows:
         left, right = (rows.take(hashes) for rows in self._rows)
         both = pa.Table.from_batches([self._keys_and_times(0, left), self._keys_and_times(1, right)])
         times = both.column(EVENT_TIME).to_numpy()
-        of, _, starts, ends = sessions_of([both.column(name) for name in self._names], times, times + self._gap_ms)
-        order = np.lexsort((starts, ends))
+        divided = sessions_of([both.column(name) for name in self._names], times, times + self._gap_ms)
+        order = np.lexsort((divided.starts, divided.ends))
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order))
-        of, starts, ends = places[of], starts[order], ends[order]
+        of, starts, ends = places[divided.of], divided.starts[order], divided.ends[order]
         over = int(np.searchsorted(ends, now_ms + 1, side="right"))
         out: list[tuple[pa.RecordBatch, Ints]] = []
         for side, (rows, numbers) in enumerate(((left, of[: left.num_rows]), (right, of[left.num_rows :]))):

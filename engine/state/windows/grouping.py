@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -30,6 +31,26 @@ class Groups:
         lengths = np.diff(lists.offsets.to_numpy())
         return cls(lists.flatten().to_numpy(), np.repeat(np.arange(len(lists)), lengths), len(lists))
 
+    @cached_property
+    def begins(self) -> Ints:
+        """The places in the order at which groups begin."""
+        return np.flatnonzero(np.diff(self.of, prepend=-1))
+
+    @property
+    def lengths(self) -> Ints:
+        return np.bincount(self.of, minlength=self.count)
+
+    def kernel(self, column: Column, kernel: str) -> Column:
+        """Returns the value of a kernel per group. Whole numbers need no hash table: their groups lie together."""
+        ufunc = _UFUNCS.get(kernel)
+        if ufunc is not None and not column.null_count and pa.types.is_integer(column.type):
+            values = one_array(column).to_numpy()[self.order]
+            if kernel == "sum":
+                values = values.astype(np.int64 if pa.types.is_signed_integer(column.type) else np.uint64)
+            return pa.array(ufunc.reduceat(values, self.begins))
+        _, (value,) = grouped([pa.array(self.of)], [(column.take(pa.array(self.order)), kernel)])
+        return value  # in the order of the groups: Arrow gives them in the order in which they come first
+
 
 def grouped(
     keys: Sequence[Column], kernels: Sequence[tuple[Column | None, str]]
@@ -49,6 +70,9 @@ def grouped(
             made.append(f"v{position}_{kernel}")
     table = pa.table(columns).group_by(key_names, use_threads=False).aggregate(wanted)
     return [table.column(name) for name in key_names], [table.column(name) for name in made]
+
+
+_UFUNCS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
 def one_array(column: Column) -> pa.Array:

@@ -59,8 +59,7 @@ class AggregatePlan:
         for state in (aggregate.state for aggregate in self.aggregates.values() if aggregate.state is not None):
             if state.name not in self._states:
                 self._states[state.name] = (state, self._free_name(f"{state.column}${state.name.partition('(')[0]}"))
-        self._names = [*self.keys, WINDOW, ROWS, *self._partial_of.values()]
-        self._names += [name for _, name in self._states.values()]
+        self._names = [*self.keys, WINDOW, *self.kept]
         assert len(set(self._names)) == len(self._names), f"a key column has a reserved name: {self.keys}"
         self.partial_schema = self.partial(schema.empty_table(), 0).schema
         self.result_schema = self.finish(self.partial_schema.empty_table()).schema
@@ -97,6 +96,24 @@ class AggregatePlan:
             of = Groups.from_lists(partials.pop())
             partials += [state.merge(state.lift(rows), of) for state, _ in self._states.values()]
         return pa.table([*distinct, starts, counts, *partials], names=self._names)
+
+    def partials_of(self, rows: pa.RecordBatch | pa.Table, groups: Groups) -> pa.Table:
+        """Returns the partials of groups that are known already, one row each, without keys and window."""
+        values = [groups.kernel(plain(rows.column(column)), part) for column, part in self._partial_of]
+        values += [state.merge(state.lift(rows), groups) for state, _ in self._states.values()]
+        return pa.table([pa.array(groups.lengths), *values], names=self.kept)
+
+    def merged_of(self, partials: pa.Table, groups: Groups) -> pa.Table:
+        """Merges the partials of groups that are known already."""
+        values = [groups.kernel(partials.column(ROWS), "sum")]
+        values += [groups.kernel(partials.column(name), _MERGE[part]) for (_, part), name in self._partial_of.items()]
+        values += [state.merge(partials.column(name), groups) for state, name in self._states.values()]
+        return pa.table(values, names=self.kept)
+
+    @property
+    def kept(self) -> list[str]:
+        """The names of what is kept beside keys and window."""
+        return [ROWS, *self._partial_of.values(), *(name for _, name in self._states.values())]
 
     def ungrouped(self, rows: pa.RecordBatch, windows: pa.Array | int) -> pa.RecordBatch:
         """Turns each row into a partial of its own."""

@@ -8,6 +8,7 @@ record. Aggregates are computed by an `AggregatePlan` whose key is the number of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,6 @@ class SessionPlan:
         self.gap_ms = gap_ms
         numbered = schema.append(pa.field(_NUMBER, pa.int64()))
         self._plan = AggregatePlan([_NUMBER], aggregates, numbered, apart=[*keys, END])
-        self._kept = [name for name in self._plan.partial_schema.names if name not in (_NUMBER, WINDOW)]
         self.partial_schema = self.partial(schema.empty_table())[0].schema
         self.result_schema = self.finish(self.partial_schema.empty_table()).schema
 
@@ -42,47 +42,47 @@ class SessionPlan:
         """The columns that partials are made from, each once."""
         return list(dict.fromkeys([*self.keys, *(name for name in self._plan.columns if name != _NUMBER)]))
 
-    def partial(self, rows: pa.RecordBatch | pa.Table) -> tuple[pa.Table, Ints]:
-        """Returns the sessions of a batch, and for each row the number of its session among them."""
+    def partial(self, rows: pa.RecordBatch | pa.Table) -> tuple[pa.Table, Divided]:
+        """Returns the sessions of a batch, and how they divide its rows."""
         times = rows.column(EVENT_TIME).to_numpy()
-        codes = [coded(rows.column(key)) for key in self.keys]
-        of, first, starts, ends = sessions_of(codes, times, times + self.gap_ms)
-        partials = self._plan.partial(rows.append_column(_NUMBER, pa.array(of)), 0)
-        keys = [canonical(plain(rows.column(key).take(pa.array(first)))) for key in self.keys]
-        return self._made(keys, starts, ends, partials), of
+        divided = sessions_of([coded(rows.column(key)) for key in self.keys], times, times + self.gap_ms)
+        keys = [canonical(plain(rows.column(key).take(pa.array(divided.some)))) for key in self.keys]
+        return self._made(keys, divided.starts, divided.ends, self._plan.partials_of(rows, divided.groups)), divided
 
     def ungrouped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Turns each row into a session of its own."""
         times = rows.column(EVENT_TIME).to_numpy()
-        alone = self._plan.ungrouped(rows.append_column(_NUMBER, pa.array(np.arange(rows.num_rows))), 0)
+        alone = self._plan.ungrouped(self._numbered(rows), 0)
         keys = [canonical(plain(rows.column(key))) for key in self.keys]
-        (batch,) = self._made(keys, times, times + self.gap_ms, pa.table(alone)).combine_chunks().to_batches()
+        (batch,) = self._made(keys, times, times + self.gap_ms, alone).combine_chunks().to_batches()
         return batch
 
-    def merge(self, table: pa.Table) -> tuple[pa.Table, Ints]:
-        """Merges the sessions of a key that touch; also returns for each row the number of its session."""
+    def merge(self, table: pa.Table) -> tuple[pa.Table, Divided]:
+        """Merges the sessions of a key that touch; also returns how the merged ones divide the rows."""
         keys = [table.column(key) for key in self.keys]
-        of, first, starts, ends = sessions_of(keys, table.column(WINDOW).to_numpy(), table.column(END).to_numpy())
-        numbered = table.select([WINDOW, *self._kept]).append_column(_NUMBER, pa.array(of))
-        merged = self._plan.merge([numbered.select(self._plan.partial_schema.names)])
-        return self._made([key.take(pa.array(first)) for key in keys], starts, ends, merged), of
+        divided = sessions_of(keys, table.column(WINDOW).to_numpy(), table.column(END).to_numpy())
+        merged = self._plan.merged_of(table, divided.groups)
+        some = pa.array(divided.some)
+        return self._made([key.take(some) for key in keys], divided.starts, divided.ends, merged), divided
 
-    def _made(self, keys: Sequence[Column], starts: Ints, ends: Ints, partials: pa.Table) -> pa.Table:
-        """Puts sessions together; `partials` has their numbers, in any order."""
-        partials = partials.take(pa.array(np.argsort(partials.column(_NUMBER).to_numpy())))
-        columns = [*keys, pa.array(starts), pa.array(ends), *(partials.column(name) for name in self._kept)]
-        return pa.table([one_array(column) for column in columns], [*self.keys, WINDOW, END, *self._kept])
+    def _made(self, keys: Sequence[Column], starts: Ints, ends: Ints, partials: pa.RecordBatch | pa.Table) -> pa.Table:
+        """Puts sessions together; `partials` has a row for each."""
+        columns = [*keys, pa.array(starts), pa.array(ends), *(partials.column(name) for name in self._plan.kept)]
+        return pa.table([one_array(column) for column in columns], [*self.keys, WINDOW, END, *self._plan.kept])
+
+    def _numbered(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+        """Gives each row a number of its own, the key of the plan."""
+        return rows.append_column(_NUMBER, pa.array(np.arange(rows.num_rows)))
 
     def adopted(self, saved: pa.Table) -> pa.Table:
         """Returns the sessions of an earlier version of this plan in the form of this one."""
-        kept = saved.drop_columns([*self.keys, END]).append_column(_NUMBER, pa.array(np.arange(saved.num_rows)))
+        kept = self._plan.adopted(self._numbered(saved.drop_columns([*self.keys, END])))
         starts, ends = (saved.column(name).to_numpy() for name in (WINDOW, END))
-        return self._made([saved.column(key) for key in self.keys], starts, ends, self._plan.adopted(kept))
+        return self._made([saved.column(key) for key in self.keys], starts, ends, kept)
 
     def finish(self, merged: pa.Table) -> pa.Table:
         """Returns the keys and the results of sessions."""
-        numbered = merged.append_column(_NUMBER, pa.array(np.arange(merged.num_rows)))
-        results = self._plan.finish(numbered).drop_columns([_NUMBER])
+        results = self._plan.finish(self._numbered(merged)).drop_columns([_NUMBER])
         columns = {key: merged.column(key) for key in self.keys}
         return pa.table({**columns, **dict(zip(results.column_names, results.columns, strict=True))})
 
@@ -91,11 +91,32 @@ class SessionPlan:
         return self._plan.described()
 
 
-def sessions_of(keys: Sequence[Column], starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Returns the number of each row's session; and for each session a row of it, its start and its end."""
+@dataclass(frozen=True)
+class Divided:
+    """Rows divided into sessions. The sessions of a key follow each other; each has a start and an end."""
+
+    groups: Groups
+    starts: Ints
+    ends: Ints
+
+    @property
+    def some(self) -> Ints:
+        """A row of each session."""
+        return self.groups.order[self.groups.begins]
+
+    @property
+    def of(self) -> Ints:
+        """The number of each row's session."""
+        of = np.empty(len(self.groups.order), np.int64)
+        of[self.groups.order] = self.groups.of
+        return of
+
+
+def sessions_of(keys: Sequence[Column], starts: Ints, ends: Ints) -> Divided:
+    """Divides rows by their keys, starts and ends."""
     if not len(starts):
         none = np.zeros(0, np.int64)
-        return none, none, none, none
+        return Divided(Groups(none, none, 0), none, none)
     _, (rows,) = grouped(keys, [(pa.array(np.arange(len(starts))), "list")])
     groups = Groups.from_lists(rows)
     order = groups.order[_by_group(starts[groups.order], groups.of)]
@@ -103,9 +124,8 @@ def sessions_of(keys: Sequence[Column], starts: Ints, ends: Ints) -> tuple[Ints,
     begins = np.ones(len(order), np.bool_)
     begins[1:] = (np.diff(groups.of) > 0) | (sorted_starts[1:] > _reach(sorted_ends, groups.of)[:-1])
     first = np.flatnonzero(begins)
-    of = np.empty(len(order), np.int64)
-    of[order] = np.cumsum(begins) - 1
-    return of, order[first], sorted_starts[first], np.maximum.reduceat(sorted_ends, first)
+    sessions = Groups(order, np.cumsum(begins) - 1, len(first))
+    return Divided(sessions, sorted_starts[first], np.maximum.reduceat(sorted_ends, first))
 
 
 def _by_group(starts: Ints, of: Ints) -> Ints:

@@ -105,8 +105,8 @@ class SessionRuns:
         """Merges runs. A session has fired if all of its parts have."""
         table = pa.concat_tables([run.table.filter(pa.array(run.alive)) for run in runs])
         fired = np.concatenate([run.fired[run.alive] for run in runs])
-        merged, of = self._plan.merge(table)
-        return self._run(merged, np.bincount(of[~fired], minlength=merged.num_rows) == 0)
+        merged, divided = self._plan.merge(table)
+        return self._run(merged, np.bincount(divided.of[~fired], minlength=merged.num_rows) == 0)
 
     def _run(self, table: pa.Table, fired: Flags) -> Run:
         hashes = hash_columns([table.column(key).combine_chunks() for key in self._plan.keys])

@@ -14,7 +14,7 @@ from engine.api import DataStream, JoinContext, OutputTag, ProcessJoinFunction
 from engine.core.errors import UserFunctionError
 from engine.protocol.signals import MAX_WATERMARK
 from engine.runtime.operators.joins.outputs import ColumnOutput
-from engine.state.joins import interval
+from engine.state.joins import interval, runs
 from engine.state.joins.rows import JoinInput
 from tests.fakes import Collected
 from tests.runtime.operators.joining import RIGHT, Model, Row, Subtasks, same_key
@@ -81,11 +81,13 @@ def pairs(model: Model, lower_ms: int, upper_ms: int) -> list[tuple[int, int, in
 
 
 @pytest.mark.promise("A8", "B2", "B3", "C3", "D7")
-@given(STEPS, BOUNDS)
+@given(STEPS, BOUNDS, st.sampled_from([32, 2, 1, 0]))
 def test_every_pair_in_time_is_joined_once_over_any_order_lateness_and_rescaling(
-    steps: list[tuple[Any, Any]], bounds: tuple[int, int]
+    steps: list[tuple[Any, Any]], bounds: tuple[int, int], time_bits: int
 ) -> None:
+    """With fewer bits a run tells times apart less exactly, as one does whose rows span more than 2³² ms."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_TIME_BITS", time_bits)
         patch.setattr(interval, "FANOUT", 2)
         patch.setattr(ColumnOutput, "at_once", 3)
         check(steps, bounds)
@@ -183,6 +185,41 @@ def test_different_keys_with_the_same_hash_are_not_joined(monkeypatch: pytest.Mo
     assert [(row["n"], row["n_right"]) for row in join.emitted] == [(2, 4)]
     join.rows(0, [left_row(6, 100, 3.0)])
     assert [(row["n"], row["n_right"]) for row in join.emitted] == [(2, 4), (6, 5)]
+
+
+@pytest.mark.promise("A8")
+@pytest.mark.parametrize("times", [(0, 1000), (1000, 0)])
+def test_rows_of_batches_that_were_put_together_are_found(monkeypatch: pytest.MonkeyPatch, times: list[int]) -> None:
+    monkeypatch.setattr(interval, "FANOUT", 2)
+    join = Subtasks(columnar(-1, 1))
+    join.restore(1)
+    for time_ms in times:
+        join.rows(0, [left_row(time_ms, time_ms)])
+    assert len(join.operators[0]._state.left.runs) == 1
+    join.rows(1, [right_row(2, 0), right_row(3, 999), right_row(4, 1001), right_row(5, 1002)])
+    assert sorted((row["n"], row["n_right"]) for row in join.emitted) == [(0, 2), (1000, 3), (1000, 4)]
+
+
+@pytest.mark.promise("A8")
+@pytest.mark.parametrize("first_ms", [0, -(2**62)])
+def test_rows_that_are_years_apart_are_told_apart_by_the_millisecond(first_ms: int) -> None:
+    """And so are rows at the two ends of what event time can be."""
+    far = 2**62 if first_ms else 1 << 40
+    join = Subtasks(columnar(-far, 1))
+    join.restore(1)
+    join.rows(0, [left_row(1, first_ms), left_row(2, first_ms + far), left_row(3, first_ms + far + 1)])
+    join.rows(1, [right_row(4, first_ms), right_row(5, first_ms + far), right_row(6, first_ms - 1), right_row(7, 5)])
+    got = sorted((row["n"], row["n_right"]) for row in join.emitted)
+    times = {
+        1: first_ms,
+        2: first_ms + far,
+        3: first_ms + far + 1,
+        4: first_ms,
+        5: first_ms + far,
+        6: first_ms - 1,
+        7: 5,
+    }
+    assert got == [(n, m) for n in (1, 2, 3) for m in (4, 5, 6, 7) if -far <= times[m] - times[n] <= 1]
 
 
 @pytest.mark.promise("A8")
