@@ -59,7 +59,7 @@ FULL: dict[str, Bench] = {
     "checkpoint_cost": lambda say: checkpoint_cost(say, pairs=6, phase_s=6),
     "latency_ms": lambda say: latency(say, rate=10_000, warmup_s=5, seconds=12, peer_s=12),
     "window_files": lambda say: window_files(say, files=20, flink_files=4),
-    "text_keys": lambda say: text_keys(say, files=12, rounds=3),
+    "text_keys": lambda say: text_keys(say, files=36, rounds=3),
     "row_lane": lambda say: row_lane(say, weir_s=10, bytewax_rows=2_000_000, flink_rows=60_000),
     "timers": lambda say: timers(say, seconds=15),
     "sliding_rows": lambda say: sliding(say, rounds=3, seconds=10),

@@ -40,6 +40,9 @@ WORTH = 0.5
 AGAIN = 16
 """Grouping is tried again after so many times the rows for which it was not worth it, because keys change."""
 
+PANES_APART = 8
+"""Held rows of so many panes are grouped a pane at a time, by their keys alone."""
+
 
 class Partials(Protocol):
     """Makes partials before the exchange.
@@ -85,7 +88,14 @@ class InPanes:
         return self._spans.due_ms(self._spans.first_window(pane_ms))
 
     def grouped(self, rows: pa.Table) -> pa.Table:
-        return self._plan.partial(rows, self._panes(rows))
+        """Rows that were held came in batches, most of which are in one pane each, as their files are in order."""
+        of_pane: dict[int, list[pa.RecordBatch]] = {}
+        for batch in rows.to_batches():
+            pane = self._panes(batch)
+            if not isinstance(pane, int) or len(of_pane) == PANES_APART:
+                return self._plan.partial(rows, self._panes(rows))
+            of_pane.setdefault(pane, []).append(batch)
+        return pa.concat_tables([self._plan.partial(pa.Table.from_batches(of), pane) for pane, of in of_pane.items()])
 
     def ungrouped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return self._plan.ungrouped(batch, self._panes(batch))

@@ -42,7 +42,8 @@ class Spans:
         return time_ms - (time_ms - self.offset_ms) % self.pane_ms
 
     def panes(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return times - np.mod(times - self.offset_ms, self.pane_ms)
+        # With % instead of // it takes three times as long: numpy has a SIMD kernel for // only.
+        return (times - self.offset_ms) // self.pane_ms * self.pane_ms + self.offset_ms
 
     def last_window(self, pane_ms: int) -> int:
         """Returns the start of the last window that has this pane."""

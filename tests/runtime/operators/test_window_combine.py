@@ -1,5 +1,6 @@
 """Rows are held before the exchange (B3, B7, D2): nothing overtakes them that must not, and results stay the same."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,7 @@ from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.runtime.operators import window_combine
 from engine.runtime.operators.base import Operator
 from engine.runtime.operators.window_combine import WindowCombine
+from engine.state.windows.plan import AggregatePlan
 from tests.fakes import Collected, context
 from tests.runtime.operators.test_window import ROWS, SCHEMA
 
@@ -91,6 +93,31 @@ def test_rows_are_held_until_there_are_enough_for_each_key_of_the_last_group(mon
     assert held.taken() == []
     held.send(("a", 1, 5))
     assert held.taken() == [("a", 16)]
+
+
+@pytest.mark.promise("D2")
+@pytest.mark.parametrize(("batches", "asked"), [(3, [0, 10]), (4, [None]), (20, [None])])
+def test_held_batches_that_are_in_one_pane_each_are_grouped_by_their_keys_alone(
+    monkeypatch: pytest.MonkeyPatch, batches: int, asked: list[int | None]
+) -> None:
+    """The fourth is in two panes; with the others there are too many panes to look at one after the other."""
+    held = [[("a", 1, 5), ("b", 1, 6)], [("a", 1, 15)], [("a", 1, 7)], [("a", 1, 18), ("a", 1, 22)]]
+    if batches > len(held):
+        held = [[("a", 1, 10 * number)] for number in range(batches)]
+    panes: list[int | None] = []
+    partial = AggregatePlan.partial
+
+    def spied(self: AggregatePlan, rows: Any, windows: Any) -> pa.Table:
+        panes.append(windows if isinstance(windows, int) else None)
+        return partial(self, rows, windows)
+
+    combine, _ = built()
+    rows = pa.Table.from_batches([batch(of) for of in held[:batches]])
+    monkeypatch.setattr(AggregatePlan, "partial", spied)
+    got = combine._partials.grouped(rows)
+    assert panes == asked
+    counted = Counter((k, t // 10 * 10) for of in held[:batches] for k, _, t in of)
+    assert Counter({(row["k"], row["_window"]): row["_rows"] for row in got.to_pylist()}) == counted
 
 
 @pytest.mark.promise("B3")
