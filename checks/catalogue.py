@@ -14,6 +14,7 @@ from checks.processes import Role
 from engine.core.errors import WeirError
 from engine.host.launch import HEARTBEAT_TIMEOUT_S, LaunchOptions
 from engine.protocol.failures import AttemptFailure, CheckpointFailure
+from engine.store.failpoints import DELAY_S, Does, Point
 
 RANDOM, ALL = "random", "all"
 USUAL = "slot-killed"
@@ -21,6 +22,7 @@ USUAL = "slot-killed"
 SHORT_S = 2.0
 """A hang that nobody may take for a death."""
 FULL_S = 6.0
+SLOW_S = 8.0
 JOBMASTER_TIMEOUT_S = LaunchOptions(path="").jobmaster_timeout_s
 _LONGER = 1.5
 _SPARE_S = 10.0
@@ -30,12 +32,27 @@ class How(Enum):
     KILL = "kill -9"
     STOP = "SIGSTOP"
     FULL = "no write to a file succeeds"
+    KILL_AT = "kill -9 at a step"
+    REFUSE = "the store is read-only"
+    SLOW = "the store is slow"
+    CUT = "nothing comes through between slots"
+
+    @property
+    def does(self) -> Does | None:
+        """What the order says, if those who reach a failpoint carry it out themselves."""
+        return {How.KILL_AT: Does.KILL, How.REFUSE: Does.REFUSE, How.SLOW: Does.DELAY, How.CUT: Does.HOLD}.get(self)
+
+    @property
+    def of_store(self) -> bool:
+        """Says whether checkpoints suffer from it: the job has recovered when one completes again."""
+        return self in (How.FULL, How.REFUSE, How.SLOW)
 
 
 class Ends(Enum):
     """What a blow ends, as the history must tell."""
 
     ATTEMPT = "its attempt"
+    CHANNEL = "its attempt, by a channel between two slots"
     JOBMASTER = "its JobMaster"
     START = "its start: nobody supervises the job any more"
     CHECKPOINT = "a checkpoint"
@@ -68,18 +85,29 @@ NOT_WRITTEN = Cause(
     (CheckpointFailure.WRITE_FAILED.code,),
     "checkpoints fail by `write_failed` and, if the job tolerates none, attempts by `checkpoints_failed`",
 )
+NOT_WRITABLE = Cause(
+    Ends.CHECKPOINT,
+    (CheckpointFailure.WRITE_FAILED.code, CheckpointFailure.FINALIZE_FAILED.code),
+    "checkpoints fail by `write_failed` or `finalize_failed` and, if the job tolerates none, attempts by "
+    "`checkpoints_failed`",
+)
+CUT_OFF = Cause(Ends.CHANNEL, ("has been silent for",), "a channel broke: its other end has been silent")
 NONE = Cause(Ends.NOTHING, (), "no restart: the job goes on")
 COVERED = Cause(Ends.COVERED, (), "ends together with the other victim")
 
 
 @dataclass(frozen=True)
 class Blow:
-    """One blow against one process (`FULL`: against all slots). It lasts `lasts_s` at most; 0: it is over at once."""
+    """One blow against one process (`FULL`: against all slots). It lasts `lasts_s` at most; 0: it is over at once.
+
+    `at`: the failpoint at which its victims carry it out themselves.
+    """
 
     victim: Role
     how: How
     cause: Cause
     lasts_s: float = 0.0
+    at: Point | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +127,7 @@ class Fault:
     @property
     def restarts(self) -> bool:
         """Says whether the job has to restart."""
-        return any(blow.cause.ends in (Ends.ATTEMPT, Ends.JOBMASTER, Ends.START) for blow in self.blows)
+        return any(blow.cause.ends in (Ends.ATTEMPT, Ends.CHANNEL, Ends.JOBMASTER, Ends.START) for blow in self.blows)
 
     @property
     def cause(self) -> str:
@@ -118,6 +146,14 @@ def _stop(victim: Role, cause: Cause, lasts_s: float = SHORT_S) -> Blow:
     return Blow(victim, How.STOP, cause, lasts_s)
 
 
+def _killed_at(at: Point, name: str, moment: str) -> Fault:
+    """Returns the fault of a kill at one step of a checkpoint: slots write its parts, the JobMaster does the rest."""
+    slot = name.startswith("slot")
+    blow = Blow(Role.SLOT if slot else Role.MASTER, How.KILL_AT, SLOT_LOST if slot else MASTER_KILLED, at=at)
+    who = "the first slot that gets there" if slot else "the JobMaster"
+    return Fault(name, f"kills {who} with SIGKILL {moment}", _IN_PLACE if slot else _NEW_SPARK, (blow,))
+
+
 def _beyond(timeout_s: float) -> float:
     """Returns how long a process may be stopped to be found hung. It is let go as soon as it is replaced."""
     return timeout_s * _LONGER + _SPARE_S
@@ -125,6 +161,7 @@ def _beyond(timeout_s: float) -> float:
 
 _IN_PLACE = "the other slots stay, a replacement is forked, all go on from the last epoch: some 2 s"
 _NEW_SPARK = "the supervisor starts another JobMaster and another Spark, which go on from the last epoch"
+_TRIES = "the job tries again, later and later, until a checkpoint completes"
 _GOES_ON = "when the process goes on, so does the job, without a restart"
 
 _FAULTS = (
@@ -194,8 +231,50 @@ _FAULTS = (
     Fault(
         "slots-disk-full",
         f"lets each write of a slot to a file fail for {FULL_S:.0f} s, as when the disk of the store is full",
-        "the job tries again, later and later, until a checkpoint completes",
+        _TRIES,
         (Blow(Role.SLOT, How.FULL, NOT_WRITTEN, FULL_S),),
+    ),
+    Fault(
+        "store-read-only",
+        f"lets each write to a file of the store fail for {FULL_S:.0f} s with `EROFS`, in the JobMaster too",
+        _TRIES,
+        (Blow(Role.STORE, How.REFUSE, NOT_WRITABLE, FULL_S, Point.FILE_WRITE),),
+    ),
+    Fault(
+        "store-slow",
+        f"lets each fsync take {DELAY_S} s longer, for {SLOW_S:.0f} s",
+        "checkpoints take longer; records flow on meanwhile",
+        (Blow(Role.STORE, How.SLOW, NONE, SLOW_S, Point.FILE_SYNC),),
+    ),
+    Fault(
+        "slots-cut",
+        "lets nothing through between slots, in both directions, while connections stay open and both reach the "
+        f"JobMaster, until the job restarts for it, after its time-out of {HEARTBEAT_TIMEOUT_S:.0f} s",
+        "the slots stay, and go on from the last epoch as soon as something comes through again",
+        (Blow(Role.CHANNELS, How.CUT, CUT_OFF, _beyond(HEARTBEAT_TIMEOUT_S), Point.CHANNEL),),
+    ),
+    _killed_at(Point.BEFORE_STATE, "slot-killed-before-state", "before it writes its part of a checkpoint"),
+    _killed_at(
+        Point.AFTER_TABLE_FILE, "slot-killed-after-table-file", "when its file of a table is durable, and nobody knows"
+    ),
+    _killed_at(
+        Point.BEFORE_ACK, "slot-killed-before-ack", "when its part of a checkpoint is durable, and not acknowledged"
+    ),
+    _killed_at(
+        Point.BEFORE_MANIFEST,
+        "jobmaster-killed-before-manifest",
+        "when all slots have acknowledged, before the manifest",
+    ),
+    _killed_at(
+        Point.BEFORE_RECORD, "jobmaster-killed-before-record", "between the manifest and the record of the epoch log"
+    ),
+    _killed_at(
+        Point.AFTER_RECORD, "jobmaster-killed-after-record", "right after the commit point, before any table commits"
+    ),
+    _killed_at(Point.BEFORE_SEAL, "jobmaster-killed-before-seal", "between a record of a table's log and its checksum"),
+    _killed_at(Point.AFTER_TABLE, "jobmaster-killed-between-tables", "when the first of the tables has committed"),
+    _killed_at(
+        Point.AFTER_COMMIT, "jobmaster-killed-after-commit", "when all tables have committed, before it notes so"
     ),
     Fault(
         "daemon-and-slot-killed",

@@ -20,6 +20,7 @@ import msgspec
 from checks.catalogue import Ends, Fault, How
 from checks.faults import cause_of, happened
 from checks.history import keep_newest
+from checks.orders import Orders
 from checks.processes import JobProcesses, Role
 from checks.results import Struck
 from checks.spec import DrillSpec
@@ -33,6 +34,7 @@ from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
 from engine.process.resume import Wanted, look, resume
 from engine.process.submit import start_detached
+from engine.store.failpoints import VARIABLE
 
 CHECKPOINTS_FIRST = 2
 """Completed before the first fault, so that there is state to lose. One more completes between two faults."""
@@ -41,6 +43,7 @@ PATIENCE_S = 180.0
 FAULT_PATIENCE_S = 90.0
 END_PATIENCE_S = 45.0
 LEASH = "leash"
+FAILPOINTS = "failpoints"
 _POLL_S = 0.03
 
 Say = Callable[[str], None]
@@ -92,8 +95,10 @@ class DrilledJob:
         self._say = say
         self._share = share
         self._client = JobClient(launch.store, launch.name)
-        self._processes = JobProcesses()
-        self._striker = Striker(self._processes, chance)
+        orders = Orders(Path(launch.store) / FAILPOINTS)
+        needed = any(blow.at is not None for fault in faults for blow in fault.blows)
+        self._processes = JobProcesses(**({VARIABLE: str(orders.folder)} if needed else {}))
+        self._striker = Striker(self._processes, chance, orders)
         self._now: _UnderWay | None = None
         self._strike_after = CHECKPOINTS_FIRST  # the newest epoch
         self._strike_at_s: float | None = None
@@ -213,6 +218,8 @@ class DrilledJob:
     def _strike(self, now: _UnderWay, status: JobStatus) -> None:
         number = len(now.struck)
         struck = self._striker.strike(now.fault, number, status)
+        if not now.struck:  # a failpoint is reached some time after the order
+            now.since_s = time.monotonic() - max(0.0, time.time() - struck.at_ms / 1000)
         now.struck.append(struck)
         self._say(f"{now.fault.blows[number].how.value}: {struck}")
 
@@ -223,16 +230,19 @@ class DrilledJob:
             self._say("the fault is over: its victim is gone, or goes on")
 
     def _has_recovered(self, now: _UnderWay, status: JobStatus) -> bool:
-        """Says whether records are processed again; after a full disk, whether a checkpoint has completed again."""
-        full = any(blow.how is How.FULL for blow in now.fault.blows)
-        if not full and _attempt(status) > now.attempt:
+        """Says whether records are processed again; after a blow to the store, whether a checkpoint has completed."""
+        of_store = any(blow.how.of_store for blow in now.fault.blows)
+        if not of_store and _attempt(status) > now.attempt:
+            if any(one.how is How.CUT for one in self._striker.held) and self._striker.let_go():
+                self._let_go()  # the job has restarted for it, and would again as long as nothing comes through
+                return False
             again = status.running and _rows(status) > 0
             if again and self._striker.let_go():
                 self._let_go()
             return again
         if now.fault.restarts or self._striker.held:
             return False
-        progress = status.epoch if full else _rows(status)
+        progress = status.epoch if of_store else _rows(status)
         if now.progress is None:
             now.progress = progress
         return progress > now.progress

@@ -40,7 +40,7 @@ def cause_of(struck: Struck, events: Sequence[Happened]) -> str:
     if cause.ends is Ends.CHECKPOINT:
         return _not_written(cause, struck, events)
     failed = next((e for e in events if isinstance(e, AttemptFailed) and e.attempt == struck.attempt), None)
-    if cause.ends is Ends.ATTEMPT:
+    if cause.ends in (Ends.ATTEMPT, Ends.CHANNEL):
         return f"{failed.cause}: {failed.detail}" if failed is not None else ""
     recovered_ms = struck.at_ms + 1000 * struck.recovery_s
     if failed is not None and failed.at_ms <= recovered_ms and cause.ends is Ends.NOTHING:
@@ -58,6 +58,9 @@ def why_no_verdict(faults: Sequence[Struck], events: Sequence[Happened]) -> str:
         cause, found = _expected(struck), cause_of(struck, events)
         if cause is None:
             return f"{struck.fault!r} is no fault of this version's catalogue: drill again"
+        at = CATALOGUE[struck.fault].blows[struck.blow].at
+        if struck.point != (at.value if at is not None else ""):
+            return f"{struck.fault}: {struck} did not meet it at {at.value if at else 'no step'}"
         if cause.ends in (Ends.NOTHING, Ends.COVERED):
             if found:
                 return f"{struck.fault}: the job was to go on without {struck}, but restarted: {found}"
@@ -91,18 +94,19 @@ def _after(struck: Struck, events: Sequence[Happened]) -> list[Happened]:
 
 
 def _not_written(cause: Cause, struck: Struck, events: Sequence[Happened]) -> str:
-    """Returns what failed while no file could be written: a checkpoint, unless an attempt ended for another cause."""
+    """Returns what failed while files could not be written: a checkpoint, unless an attempt ended for another cause."""
     until_ms = struck.until_ms + LATE_MS
     meanwhile = [event for event in _after(struck, events) if event.at_ms <= until_ms]
     for event in meanwhile:
-        if isinstance(event, AttemptFailed) and not _is_of_full_disk(event):
+        if isinstance(event, AttemptFailed) and not _is_of_store(event):
             return f"{event.cause}: {event.detail}"
     aborted = [e for e in meanwhile if isinstance(e, Aborted) and e.why in cause.words]
     return f"{aborted[0].why}: {aborted[0].detail}" if aborted else ""
 
 
-def _is_of_full_disk(failed: AttemptFailed) -> bool:
-    return failed.cause == AttemptFailure.CHECKPOINTS_FAILED.code or os.strerror(errno.EFBIG) in failed.detail
+def _is_of_store(failed: AttemptFailed) -> bool:
+    by_errno = any(os.strerror(number) in failed.detail for number in (errno.EFBIG, errno.EROFS))
+    return failed.cause == AttemptFailure.CHECKPOINTS_FAILED.code or by_errno
 
 
 def _claims(struck: Struck, events: Sequence[Happened]) -> list[Claimed]:

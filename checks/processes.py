@@ -22,11 +22,15 @@ _DEAD = ("Z", "X")
 
 
 class Role(Enum):
+    """What a blow strikes: a process of the job, or what several of them use."""
+
     SLOT = "slot"
     DAEMON = "daemon of the slots"
     JVM = "driver's JVM"
     MASTER = "JobMaster"
     SUPERVISOR = "supervisor"
+    STORE = "store"
+    CHANNELS = "channels between slots"
 
 
 @dataclass(frozen=True)
@@ -75,20 +79,23 @@ class JobProcesses:
 
     VARIABLE = "WEIR_MARK"
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
+        """`variables`: what the processes shall also have in their environment."""
         self._mark = secrets.token_hex(8)
+        self._variables = {**variables, self.VARIABLE: self._mark}
 
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
         """What this process starts meanwhile is marked."""
-        before = os.environ.get(self.VARIABLE)
-        os.environ[self.VARIABLE] = self._mark
+        before = {name: os.environ.get(name) for name in self._variables}
+        os.environ.update(self._variables)
         try:
             yield
         finally:
-            os.environ.pop(self.VARIABLE)
-            if before is not None:
-                os.environ[self.VARIABLE] = before
+            for name, value in before.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
 
     def all(self) -> list[Process]:
         sought = f"{self.VARIABLE}={self._mark}".encode()

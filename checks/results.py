@@ -66,7 +66,8 @@ class Struck(msgspec.Struct, frozen=True):
 
     `attempt` was the newest then (`1.2` is attempt 2 of generation 1), `after` the one in which records were processed
     again, `recovery_s` later. `cause` is that of the restart, as the job's history tells it; empty: there was none.
-    `blow` counts the blows of the fault from 0; `until_ms` is the end of a hang. `slot` is None if all were struck, or
+    `blow` counts the blows of the fault from 0; `until_ms` is the end of a hang. `point` is the failpoint at
+    which its process met the blow. `slot` is None if all were struck, or
     none.
     """
 
@@ -82,6 +83,7 @@ class Struck(msgspec.Struct, frozen=True):
     after: str = ""
     cause: str = ""
     recovery_s: float = 0.0
+    point: str = ""
 
     @property
     def generation(self) -> int:
@@ -89,6 +91,7 @@ class Struck(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         who = self.victim if self.slot is None else f"slot {self.slot}"
+        who += f" at {self.point}" if self.point else ""
         return f"{who} (process {self.pid}, attempt {self.attempt}, epoch {self.epoch})"
 
 

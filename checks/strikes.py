@@ -11,12 +11,16 @@ import time
 from dataclasses import dataclass
 
 from checks.catalogue import Blow, Fault, How
+from checks.orders import Orders
 from checks.processes import JobProcesses, Process, Role, process
 from checks.results import Struck
 from engine.core.errors import WeirError
 from engine.jobmaster.status import JobStatus
+from engine.store.failpoints import Point
 
 SEEN_WITHIN_S = 5.0
+MET_WITHIN_S = 60.0
+"""A failpoint of checkpoints is reached by the next one."""
 _POLL_S = 0.005
 
 
@@ -37,25 +41,46 @@ class Held:
     def gone(self) -> bool:
         return not self.process.state
 
-    def let_go(self) -> None:
-        """Lets the process go on. It may have been replaced meanwhile."""
-        if self.how is How.STOP:
-            self.process.send(signal.SIGCONT)
-        else:
+    def let_go(self) -> str:
+        """Lets the process go on. It may have been replaced meanwhile. Returns why that is no verdict, if so."""
+        state = self.process.state
+        if self.how is not How.STOP:
             self.process.limit_files(False)
+            return ""
+        self.process.send(signal.SIGCONT)
+        return "" if state in ("T", "") else f"process {self.process.pid} went on before it was let go"
+
+
+@dataclass(frozen=True)
+class HeldOrder:
+    """An order that lasts until it is taken back."""
+
+    orders: Orders
+    point: Point
+    how: How
+    role: Role
+    until_s: float
+    gone: bool = False
+
+    def let_go(self) -> str:
+        self.orders.take_back(self.point)
+        return ""
 
 
 class Striker:
     """Strikes the processes of one job. `chance` decides which of several slots is struck."""
 
-    def __init__(self, processes: JobProcesses, chance: random.Random) -> None:
+    def __init__(self, processes: JobProcesses, chance: random.Random, orders: Orders) -> None:
         self._processes = processes
         self._chance = chance
-        self.held: list[Held] = []
+        self._orders = orders
+        self.held: list[Held | HeldOrder] = []
 
     def strike(self, fault: Fault, number: int, status: JobStatus) -> Struck:
         """Strikes a blow of the fault. `status` is the newest. Raises NotStruck."""
         blow = fault.blows[number]
+        if blow.at is not None:
+            return self._order(fault, number, blow.at, status)
         slot, victims = self._victims(blow, status)
         struck = Struck(
             slot,
@@ -81,12 +106,34 @@ class Striker:
         now_s = time.monotonic()
         due = [one for one in self.held if not due_only or one.gone or now_s >= one.until_s]
         for one in due:
-            state = one.process.state
-            one.let_go()
+            why = one.let_go()
             self.held.remove(one)
-            if due_only and one.how is How.STOP and state not in ("T", ""):
-                raise NotStruck(f"no verdict: process {one.process.pid} went on before it was let go")
+            if due_only and why:
+                raise NotStruck(f"no verdict: {why}")
         return bool(due)
+
+    def _order(self, fault: Fault, number: int, point: Point, status: JobStatus) -> Struck:
+        """Gives an order to whoever reaches a failpoint first, and waits until somebody has met it."""
+        blow = fault.blows[number]
+        assert blow.how.does is not None
+        self._orders.give(point, blow.how.does)
+        met = self._orders.wait(point, MET_WITHIN_S)
+        if met is None:
+            self._orders.take_back(point)
+            raise NotStruck(f"no verdict: nobody reached {point.value} within {MET_WITHIN_S:.0f} s")
+        slot = (
+            next((one.slot for one in status.slots if one.pid == met.pid), None) if blow.victim is Role.SLOT else None
+        )
+        attempt = f"{status.generation}.{status.attempt}"
+        struck = Struck(
+            slot, met.pid, met.at_ms, status.epoch, attempt, fault.name, number, blow.victim.value, point=point.value
+        )
+        if blow.lasts_s:
+            until_s = time.monotonic() + blow.lasts_s
+            self.held.append(HeldOrder(self._orders, point, blow.how, blow.victim, until_s))
+        elif (victim := process(met.pid)) is not None:
+            _see(victim, How.KILL, str(struck))
+        return struck
 
     def _victims(self, blow: Blow, status: JobStatus) -> tuple[int | None, list[Process]]:
         """Returns the slot, if it is one, and its processes. A slot is struck as the JobMaster knows it."""

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-import pyarrow as pa
 from pyarrow import flight
 
 from engine.core.ports import Frame
 from engine.network.outgoing import BROKEN, Once, first_line
-from engine.network.wire import SIGN_OF_LIFE, read_frame
+from engine.network.wire import SIGN_OF_LIFE, read_frame, write_grant
 from engine.protocol.channel_watch import PeerWatch
 
 
@@ -77,6 +76,6 @@ class Incoming:
                     if newer is None:
                         return
                     granted = newer
-                writer.write_metadata(pa.py_buffer(granted.to_bytes(8, "little")))
+                write_grant(writer, granted)
         except BROKEN:
             pass  # the reading side reports the broken stream

@@ -9,6 +9,7 @@ from pyarrow import flight
 from engine.core.ports import Frame
 from engine.protocol.ids import AttemptId, ChannelId
 from engine.protocol.signals import Signal, StreamStatus
+from engine.store.failpoints import Point, failpoint
 
 
 class ChannelStream(msgspec.Struct, frozen=True, tag="channel"):
@@ -57,6 +58,7 @@ def parse_descriptor(given: flight.FlightDescriptor) -> Stream:
     return stream
 
 
+@failpoint(before=Point.CHANNEL)
 def write_frame(writer: flight.FlightStreamWriter, frame: Frame) -> None:
     """Writes a frame. It blocks while the peer takes nothing, so only sender threads may call it."""
     if isinstance(frame.element, pa.RecordBatch):
@@ -65,6 +67,12 @@ def write_frame(writer: flight.FlightStreamWriter, frame: Frame) -> None:
     else:
         header = _encoder.encode(_Header(frame.sequence, frame.size, frame.backlog, frame.element))
         writer.write_metadata(pa.py_buffer(header))
+
+
+@failpoint(before=Point.CHANNEL)
+def write_grant(writer: flight.MetadataRecordBatchWriter, granted_total: int) -> None:
+    """Writes a grant. It blocks as `write_frame` does."""
+    writer.write_metadata(pa.py_buffer(granted_total.to_bytes(8, "little")))
 
 
 def read_frame(chunk: flight.FlightStreamChunk) -> Frame:

@@ -8,8 +8,10 @@ from engine.core.connectors import calling
 from engine.core.sinks import Committer
 from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.manifest import Manifest
+from engine.store.failpoints import Point, failpoint
 
 
+@failpoint(after=Point.AFTER_COMMIT)
 def commit_epoch(committers: Mapping[str, Committer], permit: CommitPermit, manifest: Manifest) -> None:
     """Publishes the output of an epoch, or hides later output if the epoch is a rewind. Idempotent."""
     assert permit.epoch == manifest.epoch

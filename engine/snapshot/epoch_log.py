@@ -25,6 +25,7 @@ from engine.protocol.epoch_records import Claimed, Created, LogRecord, RecordKin
 from engine.protocol.manifest import Manifest, ManifestRef
 from engine.snapshot.manifests import decode_manifest
 from engine.snapshot.statefile import checksum
+from engine.store.failpoints import Point, failpoint
 from engine.store.reading import content
 
 KEPT_RECORDS = 1_000
@@ -251,6 +252,7 @@ class EpochLog:
     def _is_newest(self, record: LogRecord) -> bool:
         return self._last_number() == record.number
 
+    @failpoint(before=Point.BEFORE_RECORD, after=Point.AFTER_RECORD)
     def publish(self, last: LogRecord, manifest: ManifestRef) -> LogRecord | None:
         """Appends the epoch record; creating it is the commit point.
 
@@ -305,6 +307,7 @@ class EpochLog:
         except (StoreError, FileNotFoundError):
             return Created.UNKNOWN  # the record may be this process's own, of an earlier try
 
+    @failpoint(before=Point.BEFORE_MANIFEST)
     def write_manifest(self, manifest: Manifest, folder: str | None = None) -> ManifestRef:
         """Writes the manifest beside the state files; `folder`: where they are, if not in the folder of the attempt."""
         own = self.paths.manifest(manifest.attempt, manifest.checkpoint)

@@ -20,6 +20,7 @@ from engine.protocol.state_proof import StateDigest
 from engine.snapshot.statefile import checksum, encode, encode_plain
 from engine.state.key_groups import KeyGroupRange
 from engine.state.state_digest import digest_of
+from engine.store.failpoints import Point, failpoint
 
 
 class Part(Protocol):
@@ -61,6 +62,7 @@ class Uploaded:
     digests: list[StateDigest]
 
 
+@failpoint(before=Point.BEFORE_STATE, after=Point.BEFORE_ACK)
 def upload(
     store: Store,
     paths: JobPaths,

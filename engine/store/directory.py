@@ -19,6 +19,7 @@ from engine.core.paths import check_store_path
 from engine.core.pieces import pieces_of
 from engine.core.ports import Data, Store
 from engine.protocol.epoch_records import Created
+from engine.store.failpoints import Point, failpoint
 from engine.store.reading import content
 
 DIRECTORY_MODE, FILE_MODE = 0o750, 0o640
@@ -248,6 +249,7 @@ class DirectoryStore:
         return DirectoryStore(self._inside(path))
 
     @staticmethod
+    @failpoint(before=Point.FILE_SYNC)
     def _fsync(path: Path) -> None:
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -261,6 +263,7 @@ class DirectoryStore:
             os.close(descriptor)
 
 
+@failpoint(before=Point.FILE_WRITE)
 def _write(path: Path, data: Data) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
     if os.fstat(descriptor).st_nlink > 1:  # a copy: the original stays as it is

@@ -1,8 +1,8 @@
 """Goal: a real kill -9 on real Spark loses and doubles nothing, and a reader never sees part of an epoch.
 
 Topology: the page-view job, two slots, every view to one table and windows to another; a reader in a Spark application
-of its own. Faults: SIGKILL of a slot, of the JobMaster in the recovery from that, and of the supervisor; the seed
-decides which slot and when. Checks: the drill's figures, the causes in its record, the audit by Great Expectations, and
+of its own. Faults: SIGKILL of a slot, of the JobMaster in the recovery from that, and of the supervisor, also at a
+step of a checkpoint; a read-only store, and a cut between slots. The seed decides which slot and when. Checks: the drill's figures, the causes in its record, the audit by Great Expectations, and
 that no process is left.
 """
 
@@ -19,13 +19,16 @@ import pytest
 
 from assets.pageviews.drill import DRILL
 from checks import drill as drill_module
+from checks.audit import run_audit
 from checks.drill import drills, run_drill
-from checks.drilled import DrillFailed
+from checks.drilled import FAILPOINTS, DrillFailed
 from checks.faults import happened, why_no_verdict
+from checks.orders import Met, Orders
 from checks.reader import Read
 from checks.results import AuditResult, Verdict
 from checks.spec import AUDIT_CHECKS, DRILLS_KEPT, WARNINGS
 from engine.jobmaster.events import AttemptFailed
+from engine.store.failpoints import Point
 
 WEIR = [sys.executable, "-c", "from engine.cli.main import main; main()"]
 
@@ -113,6 +116,27 @@ def test_a_fault_in_recovery_and_the_death_of_the_supervisor_are_told_by_the_his
     assert 0 < slot.recovery_s == master.recovery_s < 120 and 0 < supervisor.recovery_s < 120
     assert any("resumed, as `weir resume` and Dagster's sensor do" in line for line in said)
     assert why_no_verdict(drilled.faults, happened(folder, "pageviews")) == ""
+    assert mentions(str(tmp_path)) == [], "processes outlived the drill"
+
+
+@pytest.mark.promise("D11", "F2", "H2")
+def test_a_step_of_a_checkpoint_the_store_and_a_cut_are_told_by_history_and_failpoints(
+    tmp_path: Path, no_reader: None
+) -> None:
+    names = ["slot-killed-before-ack", "store-read-only", "slots-cut", "jobmaster-killed-after-record"]
+    drilled = run_drill(DRILL, tmp_path, seed=5, faults=names)
+    folder = Path(drilled.store)
+    assert drilled.names == names
+    slot, store, cut, master = drilled.faults
+    assert slot.cause.startswith("slot_lost: ") and str(slot.pid) in slot.cause and slot.point == "before-ack"
+    assert store.cause.startswith(("write_failed: ", "finalize_failed: ")) and "Read-only" in store.cause
+    assert "has been silent for" in cut.cause and cut.until_ms > cut.at_ms
+    assert "SIGKILL" in master.cause and master.point == "after-record"
+    assert Orders(folder / FAILPOINTS).met(Point.AFTER_RECORD) == [Met(master.pid, master.at_ms)]
+    assert why_no_verdict(drilled.faults, happened(folder, "pageviews")) == ""
+    audited = run_audit(DRILL, folder)
+    red = [check for check in audited.checks if check.verdict is not Verdict.PASSED and not check.only_warns]
+    assert red == [] and audited.figures["rows"] == audited.figures["records"] == drilled.records
     assert mentions(str(tmp_path)) == [], "processes outlived the drill"
 
 

@@ -21,11 +21,13 @@ from assets.pageviews.drill import DRILL
 from checks.catalogue import CATALOGUE, RANDOM, Blow, Ends, Fault, How, NoSuchFault, choose
 from checks.drill import announced, records_for
 from checks.faults import Happened, cause_of, why_no_verdict
+from checks.orders import Orders
 from checks.processes import JobProcesses, Role, process, role_of
 from checks.results import Struck
 from checks.strikes import NotStruck, Striker
 from engine.jobmaster.events import Aborted, AttemptFailed, Claimed, Stopped
 from engine.jobmaster.status import JobStatus, SlotStatus
+from engine.store.failpoints import Point
 from tests.seen import running
 
 LOST = AttemptFailed(
@@ -42,7 +44,9 @@ def struck(fault: str, blow: int = 0, **changes: object) -> Struck:
     """Returns a blow at 1,000 ms whose job recovered after two seconds."""
     victim = CATALOGUE[fault].blows[blow].victim
     slot = 1 if victim is Role.SLOT and CATALOGUE[fault].blows[blow].how is not How.FULL else None
-    made = Struck(slot, 4711, 1_000, 6, "1.1", fault, blow, victim.value, until_ms=3_000, after="1.2", recovery_s=2.0)
+    at = CATALOGUE[fault].blows[blow].at
+    point = at.value if at is not None else ""
+    made = Struck(slot, 4711, 1_000, 6, "1.1", fault, blow, victim.value, 3_000, "1.2", recovery_s=2.0, point=point)
     return msgspec.structs.replace(made, **changes)
 
 
@@ -52,11 +56,21 @@ def struck(fault: str, blow: int = 0, **changes: object) -> Struck:
 @pytest.mark.promise("H2")
 def test_every_process_can_be_killed_stopped_and_hung() -> None:
     told = {(blow.victim, blow.how) for fault in CATALOGUE.values() for blow in fault.blows}
-    assert {(role, How.KILL) for role in Role} <= told
-    assert {(role, How.STOP) for role in Role} <= told
+    processes = set(Role) - {Role.STORE, Role.CHANNELS}
+    assert {(role, How.KILL) for role in processes} <= told
+    assert {(role, How.STOP) for role in processes} <= told
     for fault in CATALOGUE.values():
         assert fault.name and fault.does and fault.recovery and fault.cause, fault
         assert len(fault.blows) <= 2 and any(blow.cause.ends is not Ends.COVERED for blow in fault.blows)
+
+
+@pytest.mark.promise("H2")
+def test_each_step_of_a_checkpoint_of_its_publication_and_of_its_commit_can_be_the_last() -> None:
+    steps = list(Point)[: list(Point).index(Point.FILE_WRITE)]
+    killed = {blow.at for fault in CATALOGUE.values() for blow in fault.blows if blow.how is How.KILL_AT}
+    assert killed == set(steps)
+    lasting = {blow.at for fault in CATALOGUE.values() for blow in fault.blows if blow.at is not None} - killed
+    assert lasting == {Point.FILE_WRITE, Point.FILE_SYNC, Point.CHANNEL}, "read-only, slow, cut"
 
 
 @pytest.mark.promise("H2")
@@ -116,6 +130,27 @@ NAMED: dict[str, tuple[list[Struck], list[Happened]]] = {
             msgspec.structs.replace(LOST, cause="checkpoints_failed", detail="can't write"),
         ],
     ),
+    "a read-only store": (
+        [struck("store-read-only")],
+        [
+            Aborted(checkpoint=7, why="finalize_failed", detail="", at_ms=2_000),
+            msgspec.structs.replace(LOST, cause="commit_failed", detail="can't write x: Read-only file system"),
+        ],
+    ),
+    "a slow store": ([struck("store-slow")], []),
+    "a cut": (
+        [struck("slots-cut")],
+        [
+            msgspec.structs.replace(
+                LOST, cause="runtime", detail="channel a[0]->b[1] broke: its sender has been silent for 10.0 s"
+            )
+        ],
+    ),
+    "a slot at a step": ([struck("slot-killed-before-ack")], [LOST]),
+    "a JobMaster at a step": (
+        [struck("jobmaster-killed-after-record")],
+        [claimed("signal SIGKILL while it was running the job")],
+    ),
     "a daemon and a slot": ([struck("daemon-and-slot-killed"), struck("daemon-and-slot-killed", 1)], [LOST]),
     "a JobMaster and a slot": (
         [struck("jobmaster-and-slot-killed"), struck("jobmaster-and-slot-killed", 1)],
@@ -160,6 +195,9 @@ WRONG: dict[str, tuple[Struck, Happened]] = {
     ),
     "a JobMaster instead of its JVM": (struck("jvm-killed"), claimed("signal SIGKILL while it was running the job")),
     "a JVM that died instead of hanging": (struck("jvm-hung"), claimed("Spark's JVM is gone: no answer")),
+    "a slot that was lost during a cut": (struck("slots-cut"), LOST),
+    "another process than the one that met the step": (struck("slot-killed-before-ack", pid=471), LOST),
+    "a slot that was lost while the store was read-only": (struck("store-read-only"), LOST),
     "a slot that was lost while the disk was full": (struck("slots-disk-full"), LOST),
     "a job that somebody cancelled": (
         struck("supervisor-killed"),
@@ -177,7 +215,9 @@ def test_a_restart_with_another_cause_than_the_victim_gives_no_verdict(case: str
 
 @pytest.mark.promise("H2")
 @pytest.mark.parametrize("event", [LOST, claimed("signal SIGSEGV")])
-@pytest.mark.parametrize("fault", ["slot-stopped", "daemon-killed", "jobmaster-stopped", "supervisor-stopped"])
+@pytest.mark.parametrize(
+    "fault", ["slot-stopped", "daemon-killed", "jobmaster-stopped", "supervisor-stopped", "store-slow"]
+)
 def test_a_restart_where_none_was_expected_gives_no_verdict(fault: str, event: Happened) -> None:
     assert "was to go on without" in why_no_verdict([struck(fault)], [event])
     later = msgspec.structs.replace(event, at_ms=9_000)
@@ -194,6 +234,12 @@ def test_a_checkpoint_that_failed_before_or_long_after_a_full_disk_is_not_its_wo
 def test_the_claim_of_the_victim_itself_is_not_that_of_its_successor() -> None:
     first = claimed("signal SIGKILL of an earlier JobMaster", generation=1, at_ms=10)
     assert "the fault did not happen" in why_no_verdict([struck("jobmaster-killed")], [first])
+
+
+@pytest.mark.promise("H2")
+def test_a_blow_at_a_step_that_nobody_met_there_gives_no_verdict() -> None:
+    elsewhere = msgspec.structs.replace(struck("slot-killed-before-ack"), point="")
+    assert "did not meet it at before-ack" in why_no_verdict([elsewhere], [LOST])
 
 
 def test_a_fault_of_another_version_gives_no_verdict() -> None:
@@ -248,8 +294,10 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.promise("H2")
-def test_a_killed_victim_is_dead_and_recorded(sleeper: subprocess.Popen[bytes], processes: JobProcesses) -> None:
-    striker = Striker(processes, random.Random(1))
+def test_a_killed_victim_is_dead_and_recorded(
+    sleeper: subprocess.Popen[bytes], processes: JobProcesses, tmp_path: Path
+) -> None:
+    striker = Striker(processes, random.Random(1), Orders(tmp_path))
     victim = striker.strike(CATALOGUE["slot-killed"], 0, seen_with(sleeper.pid))
     assert (victim.slot, victim.pid, victim.victim, victim.fault) == (1, sleeper.pid, "slot", "slot-killed")
     assert process(sleeper.pid) is None and sleeper.wait(60) == -9
@@ -257,9 +305,9 @@ def test_a_killed_victim_is_dead_and_recorded(sleeper: subprocess.Popen[bytes], 
 
 @pytest.mark.promise("H2")
 def test_a_stopped_victim_stays_stopped_until_it_is_let_go(
-    sleeper: subprocess.Popen[bytes], processes: JobProcesses
+    sleeper: subprocess.Popen[bytes], processes: JobProcesses, tmp_path: Path
 ) -> None:
-    striker = Striker(processes, random.Random(1))
+    striker = Striker(processes, random.Random(1), Orders(tmp_path))
     striker.strike(CATALOGUE["slot-stopped"], 0, seen_with(sleeper.pid))
     victim = process(sleeper.pid)
     assert victim is not None and victim.state == "T" and not striker.let_go(due_only=True)
@@ -268,10 +316,12 @@ def test_a_stopped_victim_stays_stopped_until_it_is_let_go(
 
 
 @pytest.mark.promise("H2")
-def test_a_hang_that_somebody_ended_gives_no_verdict(sleeper: subprocess.Popen[bytes], processes: JobProcesses) -> None:
+def test_a_hang_that_somebody_ended_gives_no_verdict(
+    sleeper: subprocess.Popen[bytes], processes: JobProcesses, tmp_path: Path
+) -> None:
     fault = CATALOGUE["slot-stopped"]
     short = replace(fault, blows=(replace(fault.blows[0], lasts_s=1e-9),))
-    striker = Striker(processes, random.Random(1))
+    striker = Striker(processes, random.Random(1), Orders(tmp_path))
     striker.strike(short, 0, seen_with(sleeper.pid))
     os.kill(sleeper.pid, 18)
     victim = process(sleeper.pid)
@@ -282,10 +332,12 @@ def test_a_hang_that_somebody_ended_gives_no_verdict(sleeper: subprocess.Popen[b
 
 
 @pytest.mark.promise("H2")
-def test_no_write_succeeds_while_the_disk_is_full(sleeper: subprocess.Popen[bytes], processes: JobProcesses) -> None:
+def test_no_write_succeeds_while_the_disk_is_full(
+    sleeper: subprocess.Popen[bytes], processes: JobProcesses, tmp_path: Path
+) -> None:
     assert sleeper.stdout is not None
     said = sleeper.stdout
-    striker = Striker(processes, random.Random(1))
+    striker = Striker(processes, random.Random(1), Orders(tmp_path))
     assert striker.strike(CATALOGUE["slots-disk-full"], 0, seen_with(sleeper.pid)).slot is None
     while said.readline() != b"no\n":
         pass
@@ -297,21 +349,25 @@ def test_no_write_succeeds_while_the_disk_is_full(sleeper: subprocess.Popen[byte
 
 
 @pytest.mark.promise("H2")
-def test_a_victim_that_ended_by_itself_before_it_was_struck_gives_no_verdict(processes: JobProcesses) -> None:
+def test_a_victim_that_ended_by_itself_before_it_was_struck_gives_no_verdict(
+    processes: JobProcesses, tmp_path: Path
+) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    striker = Striker(processes, random.Random(1))
+    striker = Striker(processes, random.Random(1), Orders(tmp_path))
     with pytest.raises(NotStruck, match=rf"no verdict: slot 1 \(process {ended.pid}\) had ended by itself"):
         striker.strike(CATALOGUE["slot-killed"], 0, seen_with(ended.pid))
     with pytest.raises(NotStruck, match="the job has no JobMaster on this machine"):
         striker.strike(CATALOGUE["jobmaster-killed"], 0, seen_with(ended.pid))
 
 
-def test_the_seed_decides_which_slot_is_struck(processes: JobProcesses) -> None:
+def test_the_seed_decides_which_slot_is_struck(processes: JobProcesses, tmp_path: Path) -> None:
     status = msgspec.structs.replace(seen_with(0), slots=[SlotStatus(n, os.getpid(), "", n) for n in range(8)])
     blow = Fault("", "", "", (Blow(Role.SLOT, How.KILL, CATALOGUE["slot-killed"].blows[0].cause),)).blows[0]
-    chosen = [Striker(processes, random.Random(seed))._victims(blow, status)[0] for seed in range(40)]
-    assert chosen == [Striker(processes, random.Random(seed))._victims(blow, status)[0] for seed in range(40)]
+    chosen = [Striker(processes, random.Random(seed), Orders(tmp_path))._victims(blow, status)[0] for seed in range(40)]
+    assert chosen == [
+        Striker(processes, random.Random(seed), Orders(tmp_path))._victims(blow, status)[0] for seed in range(40)
+    ]
     assert len(set(chosen)) == 8
 
 

@@ -30,6 +30,7 @@ from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.job_description import Column
 from engine.protocol.manifest import Committable
+from engine.store.failpoints import Point, failpoint
 
 MARKER = "_spark_metadata/weir.json"
 """Names the table's owner. It exists before the first data file: without `_spark_metadata` Spark would read that."""
@@ -210,6 +211,7 @@ class TableCommitter(Committer):
         assert refused is None, "only a committer with a dead letter table splits files"
         return without(self._store, committables)
 
+    @failpoint(after=Point.AFTER_TABLE)
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
         if aside := [one for one in committables if SPLIT_FROM in one.payload]:
             self._commit_dead_letters(permit, aside)

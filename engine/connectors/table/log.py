@@ -18,6 +18,7 @@ from engine.core.errors import StoreError, TargetTaken
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created
 from engine.snapshot.statefile import checksum
+from engine.store.failpoints import Point, failpoint
 
 COMPACT_EVERY = 10
 """Every tenth record is compact (Spark's default)."""
@@ -193,6 +194,7 @@ class TableLog:
         except FileNotFoundError:
             return None
 
+    @failpoint(before=Point.BEFORE_SEAL)
     def _seal(self, number: int, data: bytes) -> None:
         if self._made(self._seal_of(number), checksum(data).encode()) is not Created.CREATED:
             self.read(number)

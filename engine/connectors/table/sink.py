@@ -22,6 +22,7 @@ from engine.core.ports import Store
 from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.protocol.gate import OnFail
 from engine.store.bucket import Bucket, is_bucket
+from engine.store.failpoints import Point, failpoint
 from engine.store.opening import address_of, open_store
 
 
@@ -137,6 +138,7 @@ class _ParquetFile(Piece):
     rows: pa.Table
     size: int
 
+    @failpoint(after=Point.AFTER_TABLE_FILE)
     def persist(self) -> dict[str, Any]:
         data = encoded(self.rows)
         self.store.write(self.path, data)
