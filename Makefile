@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo ui drill test test-system lint bench simulate chaos mutants promises docs minio s3a lock clean
+.PHONY: help demo ui drill drills test test-system lint bench simulate chaos mutants promises docs minio s3a lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,6 +27,10 @@ ui: $(STAMP) ## start Dagster's UI on this machine; the first start also runs an
 
 drill: $(STAMP) ## kill a worker of the page-view job at a random moment, then audit every row
 	@$(BIN)/weir drill assets.pageviews.job:job
+
+drills: $(STAMP) ## drill a job N times with random faults, and print recovery p50 and p99 of each (N=10 SEED=1 FAULTS=1 JOB=…)
+	@$(BIN)/weir drill $(or $(JOB),assets.pageviews.job:job) --seed $(SEED) --times $(if $(filter command\ line environment,$(origin N)),$(N),10) \
+	  $(foreach n,$(shell seq $(or $(FAULTS),1)),--fault random)
 
 # The archive of Spark's classes takes half a minute, and each start of Spark is seconds shorter.
 # Jobs on Spark run one at a time: two of them would starve each other on a small machine. Audits, which wait for no

@@ -23,6 +23,8 @@ SHORT_S = 2.0
 """A hang that nobody may take for a death."""
 FULL_S = 6.0
 SLOW_S = 8.0
+IN_PLACE_S, NEW_SPARK_S = 5.0, 20.0
+"""Targets of recovery, on a machine that does nothing else: within the slots that stay, and with another Spark."""
 JOBMASTER_TIMEOUT_S = LaunchOptions(path="").jobmaster_timeout_s
 _LONGER = 1.5
 _SPARE_S = 10.0
@@ -123,6 +125,17 @@ class Fault:
     @property
     def lasts_s(self) -> float:
         return max(blow.lasts_s for blow in self.blows)
+
+    @property
+    def target_s(self) -> float:
+        """The recovery that it should not exceed: the time until it is noticed, or over, and that of the way back."""
+        ends = {blow.cause.ends for blow in self.blows}
+        noticed_s = max((blow.lasts_s for blow in self.blows), default=0.0)
+        if any(blow.cause in (SLOT_SILENT, CUT_OFF) for blow in self.blows):
+            noticed_s = HEARTBEAT_TIMEOUT_S
+        elif any(blow.cause in (MASTER_SILENT, JVM_SILENT) for blow in self.blows):
+            noticed_s = JOBMASTER_TIMEOUT_S
+        return noticed_s + (NEW_SPARK_S if ends & {Ends.JOBMASTER, Ends.START} else IN_PLACE_S)
 
     @property
     def restarts(self) -> bool:

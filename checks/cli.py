@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,8 @@ from checks.drilled import DrillFailed, Say, Share
 from checks.live.audit import run_live_audit
 from checks.live.look import WITHIN
 from checks.needs import need_great_expectations
+from checks.records import DrillRecord, figures_of, keep, no_verdict, read_records, record_of, totals_of
+from checks.report import REPORT, write_report
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import DrillSpec, load_spec
 from engine.cli.shared import Store, client_of, console
@@ -67,7 +70,10 @@ Within = Annotated[
     int, typer.Option(min=1, metavar="N", help="with --live: number of audits within which each file is read again")
 ]
 Full = Annotated[bool, typer.Option("--full", metavar="", help="with --live: read all files of the tables now")]
-Serve = Annotated[bool, typer.Option("--serve", metavar="", help="show the Data Docs over HTTP until Ctrl-C")]
+Serve = Annotated[
+    bool,
+    typer.Option("--serve", metavar="", help="show the pages over HTTP until Ctrl-C"),
+]
 Port = Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="port for --serve (0: any free one)")]
 
 
@@ -84,6 +90,12 @@ def list_faults(asked: bool) -> None:
     raise typer.Exit
 
 
+Times = Annotated[
+    int, typer.Option(min=1, metavar="N", help="number of drills, each with the next seed; then a table of all")
+]
+Report = Annotated[
+    bool, typer.Option("--report", metavar="", help="make the report on the drills so far, and drill nothing")
+]
 ListFaults = Annotated[
     bool, typer.Option("--faults", metavar="", is_eager=True, callback=list_faults, help="list all faults, and exit")
 ]
@@ -96,6 +108,8 @@ def drill(
     seed: Seed = None,
     records: Records = None,
     audit: Audit = True,
+    times: Times = 1,
+    only_report: Report = False,
     serve_docs: Serve = False,
     port: Port = 0,
     _: ListFaults = False,
@@ -106,6 +120,11 @@ def drill(
     --fault jobmaster-killed, or --fault random --seed 7, or --fault all. A fault that did not happen, or a restart with
     another cause, gives no verdict: exit code 2.
     """
+    if only_report:
+        spec = load_spec(job)
+        show_figures(read_records(store, spec.job))
+        _say_report(store, spec.job, serve_docs, port)
+        raise typer.Exit
     if audit:
         need_great_expectations("the audit of a drill (--no-audit leaves it out)")
     spec = load_spec(job)
@@ -114,14 +133,15 @@ def drill(
     if ALL in names and len(names) > 1:
         raise WeirError(f"--fault {ALL} drills every fault, one after the other: name no other beside it")
     choose([name for name in names if name != ALL], seed)  # an unknown name is said before anything runs
-    drills_of = [[name] for name in CATALOGUE] if ALL in names else [names]
-    verdicts = [
-        _drill(spec, store, seed, one, records, audit, serve_docs and len(drills_of) == 1, port) for one in drills_of
-    ]
-    if len(drills_of) > 1:
-        rows = [(one[0], verdict, said) for one, (verdict, said) in zip(drills_of, verdicts, strict=True)]
-        console.print(verdict_table(rows, {"seed": str(seed)}, "fault"))
-    raise typer.Exit(max_code([verdict for verdict, _ in verdicts]))
+    each = [[name] for name in CATALOGUE] if ALL in names else [names]
+    drills_of = [(next_seed, one) for next_seed in range(seed, seed + times) for one in each]
+    done = [_drill(spec, store, one_seed, one, records, audit) for one_seed, one in drills_of]
+    if len(done) > 1:
+        rows = [(", ".join(one.faults), one.verdict, _outcome(one)) for one in done]
+        console.print(verdict_table(rows, {"seeds": f"{seed} to {drills_of[-1][0]}"}, "faults"))
+        show_figures(done)
+    _say_report(store, spec.job, serve_docs, port)
+    raise typer.Exit(max_code([one.verdict for one in done]))
 
 
 def _drill(
@@ -131,22 +151,59 @@ def _drill(
     faults: list[str],
     records: int | None,
     audit: bool,
-    serve_docs: bool,
-    port: int,
-) -> tuple[Verdict, str]:
-    """Runs one drill, and audits it. Returns the verdict, and what there is to say of it in one line."""
+) -> DrillRecord:
+    """Runs one drill, and audits it. Returns what is kept of it."""
+    started_ms = time.time_ns() // 1_000_000
     console.print(f"drill of [bold]{spec.job}[/], seed {seed}", highlight=False)
     try:
         with _progress() as (say, share):
             result = run_drill(spec, store, seed=seed, faults=faults, records=records, progress=say, share=share)
     except DrillFailed as error:
         console.print(f"[bold yellow]the drill could not be carried out:[/] {escape(str(error))}", highlight=False)
-        return Verdict.COULD_NOT_RUN, str(error)
-    said = f"recovered in {result.recovery_s:.1f} s"
+        record = no_verdict(started_ms, seed, [fault.name for fault in choose(faults, seed)], str(error))
+        return _kept(store, spec.job, record)
     if audit:
-        return _audit(spec, result, serve_docs, port), said
+        return _audit(spec, result, store)
     console.print(verdict_table([_reader_row(result)], _drill_figures(result)))
-    return result.verdict, said
+    return _kept(store, spec.job, record_of(result))
+
+
+def _kept(store: str, job: str, record: DrillRecord) -> DrillRecord:
+    keep(store, job, record)
+    write_report(store, job)
+    return record
+
+
+def _outcome(record: DrillRecord) -> str:
+    if record.verdict is Verdict.COULD_NOT_RUN or not record.blows:
+        return record.why
+    recovered = f"recovered in {max(blow.recovery_s for blow in record.blows):.1f} s"
+    return f"{recovered}; {record.why}" if record.why else recovered
+
+
+def show_figures(records: Sequence[DrillRecord]) -> None:
+    """Prints what the drills say of each fault that was drilled, and of all."""
+    totals = totals_of(records)
+    caption = (
+        f"{totals.drills} drills, {totals.strikes} faults  ·  lost {totals.lost}  ·  doubled {totals.doubled}  ·  "
+        f"partial reads {totals.partial_reads}  ·  red {totals.failed}  ·  no verdict {totals.without_verdict}"
+    )
+    table = Table(caption=caption, caption_justify="left")
+    for heading in ("fault", "drills", "red", "no verdict", "recovery p50", "p99", "target"):
+        table.add_column(heading, justify="left" if heading == "fault" else "right", no_wrap=True)
+    for one in figures_of(records):
+        if one.drills:
+            p50, p99 = (f"{found:.1f} s" if (found := one.recovery_s(at)) is not None else "" for at in (0.5, 0.99))
+            counts = (str(one.drills), str(one.failed), str(one.without_verdict))
+            table.add_row(one.fault, *counts, p50, p99, f"{one.target_s:.0f} s")
+    console.print(table)
+
+
+def _say_report(store: str, job: str, serve_docs: bool, port: int) -> None:
+    path = write_report(store, job)
+    console.print(f"report on all drills: {path}", highlight=False, soft_wrap=True)
+    if serve_docs:
+        serve_until_interrupted(path.parent, port, REPORT)
 
 
 def max_code(verdicts: list[Verdict]) -> int:
@@ -185,16 +242,18 @@ def audit(
             f"there is {which} of {spec.job!r} in {local_folder(store)} (finished drills: {known}). "
             f"To run one: weir drill {job}"
         )
-    raise typer.Exit(CODES[_audit(spec, found[-1], serve_docs, port)])
+    record = _audit(spec, found[-1], store)
+    _say_report(store, spec.job, serve_docs, port)
+    raise typer.Exit(CODES[record.verdict])
 
 
-def _audit(spec: DrillSpec, drilled: DrillResult, serve_docs: bool, port: int) -> Verdict:
-    """Audits a drill. What its reader saw counts as well."""
+def _audit(spec: DrillSpec, drilled: DrillResult, store: str) -> DrillRecord:
+    """Audits a drill, and keeps what is found. What its reader saw counts as well."""
     with _progress() as (say, share):
         result = run_audit(spec, drilled.store, progress=say, share=share)
     rows = [_reader_row(drilled), *(check_row(check) for check in result.checks)]
-    _show(result, rows, _drill_figures(drilled) | _audit_figures(result), serve_docs, port)
-    return Verdict.FAILED if drilled.verdict is Verdict.FAILED else result.verdict
+    _show(result, rows, _drill_figures(drilled) | _audit_figures(result))
+    return _kept(store, spec.job, record_of(drilled, result))
 
 
 def _audit_live(store: str, job: str, within: int, full: bool, serve_docs: bool, port: int) -> Verdict:
@@ -204,11 +263,13 @@ def _audit_live(store: str, job: str, within: int, full: bool, serve_docs: bool,
     with _progress() as (say, share):
         result = run_live_audit(store, client.name, within=within, full=full, progress=say, share=share)
     figures = {name.replace("_", " "): f"{value:,.0f}" for name, value in result.figures.items()}
-    _show(result, [check_row(check) for check in result.checks], figures, serve_docs, port)
+    _show(result, [check_row(check) for check in result.checks], figures)
+    if result.data_docs and serve_docs:
+        serve_until_interrupted(Path(result.data_docs).parent, port)
     return result.verdict
 
 
-def _show(result: AuditResult, rows: list[Row], figures: dict[str, str], serve_docs: bool, port: int) -> None:
+def _show(result: AuditResult, rows: list[Row], figures: dict[str, str]) -> None:
     console.print(verdict_table(rows, figures))
     for check in result.checks:
         for row in check.rows[:5]:
@@ -219,13 +280,12 @@ def _show(result: AuditResult, rows: list[Row], figures: dict[str, str], serve_d
     console.print(f"[bold {colour}]{result.job}: {result.verdict.value}[/], {said}", highlight=False)
     if result.data_docs:
         console.print(f"Data Docs: {result.data_docs}", highlight=False, soft_wrap=True)
-        if serve_docs:
-            serve_until_interrupted(Path(result.data_docs).parent, port)
 
 
-def serve_until_interrupted(folder: Path, port: int) -> None:
+def serve_until_interrupted(folder: Path, port: int, page: str = "index.html") -> None:
+    """Serves the pages of a folder. Of a folder of drills only the report and Data Docs: it holds their stores too."""
     with contextlib.suppress(KeyboardInterrupt):
-        serve(folder, port, lambda url: console.print(f"served at [bold]{url}[/] until Ctrl-C", highlight=False))
+        serve(folder, port, page, lambda url: console.print(f"served at [bold]{url}[/] until Ctrl-C", highlight=False))
 
 
 @contextlib.contextmanager

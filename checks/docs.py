@@ -18,6 +18,7 @@ from typing import Any
 from checks.results import AuditResult, CheckResult, Verdict
 
 HOST = "127.0.0.1"
+INDEX = "index.html"
 
 _REMOTE = re.compile(
     r"<script\b[^>]*\bsrc=\"https?://[^>]*>\s*</script>|<link\b[^>]*\bhref=\"https?://[^>]*>|<img\b[^>]*\bsrc=\"https?://[^>]*>",
@@ -32,6 +33,10 @@ th, td { border-bottom: 1px solid #d5dce3; padding: .35rem .7rem; text-align: le
 th { color: #5b6b7b; font-weight: 600 } code, pre { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; }
 .passed { color: #11753c } .failed { color: #b3261e } .could { color: #8a5a00 } .verdict { font-weight: 700 }
 .figures { width: auto } ul { padding-left: 1.2rem }
+h3 { font-size: 1rem; margin: 1.6rem 0 .2rem } p { margin: .3rem 0 }
+.matrix td { padding: .2rem .7rem; white-space: nowrap }
+svg text { font: 12px system-ui, sans-serif; fill: #5b6b7b } .grid { stroke: #e3e8ed } .good { fill: #11753c }
+.target { stroke: #b3261e; stroke-dasharray: 5 4 } .late { fill: #b3261e } .line { fill: none; stroke: #9db2c6 }
 .navbar, .btn, .modal, .cooltip, .col-lg-2, footer { display: none }
 .fa-check-circle::before { content: "\2713"; color: #11753c } .fa-times::before { content: "\2717"; color: #b3261e }
 .fa-exclamation-triangle::before { content: "!"; color: #8a5a00 } .fas { font-style: normal; font-weight: 700 }
@@ -58,26 +63,34 @@ def finish_docs(folder: Path, result: AuditResult, title: str = "") -> None:
 
 
 def _index(folder: Path, result: AuditResult, title: str) -> str:
-    figures = "".join(f"<tr><td>{_text(k)}</td><td>{v:,.10g}</td></tr>" for k, v in result.figures.items())
+    figures = "".join(f"<tr><td>{escaped(k)}</td><td>{v:,.10g}</td></tr>" for k, v in result.figures.items())
     checks = "".join(
-        f"<tr><td>{_text(c.name)}</td><td>{_badge(c.verdict)}</td><td>{_text(c.summary)}</td></tr>"
+        f"<tr><td>{escaped(c.name)}</td><td>{badge(c.verdict)}</td><td>{escaped(c.summary)}</td></tr>"
         for c in result.checks
     )
     pages = sorted(page for page in folder.rglob("validations/**/*.html"))
     links = "".join(
-        f'<li><a href="{page.relative_to(folder).as_posix()}">{_text(page.relative_to(folder).parts[1])}</a></li>'
+        f'<li><a href="{page.relative_to(folder).as_posix()}">{escaped(page.relative_to(folder).parts[1])}</a></li>'
         for page in pages
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">{_POLICY}
-<title>weir: {_text(title)}</title><style>{_STYLE}</style></head>
-<body>
-<h1>{_text(title)}: {_badge(result.verdict)}</h1>
+    return page(
+        title,
+        f"""<h1>{escaped(title)}: {badge(result.verdict)}</h1>
 <p>{result.evaluated} of {result.expected} expectations evaluated by Great Expectations on Spark.</p>
 <table><tr><th>check</th><th>verdict</th><th></th></tr>{checks}</table>
 {"".join(_examples(check) for check in result.checks)}
 <h2>Figures</h2><table class="figures">{figures}</table>
-<h2>Suites</h2><ul>{links}</ul>
+<h2>Suites</h2><ul>{links}</ul>""",
+    )
+
+
+def page(title: str, body: str) -> str:
+    """Returns a page of Weir's own with this body."""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">{_POLICY}
+<title>weir: {escaped(title)}</title><style>{_STYLE}</style></head>
+<body>
+{body}
 </body></html>
 """
 
@@ -86,30 +99,44 @@ def _examples(check: CheckResult) -> str:
     if not check.rows:
         return ""
     columns = list(dict.fromkeys(name for row in check.rows for name in row))
-    head = "".join(f"<th>{_text(name)}</th>" for name in columns)
+    head = "".join(f"<th>{escaped(name)}</th>" for name in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td><code>{_text(row.get(name, ''))}</code></td>" for name in columns) + "</tr>"
+        "<tr>" + "".join(f"<td><code>{escaped(row.get(name, ''))}</code></td>" for name in columns) + "</tr>"
         for row in check.rows
     )
-    return f"<h2>{_text(check.name)}: {len(check.rows)} examples</h2><table><tr>{head}</tr>{body}</table>"
+    return f"<h2>{escaped(check.name)}: {len(check.rows)} examples</h2><table><tr>{head}</tr>{body}</table>"
 
 
-def _badge(verdict: Verdict) -> str:
-    return f'<span class="verdict {_CLASSES[verdict]}">{_text(verdict.value)}</span>'
+def badge(verdict: Verdict) -> str:
+    return f'<span class="verdict {_CLASSES[verdict]}">{escaped(verdict.value)}</span>'
 
 
-def _text(value: Any) -> str:
+def escaped(value: Any) -> str:
     return html.escape(str(value))
 
 
-def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Serves the pages on loopback until interrupted, and calls `ready` with the address. Port 0 is any free port."""
-    handler = functools.partial(_Quiet, directory=str(folder))
+def serve(folder: Path, port: int, page: str, ready: Callable[[str], None]) -> None:
+    """Serves the pages on loopback until interrupted, and calls `ready` with the address. Port 0 is any free port.
+
+    `page` is the one to begin with. If it is not the index, only it and folders of Data Docs are served.
+    """
+    handler = functools.partial(_Pages, page, directory=str(folder))
     with http.server.ThreadingHTTPServer((HOST, port), handler) as server:
-        ready(f"http://{HOST}:{server.server_address[1]}/")
+        ready(f"http://{HOST}:{server.server_address[1]}/{page if page != INDEX else ''}")
         server.serve_forever()
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
+class _Pages(http.server.SimpleHTTPRequestHandler):
+    def __init__(self, page: str, *args: Any, **kwargs: Any) -> None:
+        self._page = page
+        super().__init__(*args, **kwargs)
+
+    def send_head(self) -> Any:
+        parts = Path(self.translate_path(self.path)).relative_to(self.directory).parts
+        if self._page == INDEX or parts == (self._page,) or parts[1:2] == ("data_docs",):
+            return super().send_head()
+        self.send_error(404)
+        return None
+
     def log_message(self, format: str, *args: Any) -> None:
         pass

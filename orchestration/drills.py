@@ -3,10 +3,12 @@
 The drill runs a bounded copy of the job in a store of its own, so it does not touch the running job. It uses another
 pool: only one drill runs at a time on a machine. A check that could not run reports nothing: Dagster shows it as
 "execution failed", which is neither pass nor fail. A red check, and one that could not run, fail the run, after all
-others are reported: whoever watches runs hears of it. A warning does not.
+others are reported: whoever watches runs hears of it. A warning does not. The asset has a partition for each fault of
+the catalogue: with one such asset per job Dagster shows the matrix of faults and jobs.
 """
 
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,11 +16,14 @@ import dagster as dg
 import msgspec
 from pydantic import Field
 
-from checks.catalogue import CATALOGUE, RANDOM, USUAL
+from checks.catalogue import CATALOGUE, RANDOM, USUAL, choose
+from checks.drilled import DrillFailed
+from checks.records import drills_folder, keep, no_verdict, record_of
+from checks.report import REPORT, write_report
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import AUDIT_CHECKS, DRILLS_KEPT
 from engine.core.errors import WeirError
-from orchestration.metadata import data_docs, rows_table
+from orchestration.metadata import data_docs, page_link, rows_table
 from orchestration.resources import WeirStore, metadata_of, readable_errors
 from orchestration.spark_config import SparkConfig
 from orchestration.spec import StreamSpec
@@ -27,6 +32,7 @@ POOL = "weir_drills"
 READER = "reader_saw_whole_epochs"
 DRILL = "drill"
 DRILLED = "drilled"
+FAULTS = dg.StaticPartitionsDefinition([*CATALOGUE, RANDOM])
 MAIN_FIGURES = ("lost", "duplicated", "recovery_s")
 
 CHECKS = {
@@ -39,9 +45,8 @@ class DrillConfig(SparkConfig):
     """The config of a drill. Its copy of the job runs on the Spark of the job's spec, unless it says otherwise."""
 
     faults: list[str] = Field(
-        default=[USUAL],
-        min_length=1,
-        description=f"faults that strike one after the other: {', '.join(CATALOGUE)}, or {RANDOM} (the seed draws one)",
+        default=[],
+        description="faults that strike one after the other: names of partitions; none: that of the partition",
     )
     records: int | None = Field(
         default=None,
@@ -63,21 +68,30 @@ def drill_asset(spec: StreamSpec) -> dg.AssetsDefinition:
         owners=list(spec.owners),
         kinds={"spark", "great_expectations"},
         pool=POOL,
+        partitions_def=FAULTS,
     )
     def run(context: dg.AssetExecutionContext, config: DrillConfig, weir: WeirStore) -> dg.MaterializeResult[None]:
         from checks.drill import run_drill
 
         seed = secrets.randbelow(1_000_000) if config.seed is None else config.seed
+        faults = config.faults or [context.partition_key if context.has_partition_key else USUAL]
+        started_ms = time.time_ns() // 1_000_000
         with readable_errors():
-            result = run_drill(
-                drill,
-                weir.path,
-                seed=seed,
-                faults=config.faults,
-                records=config.records,
-                spark=config.spark_over(spec.options),
-                progress=context.log.info,
-            )
+            names = [fault.name for fault in choose(faults, seed)]
+            try:
+                result = run_drill(
+                    drill,
+                    weir.path,
+                    seed=seed,
+                    faults=faults,
+                    records=config.records,
+                    spark=config.spark_over(spec.options),
+                    progress=context.log.info,
+                )
+            except DrillFailed as error:
+                keep(weir.path, spec.job, no_verdict(started_ms, seed, names, str(error), run=context.run.run_id))
+                write_report(weir.path, spec.job)
+                raise
         return dg.MaterializeResult(
             metadata={
                 "records": result.records,
@@ -119,9 +133,11 @@ def audit_checks(spec: StreamSpec) -> dg.AssetChecksDefinition:
 
         wanted = {key.name for key in context.selected_asset_check_keys}
         with readable_errors():
-            done = last_drill(context.instance, spec)
+            done = last_drill(context.instance, spec, context.run.run_id)
         result = run_audit(drill, done.store, progress=context.log.info)
         context.op_execution_context.log_event(verdict_observation(spec, done, result, weir.path))
+        keep(weir.path, spec.job, record_of(done, result, run=context.run.run_id))
+        write_report(weir.path, spec.job)
         proved = proves(spec, result.verdict.value)
         context.instance.report_runless_asset_event(
             dg.AssetCheckEvaluation(
@@ -187,8 +203,12 @@ def why_failed(checks: Sequence[CheckResult]) -> str:
     return "\n".join(said)
 
 
-def last_drill(instance: dg.DagsterInstance, spec: StreamSpec) -> DrillResult:
-    found = metadata_of(instance.get_latest_materialization_event(spec.drills_key)).get(DRILL)
+def last_drill(instance: dg.DagsterInstance, spec: StreamSpec, run: str) -> DrillResult:
+    """Returns the drill of this run, or the newest one: another may have ended since."""
+    own = dg.AssetRecordsFilter(asset_key=spec.drills_key)
+    newest = instance.fetch_materializations(own, limit=20).records
+    of_run = next((one for one in newest if one.run_id == run), newest[0] if newest else None)
+    found = metadata_of(of_run.event_log_entry if of_run is not None else None).get(DRILL)
     if found is None:
         raise WeirError(f"there is no drill of {spec.job} to audit yet: materialize drills/{spec.job}")
     return msgspec.convert(found, DrillResult)
@@ -229,6 +249,7 @@ def verdict_observation(spec: StreamSpec, drill: DrillResult, audit: AuditResult
             "verdicts": verdict_table(audit, drill),
             **figures(audit, drill),
             **data_docs(audit.data_docs, store),
+            **page_link("report", str(drills_folder(store, spec.job) / REPORT), store),
         },
     )
 
@@ -259,6 +280,7 @@ def drill_schedule(spec: StreamSpec, job: Any) -> dg.ScheduleDefinition:
         name=f"{spec.job}_drills",
         cron_schedule=spec.drill_cron,
         job=job,
-        description=f"Drills a copy of {spec.job}, and audits it. Keeps the folders of the last {DRILLS_KEPT} drills.",
+        execution_fn=lambda _: dg.RunRequest(partition_key=RANDOM),
+        description=f"Drills a copy of {spec.job} with a random fault, and audits it. Keeps {DRILLS_KEPT} folders.",
         default_status=dg.DefaultScheduleStatus.RUNNING,
     )

@@ -26,13 +26,16 @@ def _type_of(values: Sequence[Any]) -> str:
 
 
 def data_docs(page: str, store: str) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns a link to a page of Great Expectations if `make ui` serves it, else its path. No page: nothing.
+    """Returns a link to a page of Great Expectations. No page: nothing."""
+    return page_link("data_docs", page, store) if page else {}
+
+
+def page_link(name: str, page: str, store: str) -> dict[str, dg.MetadataValue[Any]]:
+    """Returns a link to a page in the store if `make ui` serves it, else its path.
 
     The link names no host and no port: the next `make ui` may have another one.
     """
-    if not page:
-        return {}
     served, root = DATA_DOCS_URL in os.environ, local_folder(store)
     if not served or not Path(page).is_relative_to(root):
-        return {"data_docs": dg.MetadataValue.path(page)}
-    return {"data_docs": dg.MetadataValue.url(f"{DATA_DOCS}/{Path(page).relative_to(root).as_posix()}")}
+        return {name: dg.MetadataValue.path(page)}
+    return {name: dg.MetadataValue.url(f"{DATA_DOCS}/{Path(page).relative_to(root).as_posix()}")}

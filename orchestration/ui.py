@@ -34,6 +34,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 if TYPE_CHECKING:
     import dagster as dg
 
+from checks.catalogue import USUAL
+from checks.report import REPORT
 from engine.host.places import local_folder
 from engine.store.directory import make_folder
 from engine.store.opening import address_of
@@ -51,6 +53,8 @@ DATA_DOCS_URL = "WEIR_DATA_DOCS_URL"
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, `kill`, and a terminal that is closed."""
 _LAUNCHED_BY_A_DAEMON = ".dagster/grpc_info"
+PARTITION = "dagster/partition"
+"""Dagster's tag of the partition that a run makes."""
 
 
 class Services:
@@ -201,28 +205,29 @@ class FirstStart:
         self._url = url
         self._say = say
         self._run: str | None = None
-        self._todo: list[tuple[str, str, str]] = []
+        self._todo: list[tuple[str, str, str, dict[str, str]]] = []
         specs = [spec for spec in SPECS if spec.on_first_start]
         for spec in specs:
             self._add(spec.stream_key, f"{spec.job}_start", f"start of {spec.job}", "overview")
         for spec in specs:
             if spec.drill is not None:
-                self._add(spec.drills_key, f"{spec.job}_drill", f"drill of {spec.job}", "checks")
+                self._add(spec.drills_key, f"{spec.job}_drill", f"drill of {spec.job}", "checks", partition=USUAL)
 
-    def _add(self, key: dg.AssetKey, job: str, what: str, view: str) -> None:
+    def _add(self, key: dg.AssetKey, job: str, what: str, view: str, partition: str = "") -> None:
         """Adds a job to be run, unless its asset was materialized before or a run of it is still queued."""
         import dagster as dg
 
         queued = self._instance.get_runs(dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.QUEUED]))
         if self._instance.get_latest_materialization_event(key) is None and not queued:
-            self._todo.append((job, what, f"{self._url}/assets/{key.to_user_string()}?view={view}"))
+            tags = {PARTITION: partition} if partition else {}
+            self._todo.append((job, what, f"{self._url}/assets/{key.to_user_string()}?view={view}", tags))
 
     def poll(self) -> None:
         if not self._todo:
             return
-        job, what, link = self._todo[0]
+        job, what, link, tags = self._todo[0]
         if self._run is None:
-            self._run = launch_job(self._url, job)
+            self._run = launch_job(self._url, job, tags=tags)
             self._say(f"{what}: under way …")
             return
         run = self._instance.get_run_by_id(self._run)
@@ -269,10 +274,21 @@ def only_one(home: Path, url: str) -> Iterator[int]:
 
 
 class _DataDocs(http.server.SimpleHTTPRequestHandler):
-    """Serves only the Data Docs of drills, audits and rehearsals, and nothing else of the store."""
+    """Serves only Data Docs of drills, audits and rehearsals, and the reports on drills. `/runs/…` leads to the UI."""
+
+    def __init__(self, ui: str, *args: Any, **kwargs: Any) -> None:
+        self._ui = ui
+        super().__init__(*args, **kwargs)
 
     def send_head(self) -> Any:
+        if self.path.startswith("/runs/"):
+            self.send_response(302)
+            self.send_header("Location", self._ui + self.path)
+            self.end_headers()
+            return None
         parts = Path(self.translate_path(self.path)).relative_to(self.directory).parts
+        if parts[:1] == ("drills",) and parts[2:] == (REPORT,):
+            return super().send_head()
         if parts[:1] not in (("drills",), ("audits",), ("rehearsals",)) or parts[3:4] != ("data_docs",):
             self.send_error(404)
             return None
@@ -282,9 +298,9 @@ class _DataDocs(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def serve_data_docs(store: str, port: int) -> str:
-    """Serves the pages in the store as long as this process lives, and returns its address."""
-    handler = functools.partial(_DataDocs, directory=str(local_folder(store)))
+def serve_data_docs(store: str, port: int, ui: str) -> str:
+    """Serves the pages in the store as long as this process lives, and returns its address. `ui`: that of the UI."""
+    handler = functools.partial(_DataDocs, ui, directory=str(local_folder(store)))
     server = http.server.ThreadingHTTPServer((HOST, port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://{HOST}:{port}"
@@ -301,7 +317,7 @@ def main() -> None:
     for ends in ENDS:  # a shell starts background jobs with SIGINT ignored
         signal.signal(ends, signal.default_int_handler)
     with only_one(home, f"http://{HOST}:{port}") as lock:
-        docs = serve_data_docs(store, free_port(port + 1))
+        docs = serve_data_docs(store, free_port(port + 1), f"http://{HOST}:{port}")
         services = Services(home, port, "orchestration.definitions", {DATA_DOCS_URL: docs}, lock)
         try:
             why = serve(services, store)

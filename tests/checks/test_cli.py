@@ -14,9 +14,10 @@ import typer
 from typer.testing import CliRunner
 
 from checks import cli
-from checks.catalogue import CATALOGUE
+from checks.catalogue import CATALOGUE, choose
 from checks.drilled import DrillFailed
-from checks.results import AuditResult, CheckResult, DrillResult, Verdict
+from checks.records import read_records
+from checks.results import AuditResult, CheckResult, DrillResult, Struck, Verdict
 from engine.cli.main import add_commands
 from engine.core.errors import WeirError
 
@@ -25,6 +26,7 @@ def drilled(store: Path, name: str = "1", violations: list[str] | None = None) -
     folder = store / "drills" / "pageviews" / name
     folder.mkdir(parents=True)
     result = DrillResult("pageviews", str(folder), 200_000, 1.25, 1, 11, 40, violations or [], 0, 20.0)
+    result = msgspec.structs.replace(result, faults=[Struck(0, 4711, 1, 2, "1.1", after="1.2", recovery_s=1.25)])
     (folder / "drill.json").write_bytes(msgspec.json.encode(result))
     return result
 
@@ -145,6 +147,31 @@ def test_all_faults_are_a_drill_each_and_the_worst_verdict_counts(
     red = msgspec.structs.replace(seen, reader_violations=["read 7 saw part of epoch 3"])
     seen = red
     assert weir("drill", "pageviews", "--store", str(tmp_path), "--fault", "all", "--no-audit").exit_code == 1
+
+
+@pytest.mark.promise("H2")
+def test_a_series_has_a_seed_for_each_drill_a_table_of_all_and_a_report(
+    weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+
+    def run_drill(*_: Any, seed: int, **__: Any) -> DrillResult:
+        seeds.append(seed)
+        if seed == 7:
+            raise DrillFailed("no verdict: nobody reached it")
+        return drilled(tmp_path, str(seed))
+
+    monkeypatch.setattr(cli, "run_drill", run_drill)
+    monkeypatch.setattr(cli, "run_audit", lambda *_, **__: audited(Verdict.PASSED))
+    run = weir("drill", "pageviews", "--store", str(tmp_path), "--fault", "random", "--times", "3", "--seed", "5")
+    assert seeds == [5, 6, 7] and run.exit_code == 2
+    assert "3 drills, 2 faults" in run.output and "lost 6" in run.output and "no verdict 1" in run.output
+    kept = read_records(tmp_path, "pageviews")
+    assert [record.seed for record in kept] == [0, 0, 7]
+    assert kept[-1].faults == [choose(["random"], 7)[0].name], "what it would have been"
+    shown = weir("drill", "pageviews", "--store", str(tmp_path), "--report")
+    assert shown.exit_code == 0 and "3 drills, 2 faults" in shown.output and "slot-killed" in shown.output
+    assert "no verdict: nobody reached it" in (tmp_path / "drills" / "pageviews" / "report.html").read_text()
 
 
 @pytest.mark.promise("H2")

@@ -1,9 +1,9 @@
 """Goal: a real kill -9 on real Spark loses and doubles nothing, and a reader never sees part of an epoch.
 
 Topology: the page-view job, two slots, every view to one table and windows to another; a reader in a Spark application
-of its own. Faults: SIGKILL of a slot, of the JobMaster in the recovery from that, and of the supervisor, also at a
-step of a checkpoint; a read-only store, and a cut between slots. The seed decides which slot and when. Checks: the drill's figures, the causes in its record, the audit by Great Expectations, and
-that no process is left.
+of its own. Faults: SIGKILL of a slot, of the JobMaster in the recovery from that, and of the supervisor, also at a step
+of a checkpoint; a read-only store, and a cut between slots. The seed decides which slot and when. Checks: the drill's
+figures, the causes in its record, the audit by Great Expectations, and that no process is left.
 """
 
 from __future__ import annotations

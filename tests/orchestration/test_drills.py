@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import msgspec
 import pytest
 
 import checks.audit
 import checks.drill
 from assets.pageviews.drill import DRILL
+from checks.catalogue import CATALOGUE, RANDOM
+from checks.drilled import DrillFailed
+from checks.records import read_records
+from checks.report import REPORT
 from checks.results import AuditResult, CheckResult, DrillResult, Struck, Verdict
 from checks.spec import AUDIT_CHECKS, WARNINGS
 from engine.host.launch import LaunchOptions
-from orchestration.drills import CHECKS, READER, proves
+from orchestration.drills import CHECKS, READER, last_drill, proves
 from orchestration.metadata import rows_table
 from tests.orchestration.jobs import NUMBERS, definitions
 
@@ -184,6 +189,70 @@ def test_the_launchpad_chooses_the_faults_and_the_record_shows_their_victims(
     assert seen["recovery_s: slot-killed"] == dg.FloatMetadataValue(1.25), "Dagster plots it"
     assert isinstance(seen["struck"], dg.TableMetadataValue)
     assert seen["struck"].records[0].data["cause"] == "slot_lost: slot process 4711"
+
+
+@pytest.mark.promise("H2")
+def test_each_fault_is_a_partition_which_drills_that_fault(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def run(*_: Any, faults: list[str], **__: Any) -> DrillResult:
+        asked.append(faults)
+        return drilled(tmp_path, [])
+
+    monkeypatch.setattr(checks.drill, "run_drill", run)
+    monkeypatch.setattr(checks.audit, "run_audit", lambda *_, **__: audited({}))
+    made = definitions(tmp_path, replace(SPEC, drill_cron="0 3 * * *"))
+    asset = made.resolve_asset_graph().get(SPEC.drills_key)
+    assert asset.partitions_def is not None and asset.partitions_def.get_partition_keys() == [*CATALOGUE, RANDOM]
+    job = made.resolve_job_def("numbers_drill")
+    for name in ("slots-cut", "random"):
+        assert job.execute_in_process(instance=instance, partition_key=name).success
+    assert asked == [["slots-cut"], ["random"]]
+    assert instance.get_materialized_partitions(SPEC.drills_key) == {"slots-cut", "random"}
+    with dg.build_schedule_context(instance=instance, repository_def=made.get_repository_def()) as context:
+        ticked = made.resolve_schedule_def("numbers_drills").evaluate_tick(context)
+    assert ticked.run_requests is not None and [one.partition_key for one in ticked.run_requests] == [RANDOM]
+
+
+@pytest.mark.promise("H2")
+def test_each_drill_of_dagster_is_in_the_report_with_its_run(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drill(tmp_path, instance, monkeypatch)
+
+    def impossible(*_: Any, **__: Any) -> DrillResult:
+        raise DrillFailed("no verdict: the JVM went on")
+
+    monkeypatch.setattr(checks.drill, "run_drill", impossible)
+    job = definitions(tmp_path, SPEC).resolve_job_def("numbers_drill")
+    failed = job.execute_in_process(instance=instance, partition_key="jvm-hung", raise_on_error=False)
+    assert not failed.success
+    first, second = read_records(tmp_path, "numbers")
+    assert (first.verdict, first.lost, first.faults) == (Verdict.PASSED, 1, ["slot-killed"]) and first.run
+    assert (second.verdict, second.faults, second.run) == (Verdict.COULD_NOT_RUN, ["jvm-hung"], failed.run_id)
+    page = (tmp_path / "drills" / "numbers" / REPORT).read_text()
+    assert f'href="/runs/{first.run}"' in page and "no verdict: the JVM went on" in page
+    (observed,) = instance.fetch_observations(SPEC.drills_key, limit=5).records
+    seen: Any = observed.asset_observation
+    assert str(seen.metadata["report"].value).endswith(f"drills/numbers/{REPORT}")
+
+
+def test_an_audit_is_of_the_drill_of_its_own_run(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drill(tmp_path, instance, monkeypatch)
+    (own,) = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=SPEC.drills_key), limit=2).records
+    other = replace_store(drilled(tmp_path, []), "another")
+    metadata = {"drill": dg.MetadataValue.json(msgspec.to_builtins(other))}
+    instance.report_runless_asset_event(dg.AssetMaterialization(SPEC.drills_key, metadata=metadata))
+    assert last_drill(instance, SPEC, own.run_id).store == drilled(tmp_path, []).store
+    assert last_drill(instance, SPEC, "of nobody").store == "another"
+
+
+def replace_store(result: DrillResult, store: str) -> DrillResult:
+    return msgspec.structs.replace(result, store=store)
 
 
 def test_rows_with_different_columns_fit_one_table() -> None:

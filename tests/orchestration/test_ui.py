@@ -65,11 +65,15 @@ def test_the_home_has_the_project_s_settings_also_after_they_changed(tmp_path: P
 
 def test_the_pages_of_drills_and_rehearsals_are_served_and_nothing_else(tmp_path: Path) -> None:
     pages = ["drills/pageviews/1/data_docs/index.html", "rehearsals/pageviews/1/data_docs/index.html"]
-    others = ["pageviews/run/token", "drills/pageviews/1/drill.json", "data_docs/x/y/z", "x/pageviews/1/data_docs/a"]
+    pages.append("drills/pageviews/report.html")
+    others = ["drills/pageviews/records.jsonl", "rehearsals/pageviews/report.html", "drills/pageviews/1/report.html"]
+    others += ["pageviews/run/token", "drills/pageviews/1/drill.json", "data_docs/x/y/z", "x/pageviews/1/data_docs/a"]
     for name in (*pages, *others):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("text")
-    url = serve_data_docs(str(tmp_path), free_port())
-    assert [httpx.get(f"{url}/{name}", timeout=60).status_code for name in pages] == [200, 200]
+    url = serve_data_docs(str(tmp_path), free_port(), "http://127.0.0.1:1")
+    run = httpx.get(f"{url}/runs/4711", timeout=60)
+    assert (run.status_code, run.headers["location"]) == (302, "http://127.0.0.1:1/runs/4711"), "in the UI"
+    assert [httpx.get(f"{url}/{name}", timeout=60).status_code for name in pages] == [200] * len(pages)
     hidden = [*others, "", "drills", "drills/pageviews/1/data_docs/../../../../pageviews/run/token"]
     assert {httpx.get(f"{url}/{name}", timeout=60).status_code for name in hidden} == {404}
