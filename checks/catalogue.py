@@ -38,11 +38,18 @@ class How(Enum):
     REFUSE = "the store is read-only"
     SLOW = "the store is slow"
     CUT = "nothing comes through between slots"
+    SAVEPOINT = "asked for a savepoint"
+    RESCALE = "asked for another parallelism"
 
     @property
     def does(self) -> Does | None:
         """What the order says, if those who reach a failpoint carry it out themselves."""
         return {How.KILL_AT: Does.KILL, How.REFUSE: Does.REFUSE, How.SLOW: Does.DELAY, How.CUT: Does.HOLD}.get(self)
+
+    @property
+    def asks(self) -> bool:
+        """Says whether the drill only asks the JobMaster for something, as a user does."""
+        return self in (How.SAVEPOINT, How.RESCALE)
 
     @property
     def of_store(self) -> bool:
@@ -58,6 +65,8 @@ class Ends(Enum):
     JOBMASTER = "its JobMaster"
     START = "its start: nobody supervises the job any more"
     CHECKPOINT = "a checkpoint"
+    BEGUN = "nothing: what was asked for begins, and may fail by the other blow"
+    DONE = "nothing of the job's work: what was asked for is done"
     NOTHING = "nothing"
     COVERED = "nothing of its own: the other blow of the same moment ends its attempt"
 
@@ -94,6 +103,12 @@ NOT_WRITABLE = Cause(
     "`checkpoints_failed`",
 )
 CUT_OFF = Cause(Ends.CHANNEL, ("has been silent for",), "a channel broke: its other end has been silent")
+SAVEPOINT_BEGUN = Cause(Ends.BEGUN, ("savepoint",), "the savepoint was begun")
+SAVEPOINT_DONE = Cause(Ends.DONE, ("savepoint",), "no restart: the savepoint is complete")
+RESCALE_BEGUN = Cause(Ends.BEGUN, ("rescale",), "the rescale was begun")
+RESCALE_DONE = Cause(
+    Ends.DONE, ("rescale",), "no restart: the job runs at the new parallelism, its state has the same digest"
+)
 NONE = Cause(Ends.NOTHING, (), "no restart: the job goes on")
 COVERED = Cause(Ends.COVERED, (), "ends together with the other victim")
 
@@ -157,6 +172,10 @@ def _kill(victim: Role, cause: Cause) -> Blow:
 
 def _stop(victim: Role, cause: Cause, lasts_s: float = SHORT_S) -> Blow:
     return Blow(victim, How.STOP, cause, lasts_s)
+
+
+def _ask(how: How, cause: Cause) -> Blow:
+    return Blow(Role.MASTER, how, cause)
 
 
 def _killed_at(at: Point, name: str, moment: str) -> Fault:
@@ -307,6 +326,38 @@ _FAULTS = (
         _NEW_SPARK,
         (_kill(Role.SLOT, SLOT_LOST), _kill(Role.MASTER, MASTER_KILLED)),
         in_recovery=True,
+    ),
+    Fault("savepoint", "takes a savepoint", "nothing stops meanwhile", (_ask(How.SAVEPOINT, SAVEPOINT_DONE),)),
+    Fault(
+        "slot-killed-in-savepoint",
+        "asks for a savepoint, and kills one slot at once with SIGKILL",
+        f"the savepoint is made or told as failed; {_IN_PLACE}",
+        (_ask(How.SAVEPOINT, SAVEPOINT_BEGUN), _kill(Role.SLOT, SLOT_LOST)),
+    ),
+    Fault(
+        "jobmaster-killed-in-savepoint",
+        "asks for a savepoint, and kills the JobMaster at once with SIGKILL",
+        f"the savepoint is made or told as failed; {_NEW_SPARK}",
+        (_ask(How.SAVEPOINT, SAVEPOINT_BEGUN), _kill(Role.MASTER, MASTER_KILLED)),
+    ),
+    Fault(
+        "rescale",
+        "lets the job run at parallelism 1, and then at its own again",
+        "slots stay; each time the job leaves its attempt behind a checkpoint, and goes on from there",
+        (_ask(How.RESCALE, RESCALE_DONE), _ask(How.RESCALE, RESCALE_DONE)),
+        in_recovery=True,
+    ),
+    Fault(
+        "slot-killed-in-rescale",
+        "asks for parallelism 1, and kills one slot at once with SIGKILL",
+        f"the rescale is done or told as failed; {_IN_PLACE}",
+        (_ask(How.RESCALE, RESCALE_BEGUN), _kill(Role.SLOT, SLOT_LOST)),
+    ),
+    Fault(
+        "jobmaster-killed-in-rescale",
+        "asks for parallelism 1, and kills the JobMaster at once with SIGKILL",
+        f"the rescale is done or told as interrupted; {_NEW_SPARK}",
+        (_ask(How.RESCALE, RESCALE_BEGUN), _kill(Role.MASTER, MASTER_KILLED)),
     ),
 )
 

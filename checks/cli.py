@@ -21,14 +21,16 @@ from checks.audit import run_audit
 from checks.catalogue import ALL, CATALOGUE, RANDOM, USUAL, choose
 from checks.docs import serve
 from checks.drill import drills, run_drill
-from checks.drilled import DrillFailed, Say, Share
+from checks.drilled import DrillFailed, Share
 from checks.live.audit import run_live_audit
+from checks.live.drill import choose_live, run_live_drill
 from checks.live.look import WITHIN
 from checks.needs import need_great_expectations
 from checks.records import DrillRecord, figures_of, keep, no_verdict, read_records, record_of, totals_of
 from checks.report import REPORT, write_report
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import DrillSpec, load_spec
+from checks.striking import Say
 from engine.cli.shared import Store, client_of, console
 from engine.core.errors import WeirError
 from engine.host.places import local_folder
@@ -90,6 +92,10 @@ def list_faults(asked: bool) -> None:
     raise typer.Exit
 
 
+LiveJob = Annotated[
+    bool,
+    typer.Option("--live", metavar="", help="break the running job itself, and audit its live tables; only kills"),
+]
 Times = Annotated[
     int, typer.Option(min=1, metavar="N", help="number of drills, each with the next seed; then a table of all")
 ]
@@ -108,6 +114,7 @@ def drill(
     seed: Seed = None,
     records: Records = None,
     audit: Audit = True,
+    live: LiveJob = False,
     times: Times = 1,
     only_report: Report = False,
     serve_docs: Serve = False,
@@ -127,9 +134,13 @@ def drill(
         raise typer.Exit
     if audit:
         need_great_expectations("the audit of a drill (--no-audit leaves it out)")
-    spec = load_spec(job)
     seed = random.randrange(1_000_000) if seed is None else seed
     names = fault or [USUAL]
+    if live:
+        if ALL in names or times > 1 or records is not None:
+            raise WeirError(f"--live strikes the running job once: leave out --fault {ALL}, --times and --records")
+        raise typer.Exit(CODES[_drill_live(store, job, seed, names, audit, serve_docs, port).verdict])
+    spec = load_spec(job)
     if ALL in names and len(names) > 1:
         raise WeirError(f"--fault {ALL} drills every fault, one after the other: name no other beside it")
     choose([name for name in names if name != ALL], seed)  # an unknown name is said before anything runs
@@ -166,6 +177,35 @@ def _drill(
         return _audit(spec, result, store)
     console.print(verdict_table([_reader_row(result)], _drill_figures(result)))
     return _kept(store, spec.job, record_of(result))
+
+
+def _drill_live(
+    store: str, job: str, seed: int, faults: list[str], audit: bool, serve_docs: bool, port: int
+) -> DrillRecord:
+    """Drills the running job, and audits its live tables. Returns what is kept of it."""
+    client = client_of(store, job)
+    if client.name not in known_jobs(store):
+        raise WeirError(no_such_job(store, client.name))
+    chosen = choose_live(faults, seed)
+    started_ms = time.time_ns() // 1_000_000
+    console.print(f"drill of the [bold]live[/] job [bold]{client.name}[/], seed {seed}", highlight=False)
+    try:
+        with _progress() as (say, _):
+            done = run_live_drill(
+                store, client.name, seed=seed, faults=faults, audit=run_live_audit if audit else None, progress=say
+            )
+    except DrillFailed as error:
+        console.print(f"[bold yellow]the drill could not be carried out:[/] {escape(str(error))}", highlight=False)
+        record = no_verdict(started_ms, seed, [fault.name for fault in chosen], str(error), live=True)
+        return _kept(store, client.name, record)
+    figures = {name: text for name, text in _drill_figures(done.drill).items() if name != "records"}
+    if done.audit is not None:
+        _show(done.audit, [check_row(check) for check in done.audit.checks], figures)
+    else:
+        console.print(verdict_table([], figures))
+    record = _kept(store, client.name, record_of(done.drill, done.audit, live=True))
+    _say_report(store, client.name, serve_docs, port)
+    return record
 
 
 def _kept(store: str, job: str, record: DrillRecord) -> DrillRecord:

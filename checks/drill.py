@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from checks.catalogue import USUAL, Fault, choose
-from checks.drilled import DrilledJob, DrillFailed, Say, Share
+from checks.drilled import DrilledJob, DrillFailed, Share
 from checks.faults import happened, why_no_verdict
 from checks.history import HistoryIncomplete, read_epochs
 from checks.ledger import ledger_folder, write_ledger
@@ -32,6 +32,7 @@ from checks.results import DrillResult, read_result
 from checks.seal import READS, RESULT, NoKey, audit_key, seal_drill
 from checks.spec import DRILLS_KEPT, DrillSpec
 from checks.strikes import NotStruck
+from checks.striking import Say
 from engine.core.paths import JobPaths
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.places import local_folder

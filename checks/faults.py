@@ -14,11 +14,25 @@ from pathlib import Path
 
 from checks.catalogue import CATALOGUE, Cause, Ends
 from checks.results import Struck
-from engine.jobmaster.events import Aborted, AttemptFailed, Claimed, Stopped
+from engine.jobmaster.events import (
+    Aborted,
+    AttemptFailed,
+    Claimed,
+    Rescaled,
+    RescaleStarted,
+    SavepointCompleted,
+    SavepointTriggered,
+    Stopped,
+)
 from engine.observe.history import History
 from engine.protocol.failures import AttemptFailure
 
-Happened = AttemptFailed | Claimed | Stopped | Aborted
+Asked = SavepointTriggered | SavepointCompleted | RescaleStarted | Rescaled
+Happened = AttemptFailed | Claimed | Stopped | Aborted | Asked
+_TOLD: dict[Ends, tuple[type[Asked], ...]] = {
+    Ends.BEGUN: (SavepointTriggered, RescaleStarted),
+    Ends.DONE: (SavepointCompleted, Rescaled),
+}
 LATE_MS = 5_000
 """A checkpoint that met a fault may be aborted this long after the fault is over."""
 
@@ -39,6 +53,8 @@ def cause_of(struck: Struck, events: Sequence[Happened]) -> str:
         return next((event.reason for event in _after(struck, events) if isinstance(event, Stopped)), "")
     if cause.ends is Ends.CHECKPOINT:
         return _not_written(cause, struck, events)
+    if cause.ends in _TOLD:
+        return _told_of(cause, struck, events)
     failed = next((e for e in events if isinstance(e, AttemptFailed) and e.attempt == struck.attempt), None)
     if cause.ends in (Ends.ATTEMPT, Ends.CHANNEL):
         return f"{failed.cause}: {failed.detail}" if failed is not None else ""
@@ -82,6 +98,8 @@ def _names(cause: Cause, struck: Struck, found: str, events: Sequence[Happened])
     code = found.partition(":")[0]
     if cause.ends is Ends.CHECKPOINT:
         return code in cause.words
+    if cause.ends in _TOLD:
+        return found.partition(" ")[0] in cause.words
     if cause.ends is not Ends.ATTEMPT:
         return any(words in found for words in cause.words)
     slots = [e.slot for e in events if isinstance(e, AttemptFailed) and e.attempt == struck.attempt]
@@ -91,6 +109,20 @@ def _names(cause: Cause, struck: Struck, found: str, events: Sequence[Happened])
 
 def _after(struck: Struck, events: Sequence[Happened]) -> list[Happened]:
     return [event for event in events if event.at_ms >= struck.at_ms]
+
+
+def _told_of(cause: Cause, struck: Struck, events: Sequence[Happened]) -> str:
+    """Returns what became of what was asked for; if its attempt or JobMaster failed first, the cause of that."""
+    for event in _after(struck, events):
+        if cause.ends is Ends.DONE and isinstance(event, AttemptFailed):
+            return f"{event.cause}: {event.detail}"
+        if cause.ends is Ends.DONE and isinstance(event, Claimed) and event.generation > struck.generation:
+            return event.death or "another JobMaster"
+        if isinstance(event, _TOLD[cause.ends]):
+            name = event.rescale if isinstance(event, RescaleStarted | Rescaled) else event.name
+            what = "rescale" if isinstance(event, RescaleStarted | Rescaled) else "savepoint"
+            return f"{what} {name}: {'completed' if cause.ends is Ends.DONE else 'begun'}"
+    return ""
 
 
 def _not_written(cause: Cause, struck: Struck, events: Sequence[Happened]) -> str:

@@ -109,6 +109,10 @@ class JobProcesses:
                 found.append(one)
         return sorted(found, key=lambda one: one.pid)
 
+    def slot(self, pid: int) -> Process | None:
+        """Returns the process of a slot; None if it has ended."""
+        return process(pid)
+
     def of(self, role: Role) -> list[Process]:
         return [one for one in self.all() if role_of(one.pid) is role]
 
@@ -134,9 +138,14 @@ def role_of(pid: int) -> Role | None:
     if "engine.process.master_main" in command:
         return Role.MASTER
     if "engine.spark.worker_daemon" in command:
-        parent = command_of(int((_stat(pid) or ["", "0"])[_PARENT]))
+        parent = command_of(parent_of(pid))
         return Role.DAEMON if parent and Path(parent[0]).name == "java" else Role.SLOT
     return None
+
+
+def parent_of(pid: int) -> int:
+    """Returns the parent of a process; 0 if it has ended."""
+    return int((_stat(pid) or ["", "0"])[_PARENT])
 
 
 def command_of(pid: int) -> list[str]:

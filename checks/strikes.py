@@ -146,16 +146,17 @@ class Striker:
         if not slots:
             raise NotStruck("no verdict: the job has no slot that could be struck")
         if blow.how is How.FULL:
-            return None, [_alive(number, pid) for number, pid in slots]
+            return None, [self._alive(number, pid) for number, pid in slots]
         number, pid = self._chance.choice(slots)
-        return number, [_alive(number, pid)]
+        return number, [self._alive(number, pid)]
 
-
-def _alive(slot: int, pid: int) -> Process:
-    found = process(pid)
-    if found is None:
-        raise NotStruck(f"no verdict: slot {slot} (process {pid}) had ended by itself before it was struck")
-    return found
+    def _alive(self, slot: int, pid: int) -> Process:
+        found = self._processes.slot(pid)
+        if found is None:
+            raise NotStruck(
+                f"no verdict: slot {slot} (process {pid}) had ended by itself before it was struck, or is elsewhere"
+            )
+        return found
 
 
 def _hit(victim: Process, how: How) -> bool:

@@ -6,5 +6,6 @@ table.py    the files of a table that readers see now, and which rows of them be
 record.py   what the last audit has seen, sealed with the audit key
 look.py     compares one table with ledger and record
 naming.py   names wrong rows, where their digests tell them
+drill.py    breaks the running job before such an audit
 audit.py    audits all tables of a job: Spark reads what readers read, Great Expectations judge
 """

@@ -25,13 +25,32 @@ from checks.orders import Orders
 from checks.processes import JobProcesses, Role, process, role_of
 from checks.results import Struck
 from checks.strikes import NotStruck, Striker
-from engine.jobmaster.events import Aborted, AttemptFailed, Claimed, Stopped
+from engine.jobmaster.events import (
+    Aborted,
+    AttemptFailed,
+    Claimed,
+    Rescaled,
+    RescaleStarted,
+    SavepointCompleted,
+    SavepointTriggered,
+    Stopped,
+)
 from engine.jobmaster.status import JobStatus, SlotStatus
 from engine.store.failpoints import Point
 from tests.seen import running
 
 LOST = AttemptFailed(
     attempt="1.1", cause="slot_lost", detail="slot process 4711: its process ended", slot=1, at_ms=1_100, generation=1
+)
+SAVING = SavepointTriggered(name="s", place="p", checkpoint=7, stopping="", at_ms=1_050, generation=1)
+SAVED = SavepointCompleted(
+    name="s", place="p", checkpoint=7, epoch=6, state_bytes=1, duration_ms=1.0, at_ms=1_100, generation=1
+)
+RESCALING = RescaleStarted(
+    rescale="r", before={"pv": 2}, after={"pv": 1}, slots_before=2, slots_after=1, at_ms=1_050, generation=1
+)
+RESCALED = Rescaled(
+    rescale="r", epoch=7, pause_ms=1.0, digest_before="d", digest_after="d", rows=3, at_ms=1_100, generation=1
 )
 SILENT = msgspec.structs.replace(LOST, cause="slot_silent", detail="slot process 4711")
 
@@ -156,6 +175,19 @@ NAMED: dict[str, tuple[list[Struck], list[Happened]]] = {
         [struck("jobmaster-and-slot-killed"), struck("jobmaster-and-slot-killed", 1)],
         [claimed("signal SIGKILL while it was running the job")],
     ),
+    "a savepoint": ([struck("savepoint")], [SAVED]),
+    "a slot in a savepoint": (
+        [struck("slot-killed-in-savepoint"), struck("slot-killed-in-savepoint", 1)],
+        [SAVING, LOST],
+    ),
+    "a rescale and back": (
+        [struck("rescale"), struck("rescale", 1, at_ms=1_200)],
+        [RESCALED, msgspec.structs.replace(RESCALED, at_ms=1_300)],
+    ),
+    "a JobMaster in a rescale": (
+        [struck("jobmaster-killed-in-rescale"), struck("jobmaster-killed-in-rescale", 1)],
+        [RESCALING, claimed("signal SIGKILL while it was running the job")],
+    ),
     "a JobMaster in a recovery": (
         [struck("jobmaster-killed-in-recovery"), struck("jobmaster-killed-in-recovery", 1, attempt="1.1")],
         [LOST, claimed("signal SIGKILL while it was running the job")],
@@ -195,6 +227,8 @@ WRONG: dict[str, tuple[Struck, Happened]] = {
     ),
     "a JobMaster instead of its JVM": (struck("jvm-killed"), claimed("signal SIGKILL while it was running the job")),
     "a JVM that died instead of hanging": (struck("jvm-hung"), claimed("Spark's JVM is gone: no answer")),
+    "a slot that was lost while a savepoint was taken": (struck("savepoint"), LOST),
+    "a JobMaster that died in a rescale that was to be done": (struck("rescale"), claimed("signal SIGKILL")),
     "a slot that was lost during a cut": (struck("slots-cut"), LOST),
     "another process than the one that met the step": (struck("slot-killed-before-ack", pid=471), LOST),
     "a slot that was lost while the store was read-only": (struck("store-read-only"), LOST),
