@@ -40,6 +40,7 @@ class How(Enum):
     CUT = "nothing comes through between slots"
     SAVEPOINT = "asked for a savepoint"
     RESCALE = "asked for another parallelism"
+    UPGRADE = "asked for an upgrade"
 
     @property
     def does(self) -> Does | None:
@@ -49,7 +50,7 @@ class How(Enum):
     @property
     def asks(self) -> bool:
         """Says whether the drill only asks the JobMaster for something, as a user does."""
-        return self in (How.SAVEPOINT, How.RESCALE)
+        return self in (How.SAVEPOINT, How.RESCALE, How.UPGRADE)
 
     @property
     def of_store(self) -> bool:
@@ -109,6 +110,7 @@ RESCALE_BEGUN = Cause(Ends.BEGUN, ("rescale",), "the rescale was begun")
 RESCALE_DONE = Cause(
     Ends.DONE, ("rescale",), "no restart: the job runs at the new parallelism, its state has the same digest"
 )
+UPGRADED = Cause(Ends.START, ("upgrade-",), "the job was stopped behind the savepoint of the upgrade")
 NONE = Cause(Ends.NOTHING, (), "no restart: the job goes on")
 COVERED = Cause(Ends.COVERED, (), "ends together with the other victim")
 
@@ -358,6 +360,12 @@ _FAULTS = (
         "asks for parallelism 1, and kills the JobMaster at once with SIGKILL",
         f"the rescale is done or told as interrupted; {_NEW_SPARK}",
         (_ask(How.RESCALE, RESCALE_BEGUN), _kill(Role.MASTER, MASTER_KILLED)),
+    ),
+    Fault(
+        "upgrade",
+        "replaces the job by itself, as by a version with changed code",
+        "the job stops behind a savepoint, and the new version goes on from there: a whole start",
+        (_ask(How.UPGRADE, UPGRADED),),
     ),
 )
 

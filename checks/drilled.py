@@ -129,6 +129,8 @@ class DrilledJob:
             self._keep_newest()
             self._say(f"the JobMaster died ({deaths.reason}); the supervisor starts another")
         ended = folder.read_exit()
+        if ended is not None and ended.outcome is Outcome.STOPPED and self._faults.upgrading:
+            return None
         if ended is None or ended.outcome is not Outcome.CANCELLED or not self._faults.unsupervised:
             return ended
         found = look(self._client)

@@ -109,7 +109,7 @@ def trend(records: Sequence[DrillRecord]) -> str:
         if name in targets and record.verdict is not Verdict.COULD_NOT_RUN
         for recovery in recoveries_s(record, name)
     ]
-    low, high = 0.01, max([10.0, *(share for _, _, share in shares)])
+    low, high = 0.03, max([10.0, *(share for _, _, share in shares)])
 
     def y(share: float) -> float:
         part = math.log(max(share, low) / low) / math.log(high / low)
@@ -117,7 +117,7 @@ def trend(records: Sequence[DrillRecord]) -> str:
 
     step = (_WIDTH - _LEFT - 20) / max(1, len(shares) - 1)
     marks, dots = "", ""
-    for at in (0.01, 0.1, 1, 10):
+    for at in (0.1, 1, 10):
         kind = "target" if at == 1 else "grid"
         marks += f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y(at):.1f}" y2="{y(at):.1f}" class="{kind}"/>'
         marks += f'<text x="{_LEFT - 8}" y="{y(at) + 4:.1f}" text-anchor="end">{at:g}×</text>'

@@ -76,6 +76,11 @@ class FaultsInTurn:
         return now + [fault.name for fault in self._to_come]
 
     @property
+    def upgrading(self) -> bool:
+        """True while the job is replaced by another version: between the two of them none runs."""
+        return self._now is not None and any(blow.how is How.UPGRADE for blow in self._now.fault.blows)
+
+    @property
     def unsupervised(self) -> bool:
         """True while the fault is one after which nobody supervises the job."""
         return self._now is not None and any(blow.cause.ends is Ends.START for blow in self._now.fault.blows)
@@ -151,6 +156,8 @@ class FaultsInTurn:
         try:
             if blow.how is How.SAVEPOINT:
                 self._client.savepoint()
+            elif blow.how is How.UPGRADE:
+                self._client.request_upgrade()
             else:
                 widest = max(vertex.parallelism for vertex in status.vertices)
                 self._client.rescale(1 if widest > 1 else self._parallelism)
@@ -166,7 +173,7 @@ class FaultsInTurn:
 
     def _has_recovered(self, now: _UnderWay, status: JobStatus) -> bool:
         """Says whether records are processed again; after a blow to the store, whether a checkpoint has completed."""
-        if all(blow.how.asks for blow in now.fault.blows):
+        if all(blow.how.asks for blow in now.fault.blows) and not now.fault.restarts:
             done = cause_of(now.struck[-1], happened(self._store, self._client.name)) != ""
             return done and status.running and _rows(status) > 0
         of_store = any(blow.how.of_store for blow in now.fault.blows)

@@ -70,6 +70,10 @@ class JobClient:
         """Returns the job's last upgrade, done or not; this also works while the job does not run."""
         return last_upgrade(self.folder)
 
+    def request_upgrade(self, to: str | None = None) -> str:
+        """Begins to replace the job by the version at `to`, by default its own with changed code. Returns an id."""
+        return str(self._call("POST", "/upgrade", {"to": to}).json()["upgrade"])
+
     def state(self, uid: str, key: Sequence[str]) -> StateOfKey:
         """Returns the state of a key in the newest epoch; `key` holds a text per key column."""
         query = urlencode([("key", text) for text in key])

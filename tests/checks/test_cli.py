@@ -165,13 +165,27 @@ def test_a_series_has_a_seed_for_each_drill_a_table_of_all_and_a_report(
     monkeypatch.setattr(cli, "run_audit", lambda *_, **__: audited(Verdict.PASSED))
     run = weir("drill", "pageviews", "--store", str(tmp_path), "--fault", "random", "--times", "3", "--seed", "5")
     assert seeds == [5, 6, 7] and run.exit_code == 2
-    assert "3 drills, 2 faults" in run.output and "lost 6" in run.output and "no verdict 1" in run.output
+    said = " ".join(run.output.split())  # the caption is as wide as its table
+    assert "3 drills, 2 faults" in said and "lost 6" in said and "no verdict 1" in said
     kept = read_records(tmp_path, "pageviews")
     assert [record.seed for record in kept] == [0, 0, 7]
     assert kept[-1].faults == [choose(["random"], 7)[0].name], "what it would have been"
     shown = weir("drill", "pageviews", "--store", str(tmp_path), "--report")
     assert shown.exit_code == 0 and "3 drills, 2 faults" in shown.output and "slot-killed" in shown.output
     assert "no verdict: nobody reached it" in (tmp_path / "drills" / "pageviews" / "report.html").read_text()
+
+
+@pytest.mark.promise("H2")
+def test_a_drill_of_the_live_job_strikes_once_and_only_a_job_that_is_there(weir: Any, tmp_path: Path) -> None:
+    said = {
+        ("--times", "2"): "leave out --fault all, --times and --records",
+        ("--fault", "all"): "leave out --fault all, --times and --records",
+        (): "pageviews",
+    }
+    for options, expected in said.items():
+        run = weir("drill", "pageviews", "--live", "--no-audit", "--store", str(tmp_path), *options)
+        assert isinstance(run.exception, WeirError) and expected in str(run.exception), options
+    assert read_records(tmp_path, "pageviews") == [], "nothing was drilled"
 
 
 @pytest.mark.promise("H2")

@@ -120,16 +120,26 @@ def test_a_fault_in_recovery_and_the_death_of_the_supervisor_are_told_by_the_his
 
 
 @pytest.mark.promise("D11", "F2", "H2")
-def test_a_step_of_a_checkpoint_the_store_and_a_cut_are_told_by_history_and_failpoints(
+def test_steps_savepoints_rescales_the_store_and_a_cut_are_told_by_history_and_failpoints(
     tmp_path: Path, no_reader: None
 ) -> None:
-    names = ["slot-killed-before-ack", "store-read-only", "slots-cut", "jobmaster-killed-after-record"]
+    names = [
+        "slot-killed-before-ack",
+        "slot-killed-in-savepoint",
+        "rescale",
+        "store-read-only",
+        "slots-cut",
+        "jobmaster-killed-after-record",
+    ]
     drilled = run_drill(DRILL, tmp_path, seed=5, faults=names)
     folder = Path(drilled.store)
     assert drilled.names == names
-    slot, store, cut, master = drilled.faults
+    slot, savepoint, in_savepoint, narrower, wider, store, cut, master = drilled.faults
     assert slot.cause.startswith("slot_lost: ") and str(slot.pid) in slot.cause and slot.point == "before-ack"
     assert store.cause.startswith(("write_failed: ", "finalize_failed: ")) and "Read-only" in store.cause
+    assert savepoint.cause.startswith("savepoint ") and str(in_savepoint.pid) in in_savepoint.cause
+    assert narrower.cause.endswith(": completed") and wider.cause.endswith(": completed")
+    assert narrower.cause != wider.cause, "two rescales"
     assert "has been silent for" in cut.cause and cut.until_ms > cut.at_ms
     assert "SIGKILL" in master.cause and master.point == "after-record"
     assert Orders(folder / FAILPOINTS).met(Point.AFTER_RECORD) == [Met(master.pid, master.at_ms)]

@@ -176,6 +176,10 @@ NAMED: dict[str, tuple[list[Struck], list[Happened]]] = {
         [claimed("signal SIGKILL while it was running the job")],
     ),
     "a savepoint": ([struck("savepoint")], [SAVED]),
+    "an upgrade": (
+        [struck("upgrade")],
+        [Stopped(outcome="stopped", reason="stopped: savepoint upgrade-1f-2a", at_ms=1_900, generation=1), claimed("")],
+    ),
     "a slot in a savepoint": (
         [struck("slot-killed-in-savepoint"), struck("slot-killed-in-savepoint", 1)],
         [SAVING, LOST],
@@ -228,6 +232,10 @@ WRONG: dict[str, tuple[Struck, Happened]] = {
     "a JobMaster instead of its JVM": (struck("jvm-killed"), claimed("signal SIGKILL while it was running the job")),
     "a JVM that died instead of hanging": (struck("jvm-hung"), claimed("Spark's JVM is gone: no answer")),
     "a slot that was lost while a savepoint was taken": (struck("savepoint"), LOST),
+    "a job that somebody stopped in an upgrade": (
+        struck("upgrade"),
+        Stopped(outcome="stopped", reason="stopped by cli", at_ms=1_900, generation=1),
+    ),
     "a JobMaster that died in a rescale that was to be done": (struck("rescale"), claimed("signal SIGKILL")),
     "a slot that was lost during a cut": (struck("slots-cut"), LOST),
     "another process than the one that met the step": (struck("slot-killed-before-ack", pid=471), LOST),

@@ -17,7 +17,7 @@ import pytest
 from assets.pageviews.drill import DRILL
 from checks.catalogue import CATALOGUE
 from checks.live.drill import RESULT, LiveDrill, RunningProcesses, choose_live, live_faults
-from checks.processes import Role
+from checks.processes import JobProcesses, Role
 from checks.records import read_records
 from checks.results import Verdict
 from engine.core.errors import WeirError
@@ -25,7 +25,7 @@ from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterAddress
 from engine.observe.client import JobClient
 from engine.process.submit import start_detached
-from tests.checks.test_drill import WEIR, mentions
+from tests.checks.test_drill import WEIR
 
 
 @pytest.mark.promise("H2")
@@ -71,7 +71,9 @@ def test_a_worker_of_the_running_job_is_killed_and_its_live_tables_are_audited(t
         path=DRILL.path, name=DRILL.job, params=params, parallelism=2, store=str(tmp_path), max_slots=2
     )
     client = JobClient(str(tmp_path), DRILL.job)
-    start_detached(launch, "test")
+    processes = JobProcesses()
+    with processes.marking():
+        start_detached(launch, "test")
     try:
         client.wait_until_running(300)
         environ = {**os.environ, "WEIR_STORE": str(tmp_path), "COLUMNS": "180", "NO_COLOR": "1"}
@@ -97,4 +99,4 @@ def test_a_worker_of_the_running_job_is_killed_and_its_live_tables_are_audited(t
     assert written.audit.epoch > victim.epoch and written.audit.figures["rows_read"] > 0
     (record,) = read_records(tmp_path, DRILL.job)
     assert record.live and record.verdict is Verdict.PASSED and record.blows == [victim]
-    assert mentions(str(tmp_path)) == [], "processes outlived the job"
+    assert processes.end(120) == [], "processes outlived the job"
