@@ -100,7 +100,12 @@ Times = Annotated[
     int, typer.Option(min=1, metavar="N", help="number of drills, each with the next seed; then a table of all")
 ]
 Report = Annotated[
-    bool, typer.Option("--report", metavar="", help="make the report on the drills so far, and drill nothing")
+    bool,
+    typer.Option(
+        "--report",
+        metavar="",
+        help="make the report on all drills so far (--live: of a job without a drill.py)",
+    ),
 ]
 ListFaults = Annotated[
     bool, typer.Option("--faults", metavar="", is_eager=True, callback=list_faults, help="list all faults, and exit")
@@ -128,9 +133,9 @@ def drill(
     another cause, gives no verdict: exit code 2.
     """
     if only_report:
-        spec = load_spec(job)
-        show_figures(read_records(store, spec.job))
-        _say_report(store, spec.job, serve_docs, port)
+        name = client_of(store, job).name if live else load_spec(job).job
+        show_figures(read_records(store, name))
+        _say_report(store, name, serve_docs, port)
         raise typer.Exit
     if audit:
         need_great_expectations("the audit of a drill (--no-audit leaves it out)")

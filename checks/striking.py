@@ -160,7 +160,7 @@ class FaultsInTurn:
                 self._client.request_upgrade()
             else:
                 widest = max(vertex.parallelism for vertex in status.vertices)
-                self._client.rescale(1 if widest > 1 else self._parallelism)
+                self._client.rescale(1 if widest > 1 else max(2, self._parallelism))
         except WeirError as error:
             raise NotStruck(f"no verdict: {struck} was {blow.how.value}, and refused: {error}") from error
         return struck
