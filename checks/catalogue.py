@@ -110,7 +110,7 @@ RESCALE_BEGUN = Cause(Ends.BEGUN, ("rescale",), "the rescale was begun")
 RESCALE_DONE = Cause(
     Ends.DONE, ("rescale",), "no restart: the job runs at the new parallelism, its state has the same digest"
 )
-UPGRADED = Cause(Ends.START, ("upgrade-",), "the job was stopped behind the savepoint of the upgrade")
+UPGRADED = Cause(Ends.START, ("/savepoints/upgrade-",), "the job was stopped behind the savepoint of the upgrade")
 NONE = Cause(Ends.NOTHING, (), "no restart: the job goes on")
 COVERED = Cause(Ends.COVERED, (), "ends together with the other victim")
 

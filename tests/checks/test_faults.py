@@ -178,7 +178,15 @@ NAMED: dict[str, tuple[list[Struck], list[Happened]]] = {
     "a savepoint": ([struck("savepoint")], [SAVED]),
     "an upgrade": (
         [struck("upgrade")],
-        [Stopped(outcome="stopped", reason="stopped: savepoint upgrade-1f-2a", at_ms=1_900, generation=1), claimed("")],
+        [
+            Stopped(
+                outcome="stopped",
+                reason="behind epoch 9, with the savepoint /s/a/savepoints/upgrade-1f",
+                at_ms=1_900,
+                generation=1,
+            ),
+            claimed(""),
+        ],
     ),
     "a slot in a savepoint": (
         [struck("slot-killed-in-savepoint"), struck("slot-killed-in-savepoint", 1)],
@@ -234,7 +242,7 @@ WRONG: dict[str, tuple[Struck, Happened]] = {
     "a slot that was lost while a savepoint was taken": (struck("savepoint"), LOST),
     "a job that somebody stopped in an upgrade": (
         struck("upgrade"),
-        Stopped(outcome="stopped", reason="stopped by cli", at_ms=1_900, generation=1),
+        Stopped(outcome="stopped", reason="behind epoch 9, with the savepoint /upgrade-s/s", at_ms=1_900),
     ),
     "a JobMaster that died in a rescale that was to be done": (struck("rescale"), claimed("signal SIGKILL")),
     "a slot that was lost during a cut": (struck("slots-cut"), LOST),
