@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from checks import cli
 from checks.catalogue import CATALOGUE, choose
 from checks.drilled import DrillFailed
+from checks.live.drill import LiveDrill
 from checks.records import read_records
 from checks.results import AuditResult, CheckResult, DrillResult, Struck, Verdict
 from engine.cli.main import add_commands
@@ -186,6 +187,34 @@ def test_a_drill_of_the_live_job_strikes_once_and_only_a_job_that_is_there(weir:
         run = weir("drill", "pageviews", "--live", "--no-audit", "--store", str(tmp_path), *options)
         assert isinstance(run.exception, WeirError) and expected in str(run.exception), options
     assert read_records(tmp_path, "pageviews") == [], "nothing was drilled"
+
+
+@pytest.mark.promise("H2", "H4")
+@pytest.mark.parametrize(("found", "code"), [(Verdict.PASSED, 0), (Verdict.FAILED, 1), (Verdict.COULD_NOT_RUN, 2)])
+def test_the_verdict_of_a_live_drill_is_that_of_the_audit_of_live_tables(
+    found: Verdict, code: int, weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = LiveDrill(drilled(tmp_path, "live-1"), audited(Verdict.PASSED, found))
+    monkeypatch.setattr(cli, "known_jobs", lambda _: ["pageviews"])
+    monkeypatch.setattr(cli, "run_live_drill", lambda *_, **__: done)
+    run = weir("drill", "pageviews", "--live", "--store", str(tmp_path))
+    assert run.exit_code == code and "drill of the live job pageviews" in run.output
+    (record,) = read_records(tmp_path, "pageviews")
+    assert record.live and record.verdict is found
+
+
+@pytest.mark.promise("H2")
+def test_a_live_drill_without_a_verdict_is_kept_as_one(
+    weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def impossible(*_: Any, **__: Any) -> LiveDrill:
+        raise DrillFailed("no verdict: slot 0 had ended by itself")
+
+    monkeypatch.setattr(cli, "known_jobs", lambda _: ["pageviews"])
+    monkeypatch.setattr(cli, "run_live_drill", impossible)
+    assert weir("drill", "pageviews", "--live", "--store", str(tmp_path)).exit_code == 2
+    (record,) = read_records(tmp_path, "pageviews")
+    assert record.live and record.verdict is Verdict.COULD_NOT_RUN and record.faults == ["slot-killed"]
 
 
 @pytest.mark.promise("H2")
