@@ -119,7 +119,11 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             if fault is Fault.KEEP:
                 self._answer(200, {"Content-Type": "application/xml"}, _denied(body))
                 return
-            answer = proxy.http.request(self.command, proxy.server + self.path, body=body, headers=headers)
+            try:
+                answer = proxy.http.request(self.command, proxy.server + self.path, body=body, headers=headers)
+            except urllib3.exceptions.HTTPError:  # somebody has killed the server
+                self.close_connection = True
+                return
             if fault is Fault.SLOW:
                 proxy.closed.wait(0.4)
             match fault:
