@@ -14,7 +14,7 @@ from pathlib import Path
 
 from checks.processes import Process, Role, process
 from tests.chaos.gate import Call
-from tests.chaos.savepoint_world import Said, SavepointWorld
+from tests.chaos.savepoint_world import SavepointWorld
 from tests.chaos.world import JOB
 
 SHORT_S = 1.5
@@ -79,9 +79,8 @@ class Struck:
 
     heal: Callable[[], None] = lambda: None
     wrong: tuple[str, ...] = ()
-    goes_on: bool = True
-    """False: the strike has ended the job, which has to be submitted again."""
-    deletes: bool = False
+    begun: bool = False
+    """The strike itself has begun a job from the savepoint."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ def beside(kind: str, refused: bool, *words: str) -> Strike:
         wrong = [] if (said.code != 0) == refused else [f"weir {' '.join(words)} ended with {said.code}: {said.short}"]
         if "Traceback" in said.text or said.code == 999:
             wrong.append(f"weir {' '.join(words)}: {said.text[-600:]}")
-        return Struck(wrong=tuple(wrong), goes_on=words[0] != "cancel")
+        return Struck(wrong=tuple(wrong))
 
     return Strike(f"beside it: {kind}", go, weight=2)
 
@@ -235,6 +234,30 @@ def strikes_for(asked: Asked, bucket: bool) -> list[Strike]:
     return [one for one in found if asked is not UPGRADE or not one.kind.endswith(unnamed)]
 
 
-def is_refusal(said: Said) -> bool:
-    """Says whether a command has ended with an error that people can read."""
-    return said.code not in (0, 999) and "Traceback" not in said.text
+BEGINNING = (
+    Moment("copying its state", Role.MASTER, "open", r"/{name}/gen-\d+/chk-\d+/copy-[^/]+/(?!manifest)"),
+    Moment("its first record", Role.MASTER, "link", r"/{name}/log/0*1\.json$"),
+)
+CLAIMING = (*BEGINNING, Moment("its claim", Role.MASTER, "open", r"/{name}/.*/claimed\.json$"))
+"""Calls of `weir submit --from`; `{name}` is the new job's."""
+
+
+def second_start(words: tuple[str, ...]) -> Strike:
+    """Runs the same `weir submit --from` while the first one stands. One of both begins the job."""
+
+    def go(world: SavepointWorld, chance: random.Random, standing: int, name: str) -> Struck:
+        said = world.weir(*words)
+        wrong = () if said.code == 0 else (f"the second start ended with {said.code}: {said.short}",)
+        return Struck(wrong=wrong, begun=said.code == 0)
+
+    return Strike("beside it: a second weir submit --from", go)
+
+
+def beginning_strikes(words: tuple[str, ...]) -> list[Strike]:
+    """Returns what can be done to a `weir submit --from` of these words. `{name}` is the savepoint's."""
+    return [
+        kill_command(),
+        second_start(words),
+        beside("weir gc", False, "gc", JOB),
+        Strike("beside it: weir savepoint delete", beside("", False, "savepoint", "delete", f"{JOB}/{{name}}").go),
+    ]

@@ -57,10 +57,10 @@ class SavepointWorld:
         self.folder = folder
         self.rows = rows
         self.bucket = bucket
+        self.kind = "bucket" if bucket else "directory"
         self.store = folder / "store"
         self.uri = f"s3://weir/{folder.name}" if bucket else str(self.store)
         self.gate: Gate
-        self.starts = 0
         self._processes = JobProcesses()
         self._open = contextlib.ExitStack()
         self._environ: dict[str, str] = {}
@@ -159,13 +159,15 @@ class SavepointWorld:
     def weir(self, *words: str, patience_s: float = PATIENCE_S) -> Said:
         return self.said(self.begin(*words), patience_s)
 
-    def submit(self, name: str = JOB, *more: str, rate: int = RATE) -> Said:
+    def submitting(self, name: str = JOB, *more: str, rate: int = RATE) -> tuple[str, ...]:
+        """Returns the command that submits the job under this name."""
         params = {"rows": self.rows, "rate": rate, "ballast_kb": BALLAST_KB, "interval": INTERVAL}
         flags = [word for key, value in params.items() for word in ("--param", f"{key}={value}")]
         size = ["--parallelism", "3", "--max-slots", "4", "--heartbeat-timeout", "3"]
-        if name == JOB:
-            self.starts += 1
-        return self.weir("submit", "tests.chaos.job:chaos", "--name", name, *flags, *size, *more)
+        return ("submit", "tests.chaos.job:chaos", "--name", name, *flags, *size, *more)
+
+    def submit(self, rate: int = RATE) -> Said:
+        return self.weir(*self.submitting(rate=rate))
 
     # --- the job ---
 

@@ -30,6 +30,8 @@ from engine.jobmaster.actions import Outcome
 from tests.chaos.gate import wait_standing
 from tests.chaos.savepoint_judge import wrong_in
 from tests.chaos.savepoint_strikes import (
+    BEGINNING,
+    CLAIMING,
     DRAIN,
     IN_BUCKET,
     SAVEPOINT,
@@ -39,6 +41,7 @@ from tests.chaos.savepoint_strikes import (
     Moment,
     Strike,
     Struck,
+    beginning_strikes,
     strikes_for,
 )
 from tests.chaos.savepoint_world import AT_ONCE, Said, SavepointWorld
@@ -49,6 +52,8 @@ STANDING_S = 60.0
 PATIENCE_S = 240.0
 LEFT_PATIENCE_S = 30.0
 NEW_EPOCHS = 2
+BEGINNINGS_STRUCK = 0.4
+"""The share of savepoints of which the first `weir submit --from` is struck."""
 
 Say = Callable[[str], None]
 
@@ -65,7 +70,6 @@ class Blow(msgspec.Struct):
     evidence: str = ""
     said: str = ""
     made: bool = False
-    restored: bool = False
     wrong: list[str] = []
 
 
@@ -113,7 +117,7 @@ class Vandal:
         world = self._world
         asked, moment, strike = self._draw(number)
         name = "*" if asked is UPGRADE else f"sp-{number:02d}"
-        blow = Blow(self._seed, "bucket" if world.bucket else "directory", asked.kind, moment.name, strike.kind)
+        blow = Blow(self._seed, world.kind, asked.kind, moment.name, strike.kind)
         self.blows.append(blow)
         before = world.made()
         world.gate.close(moment.call(name))
@@ -214,20 +218,47 @@ class Vandal:
         self.wrong += [f"{job}: {one}" for one in wrong]
 
     def _restore(self, name: str) -> None:
-        """Begins a job from this savepoint. Every other one is claimed; one that is not stays as it is."""
+        """Begins a job from this savepoint. Some are claimed; one that is not stays as it is."""
         world, claim = self._world, self._chance.random() < 0.5
         before, job = world.savepoint_files(name), f"from-{name}"
-        said = world.submit(job, "--from", f"{JOB}/{name}", *(["--claim"] if claim else []), rate=AT_ONCE)
-        if "was taken with --drain" in said.text:
-            self._say(f"  {name} was drained, and is refused")
+        words = world.submitting(job, "--from", f"{JOB}/{name}", *(["--claim"] if claim else []), rate=AT_ONCE)
+        begun = self._chance.random() < BEGINNINGS_STRUCK and self._strike_beginning(words, name, job, claim)
+        if not begun and name not in world.made():
+            self._say(f"  {name} was deleted before a job had begun from it")
             return
-        if said.code != 0:
-            self.wrong.append(f"{name} can't be restored: {said.text[-600:]}")
-            return
+        if not begun:
+            said = world.weir(*words)
+            if "was taken with --drain" in said.text:
+                self._say(f"  {name} was drained, and is refused")
+                return
+            assert said.code == 0, f"{name} can't be restored: {said.text[-600:]}"
         self._finish(job)
         self._check_table(job, whole=True, begun=True)
-        if not claim and world.savepoint_files(name) != before:
+        if not claim and name in world.made() and world.savepoint_files(name) != before:
             self.wrong.append(f"{name} has changed though it was not claimed")
+
+    def _strike_beginning(self, words: tuple[str, ...], name: str, job: str, claim: bool) -> bool:
+        """Strikes while `weir submit --from` stands. Returns True if a job has begun."""
+        world = self._world
+        strike = self._chance.choice(beginning_strikes(words))
+        moment = self._chance.choice(CLAIMING if claim else BEGINNING)
+        asked = "submit --from --claim" if claim else "submit --from"
+        blow = Blow(self._seed, world.kind, asked, moment.name, strike.kind, said="", made=True)
+        world.gate.close(moment.call(job))
+        begun = world.begin(*words)
+        standing = wait_standing(world.gate, STANDING_S)
+        struck = strike.go(world, self._chance, standing, name) if standing is not None else Struck()
+        world.gate.lift()
+        said = world.said(begun)
+        if standing is None and "was taken with --drain" in said.text:
+            return False
+        self.blows.append(blow)
+        blow.met, blow.evidence, blow.said = standing is not None, f"pid {standing} stood", f"{said.code}: {said.short}"
+        blow.wrong += struck.wrong
+        if said.code == 999 or "Traceback" in said.text:
+            blow.wrong.append(f"weir {asked} hung or ended with a traceback: {said.text[-800:]}")
+        self._tell(blow)
+        return struck.begun or said.code == 0
 
     def _check_rest(self) -> None:
         """After `weir gc` there are complete savepoints and the seals of those that were given up, and no more."""
