@@ -26,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from engine.core.errors import WeirError
 from engine.jobmaster.actions import Outcome
 from tests.chaos.gate import wait_standing
 from tests.chaos.savepoint_judge import wrong_in
@@ -94,8 +95,8 @@ class Vandal:
                     if self._blow(number):
                         break
                 self._judge()
-            except AssertionError as error:
-                self.wrong.append(str(error))
+            except (AssertionError, WeirError, OSError) as error:
+                self.wrong.append(f"{type(error).__name__}: {error}")
             if self.wrong or any(blow.wrong for blow in self.blows):
                 self._say(world.log()[-6000:])
 
@@ -143,12 +144,15 @@ class Vandal:
         blow.made = bool(set(world.made()) - set(before))
         if said.code == 0 and not blow.made:
             blow.wrong.append("the command said that the savepoint was made, and it does not exist")
+        self._tell(blow)
+        return over
+
+    def _tell(self, blow: Blow) -> None:
         self._say(
-            f"  {asked.kind} · {moment.name} · {strike.kind}: met {blow.met}, made {blow.made} ({blow.said[:230]})"
+            f"  {blow.asked} · {blow.moment} · {blow.strike}: met {blow.met}, made {blow.made} ({blow.said[:230]})"
         )
         for wrong in blow.wrong:
             self._say(f"    WRONG {wrong}")
-        return over
 
     def _end_of(self, begun: subprocess.Popen[str]) -> Said:
         """Waits for the command. A job whose supervisor was killed is submitted again meanwhile."""
