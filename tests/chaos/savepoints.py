@@ -136,7 +136,7 @@ class Vandal:
             world.gate.lift()
             struck.heal()
         blow.wrong += struck.wrong
-        said = self._end_of(begun)
+        said = self._end_of(asked, begun)
         blow.said = f"{said.code}: {said.short}"
         if said.code == 999 or "Traceback" in said.text:
             blow.wrong.append(f"weir {asked.kind} hung or ended with a traceback: {said.text[-800:]}")
@@ -154,11 +154,11 @@ class Vandal:
         for wrong in blow.wrong:
             self._say(f"    WRONG {wrong}")
 
-    def _end_of(self, begun: subprocess.Popen[str]) -> Said:
+    def _end_of(self, asked: Asked, begun: subprocess.Popen[str]) -> Said:
         """Waits for the command. A job whose supervisor was killed is submitted again meanwhile."""
         until = time.monotonic() + PATIENCE_S
         while begun.poll() is None and time.monotonic() < until:
-            if "upgrade" not in begun.args:  # it starts the job by itself
+            if asked is not UPGRADE:  # that starts the job by itself
                 self._world.keep_started(self._say)
             time.sleep(0.2)
         return self._world.said(begun, 0.1)
