@@ -89,7 +89,6 @@ class Strike:
     go: Callable[[SavepointWorld, random.Random, int, str], Struck]
     """Gets the pid of the process that stands (0: not known), and the name of the savepoint."""
     where: str = "both"
-    weight: int = 1
 
 
 def _victim(world: SavepointWorld, chance: random.Random, role: Role, standing: int) -> Process | None:
@@ -164,7 +163,7 @@ def server_killed() -> Strike:
 
         return Struck(heal)
 
-    return Strike(f"kill -9: MinIO, back after {STORE_S:.0f} s", go, "bucket", 3)
+    return Strike(f"kill -9: MinIO, back after {STORE_S:.0f} s", go, "bucket")
 
 
 def server_stopped() -> Strike:
@@ -177,7 +176,7 @@ def server_stopped() -> Strike:
 
         return Struck(heal)
 
-    return Strike(f"SIGSTOP: MinIO for {STORE_S:.0f} s", go, "bucket", 3)
+    return Strike(f"SIGSTOP: MinIO for {STORE_S:.0f} s", go, "bucket")
 
 
 def beside(kind: str, refused: bool, *words: str) -> Strike:
@@ -190,7 +189,7 @@ def beside(kind: str, refused: bool, *words: str) -> Strike:
             wrong.append(f"weir {' '.join(words)}: {said.text[-600:]}")
         return Struck(wrong=tuple(wrong))
 
-    return Strike(f"beside it: {kind}", go, weight=2)
+    return Strike(f"beside it: {kind}", go)
 
 
 def kill_command() -> Strike:
