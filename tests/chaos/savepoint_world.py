@@ -35,7 +35,7 @@ AT_ONCE = 1_000_000
 INTERVAL = "1 s"
 BALLAST_KB = 200
 """Each of the 50 keys keeps so much: a savepoint has 10 MB."""
-RATE = 300
+RATE = 150
 WEIR = (str(Path(sys.executable).parent / "weir"),)
 PATIENCE_S = 240.0
 
