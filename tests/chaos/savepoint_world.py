@@ -51,7 +51,7 @@ class Said:
 
 
 class SavepointWorld:
-    """`uri` is the store's address. The job reaches the server of a bucket through a proxy, this process directly."""
+    """`uri` is the store's address. The server of a bucket is reached through a proxy."""
 
     def __init__(self, folder: Path, rows: int, bucket: bool) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class SavepointWorld:
             for name, value in server.environ.items():
                 self._set(name, value)
             proxy = FaultyProxy(server.endpoint)
-            self._environ["AWS_ENDPOINT_URL"] = self._open.enter_context(proxy.running())
+            self._set("AWS_ENDPOINT_URL", self._open.enter_context(proxy.running()))
             self.gate = BucketGate(proxy)
             self.server = ServerProcess(server.endpoint)
             self._open.callback(self.server.end)
