@@ -34,7 +34,7 @@ def numbered(first: int = 0, end: int = ROWS) -> pa.Table:
 
 
 def sums(first: int = 0, end: int = ROWS // 1_000) -> pa.Table:
-    rows = sorted(windows_due(end * 1_000, first * 1_000))
+    rows = sorted(windows_due(np.arange(first * 1_000, end * 1_000)))
     second, key, count, value = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     start = pa.array(second * 1_000_000).cast(pa.timestamp("us"))
     return pa.table({"window_start": start, "key": key, "rows": count, "sum": value})
@@ -67,6 +67,11 @@ def test_a_lost_and_a_doubled_row_are_noticed(break_it: object) -> None:
 def test_the_last_rows_may_be_missing_only_where_the_job_was_stopped() -> None:
     assert "lost 1" in wrong_in(numbered(end=ROWS - 1), sums(), ROWS, begun=False, whole=True)[0]
     assert wrong_in(numbered(), sums(end=8), ROWS, begun=False, whole=True) == ["sums: end with window 7 of 9"]
+
+
+def test_windows_that_a_drain_did_not_fire_are_noticed() -> None:
+    assert wrong_in(numbered(end=4_000), sums(end=4), ROWS, drained=True) == []
+    assert wrong_in(numbered(end=4_500), sums(end=4), ROWS, drained=True)[0].startswith("sums: not all windows")
 
 
 def test_state_that_is_not_that_of_the_cut_is_noticed() -> None:

@@ -136,7 +136,7 @@ class Reader:
             if len(np.unique(pairs)) != rows or not np.array_equal(counts, tops):
                 wrong.append("numbered: the numbers of a key have a gap or a repetition")
         sums = self._sums.read()
-        if sums is None or windows_of(sums) != windows_due(rows):
+        if sums is None or windows_of(sums) != windows_due(np.arange(rows)):
             wrong.append("sums: the windows are not those of the truth")
         return wrong
 
@@ -163,9 +163,9 @@ def windows_of(rows: pa.Table) -> Counter[tuple[int, ...]]:
     return Counter(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def windows_due(rows: int, first: int = 0) -> Counter[tuple[int, ...]]:
-    """Returns the windows of the records from `first` on."""
-    columns = make(np.arange(first, rows, dtype=np.int64))
+def windows_due(n: np.ndarray) -> Counter[tuple[int, ...]]:
+    """Returns the windows of these records."""
+    columns = make(n)
     table = pa.table({"second": columns["ts"] // 1_000_000, "key": columns["key"], "value": columns["value"]})
     grouped = table.group_by(["second", "key"]).aggregate([([], "count_all"), ("value", "sum")])
     names = ("second", "key", "count_all", "value_sum")

@@ -9,10 +9,19 @@ from tests.chaos.job import EVENTS_PER_S, KEYS, SPLITS, make
 from tests.chaos.reader import seconds_of, windows_due, windows_of
 
 
-def wrong_in(numbered: pa.Table | None, sums: pa.Table | None, rows: int, *, begun: bool, whole: bool) -> list[str]:
+def wrong_in(
+    numbered: pa.Table | None,
+    sums: pa.Table | None,
+    rows: int,
+    *,
+    begun: bool = False,
+    whole: bool = False,
+    drained: bool = False,
+) -> list[str]:
     """Returns a sentence for each difference from the truth.
 
-    `begun`: the job began from a savepoint, and so has no records before its cut; `whole`: it has read all that follow.
+    `begun`: the job began from a savepoint, and so has no records before its cut; `whole`: it has read all that follow;
+    `drained`: all windows of the records that it has read have fired.
     """
     n = _column(numbered, "n")
     times = np.bincount(n, minlength=rows)
@@ -28,9 +37,13 @@ def wrong_in(numbered: pa.Table | None, sums: pa.Table | None, rows: int, *, beg
     lost, doubled = int((times < due).sum()), int((times > due).sum())
     wrong = [f"numbered: lost {lost}, doubled {doubled}"] if lost or doubled else []
     wrong += _wrong_numbers(numbered, before)
+    if drained and (sums is None or windows_of(sums) != windows_due(n)):
+        return [*wrong, "sums: not all windows of the records have fired, or their rows are not in the table"]
+    if drained:
+        return wrong
     cut = min(split + SPLITS * first for split, first in enumerate(firsts)) // EVENTS_PER_S
     end = rows // EVENTS_PER_S if whole else None
-    return wrong + _wrong_windows(sums, cut if begun else 0, begun, end)
+    return wrong + _wrong_windows(sums, cut if begun else 0, end)
 
 
 def _wrong_numbers(numbered: pa.Table | None, before: np.ndarray) -> list[str]:
@@ -44,13 +57,13 @@ def _wrong_numbers(numbered: pa.Table | None, before: np.ndarray) -> list[str]:
     return []
 
 
-def _wrong_windows(sums: pa.Table | None, cut: int, begun: bool, end: int | None) -> list[str]:
+def _wrong_windows(sums: pa.Table | None, cut: int, end: int | None) -> list[str]:
     """`cut`: the second in which the first record lies that was not read before."""
     if sums is None or not sums.num_rows:
         return [] if end is None or cut >= end else ["sums: there are no windows"]
     seconds = np.unique(seconds_of(sums))
     first, last = int(seconds[0]), int(seconds[-1])
-    due = windows_due((last + 1) * EVENTS_PER_S, first * EVENTS_PER_S)
+    due = windows_due(np.arange(first * EVENTS_PER_S, (last + 1) * EVENTS_PER_S))
     wrong = [] if windows_of(sums) == due else [f"sums: windows {first} to {last} are not those of the truth"]
     if not max(0, cut - 2) <= first <= cut:
         wrong.append(f"sums: begin with window {first}, and the cut is in window {cut}")

@@ -44,6 +44,9 @@ _MANIFEST = Moment("manifest", Role.MASTER, "open", r"/savepoints/{name}/[^/]+/m
 _SEAL = Moment("seal", Role.MASTER, "link", r"/savepoints/{name}/[^/]+\.seal$")
 _HEAD = Moment("head", Role.MASTER, "link", r"/savepoints/{name}/savepoint\.json$")
 _RECORD = Moment("epoch's record", Role.MASTER, "link", r"/log/\d+\.json$", "savepoints/{name}/*/manifest.json")
+_COMMIT = Moment(
+    "commit of a table", Role.MASTER, "link", r"/_spark_metadata/[^/]+$", "savepoints/{name}/*/manifest.json"
+)
 _COPY = Moment("copying", Role.MASTER, "link", _STATE, passing=1)
 RUNNING = (
     Moment("a slot's first file", Role.SLOT, "open", _STATE, passing=1),
@@ -52,8 +55,8 @@ RUNNING = (
     _SEAL,
     _HEAD,
 )
-STOPPING = (_COPY, _RECORD, _SEAL, _HEAD)
-IN_BUCKET = tuple(one for one in (*RUNNING, *STOPPING) if one.kind != "fsync" and one is not _RECORD)
+STOPPING = (_COPY, _RECORD, _COMMIT, _SEAL, _HEAD)
+IN_BUCKET = tuple(one for one in (*RUNNING, *STOPPING) if one.kind != "fsync" and not one.after)
 
 
 @dataclass(frozen=True)

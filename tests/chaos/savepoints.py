@@ -92,10 +92,11 @@ class Vandal:
                 said = world.submit()
                 assert said.code == 0, said.text
                 self._await("the first epochs", lambda: world.epoch() >= NEW_EPOCHS)
+                drained = False
                 for number in range(self._count):
-                    if self._blow(number):
+                    if drained := self._blow(number):
                         break
-                self._judge()
+                self._judge(drained)
             except (AssertionError, WeirError, OSError) as error:
                 self.wrong.append(f"{type(error).__name__}: {error}")
             if self.wrong or any(blow.wrong for blow in self.blows):
@@ -108,11 +109,25 @@ class Vandal:
         asked = (
             DRAIN if last and self._seed % 3 == 0 else self._chance.choices((SAVEPOINT, STOP, UPGRADE), (5, 2, 1))[0]
         )
+        if self._only:
+            ways = [one for one in self._ways(last) if self._only in f"{one[0].kind} · {one[1].name} · {one[2].kind}"]
+            assert ways, f"no strike is called {self._only!r}"
+            return self._chance.choice(ways)
         moments = [one for one in asked.moments if not self._world.bucket or one in IN_BUCKET]
-        found = [one for one in strikes_for(asked, self._world.bucket) if self._only in one.kind]
-        assert found, f"no strike is called {self._only!r}"
+        found = strikes_for(asked, self._world.bucket)
         strike = found[(self._seed * self._count + number) % len(found)]  # so that seeds in a row strike in all ways
         return asked, self._chance.choice(moments), strike
+
+    def _ways(self, last: bool) -> list[tuple[Asked, Moment, Strike]]:
+        """Returns all strikes at all calls of all commands. A drain comes last: nothing can follow it."""
+        bucket = self._world.bucket
+        return [
+            (asked, moment, strike)
+            for asked in (SAVEPOINT, STOP, UPGRADE, *([DRAIN] if last else []))
+            for moment in asked.moments
+            for strike in strikes_for(asked, bucket)
+            if not bucket or moment in IN_BUCKET
+        ]
 
     def _blow(self, number: int) -> bool:
         """Strikes once and waits until the job has recovered. Returns True if it is over for good."""
@@ -177,9 +192,10 @@ class Vandal:
             ended = world.ended()
             if ended is not None:
                 assert ended.outcome is not Outcome.FAILED, f"the job failed after {blow}: {ended}"
-                if ended.outcome is Outcome.FINISHED:
-                    return True
+                assert ended.outcome is not Outcome.FINISHED, "the job has read all its records: strike less often"
                 again = world.submit()
+                if "it was drained" in again.text:
+                    return True
                 self._say(f"      it was {ended.outcome}, submitted again: {again.short[-160:]}")
             world.keep_started(self._say)
             time.sleep(0.3)
@@ -194,9 +210,8 @@ class Vandal:
 
     # ------------------------------------------------------------------ judge
 
-    def _judge(self) -> None:
+    def _judge(self, drained: bool) -> None:
         world = self._world
-        drained = (ended := world.ended()) is not None and ended.outcome is Outcome.FINISHED
         if not drained:
             said = world.weir("stop", JOB)
             assert said.code == 0, f"weir stop: {said.text}"
@@ -204,7 +219,7 @@ class Vandal:
             said = world.submit(rate=AT_ONCE)
             assert said.code == 0, said.text
             self._finish(JOB)
-        self._check_table(JOB, whole=not drained)
+        self._check_table(JOB, whole=not drained, drained=drained)
         for name in world.made():
             self._restore(name)
         self._check_rest()
@@ -215,9 +230,9 @@ class Vandal:
         assert ended is not None and ended.outcome is Outcome.FINISHED, f"{job}: {ended}"
         reap()
 
-    def _check_table(self, job: str, *, whole: bool, begun: bool = False) -> None:
+    def _check_table(self, job: str, *, whole: bool, begun: bool = False, drained: bool = False) -> None:
         tables = [self._world.table(name, job) for name in ("numbered", "sums")]
-        wrong = wrong_in(tables[0], tables[1], ROWS, begun=begun, whole=whole)
+        wrong = wrong_in(tables[0], tables[1], ROWS, begun=begun, whole=whole, drained=drained)
         rows = tables[0].num_rows if tables[0] is not None else 0
         self._say(f"  table of {job}, {rows} rows: {'; '.join(wrong) or 'lost 0, doubled 0'}")
         self.wrong += [f"{job}: {one}" for one in wrong]
@@ -302,7 +317,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--strikes", type=int, default=8, help="so many strikes a run")
     parser.add_argument("--bucket", action="store_true", help="the store is a bucket of a MinIO server")
-    parser.add_argument("--only", default="", help="only strikes whose name contains this text")
+    parser.add_argument("--only", default="", help="only strikes whose command, call and kind contain this text")
     parser.add_argument("--out", type=Path, help="append each strike to this file, as a line of JSON")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the job is ended and the store unmounted
