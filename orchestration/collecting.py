@@ -21,7 +21,8 @@ def gc_job(spec: StreamSpec) -> dg.JobDefinition:
     def gc(context: dg.OpExecutionContext, config: CollectConfig, weir: WeirStore) -> None:
         client = weir.client(context.instance, spec)
         with readable_errors():
-            found = collect(open_store(client.store), spec.job, dry_run=config.dry_run)
+            ended = client.ended() is not None
+            found = collect(open_store(client.store), spec.job, dry_run=config.dry_run, ended=ended)
         said = "would be deleted" if config.dry_run else "deleted"
         for part in found.collected:
             context.log.info(f"{said}: {part.path}: {part.why}, {part.files} files, {part.bytes} bytes")

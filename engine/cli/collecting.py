@@ -42,7 +42,8 @@ def gc(
     with console.status("looking …") as line:
         for name in names:
             line.update(f"looking at {name} …")
-            found.append(collect(open_store(store), name, dry_run=dry_run))
+            ended = client_of(store, name).ended() is not None
+            found.append(collect(open_store(store), name, dry_run=dry_run, ended=ended))
     if as_json:
         print(msgspec.json.encode(found).decode())
     else:
@@ -65,7 +66,7 @@ def _show(found: list[Collection], dry_run: bool) -> None:
     for one in found:
         for path in one.completed:
             done = "would be completed" if dry_run else "completed"
-            why = "its JobMaster was killed right before the last step"
+            why = "its JobMaster ended right before the last step"
             console.print(f"{path} {done}: {why}; weir savepoint delete deletes it", highlight=False, soft_wrap=True)
         for problem in one.problems:
             errors.print(f"[bold red]{escape(one.job)}:[/] {escape(problem)}")

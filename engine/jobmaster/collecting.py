@@ -46,9 +46,10 @@ class Collection(msgspec.Struct, frozen=True):
         return sum(one.bytes for one in self.collected)
 
 
-def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
+def collect(store: Store, job: str, *, dry_run: bool, ended: bool = False) -> Collection:
     """Deletes what nobody needs of a job; with `dry_run` only says what that is.
 
+    `ended`: no JobMaster runs the job now, so a savepoint that the last one has sealed only lacks its last step, too.
     What can't be deleted keeps nothing else from being deleted.
     """
     log = EpochLog(store, JobPaths(job))
@@ -56,7 +57,7 @@ def collect(store: Store, job: str, *, dry_run: bool) -> Collection:
     problems: list[str] = []
     completed: list[str] = []
     with _told(problems):
-        for almost in almost_made(log):
+        for almost in almost_made(log, ended=ended):
             with _told(problems):
                 completed += [almost.path] if dry_run or almost.complete() else []
         for one in find_garbage(log, problems):

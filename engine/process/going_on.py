@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.core.errors import CorruptSnapshot, ForeignSnapshot, StoreError
 from engine.core.paths import JobPaths
 from engine.host.run_folder import RunFolder
+from engine.jobmaster.actions import Outcome
 from engine.snapshot.epoch_log import EpochLog
 from engine.store.opening import open_store
 
@@ -31,10 +32,24 @@ def goes_on(store: str, job: str) -> str:
         return f"can't go on from epoch {newest.epoch}, which another version of Weir or another job made"
     except (StoreError, OSError):
         return ""
-    if manifest.drained:
+    if manifest.drained and is_over(RunFolder(store, job)):
         return f"is refused: it was drained in epoch {newest.epoch}, so it is over for good"
+    if manifest.drained:
+        return f"only commits epoch {newest.epoch}, in which the job was drained, and ends: its last run had no end"
     ended = ", in which its sources were read to their ends" if manifest.final else ""
     return f"goes on from epoch {newest.epoch}{ended}"
+
+
+def is_over(folder: RunFolder) -> bool:
+    """Says whether a drained job has come to its end, so that no start of it is needed.
+
+    If it was killed, cancelled or failed before, its last epoch may not be committed: a start commits it, and ends.
+    """
+    ended = folder.read_exit()
+    if ended is not None:
+        return ended.outcome not in (Outcome.CANCELLED, Outcome.FAILED)
+    desired = folder.read_desired()
+    return desired is None or not desired.running
 
 
 def _has_begun(store: str, job: str) -> bool:

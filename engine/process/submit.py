@@ -26,7 +26,7 @@ from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.run_folder import RunFolder
 from engine.jobmaster.actions import was_drained
 from engine.observe.client import JobClient
-from engine.process.going_on import AFRESH, GONE, goes_on
+from engine.process.going_on import AFRESH, GONE, goes_on, is_over
 from engine.process.loading import load
 from engine.process.settings import read_settings
 from engine.process.upgrade import check_inputs, check_places, check_upgrade, compare, for_this_start
@@ -118,7 +118,7 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     if choice is FromSnapshot.LAST:
         log = _epoch_log(launch)
         said = check_upgrade(graph, log, launch.allow_non_restored_state)
-        _check_not_drained(launch.name, log)
+        _check_not_drained(launch, log)
         return "\n".join(line for line in (_goes_on(launch), said, graph.no_checkpoints) if line)
     hide = choice is FromSnapshot.REWIND
     fixed = [uid for uid, sink in graph.sinks if not sink.can_rewind]
@@ -145,12 +145,14 @@ def choose_snapshot(launch: MasterLaunch, choice: FromSnapshot) -> str:
     return f"going back to epoch {old}, as epoch {new}: {what}"
 
 
-def _check_not_drained(job: str, log: EpochLog) -> None:
+def _check_not_drained(launch: MasterLaunch, log: EpochLog) -> None:
     """Raises an error before Spark is started; a JobMaster that finds a drained epoch ends with the same words."""
     with contextlib.suppress(CorruptSnapshot, ForeignSnapshot, StoreError, OSError):  # left to the JobMaster
         last = log.last()
-        if last is not None and last.newest is not None and log.read_manifest(last.newest).drained:
-            raise WeirError(f"job {job!r} is not started: {was_drained(last.newest.epoch)}")
+        if last is None or last.newest is None or not log.read_manifest(last.newest).drained:
+            return
+        if is_over(RunFolder(launch.store, launch.name)):
+            raise WeirError(f"job {launch.name!r} is not started: {was_drained(last.newest.epoch)}")
 
 
 def _goes_on(launch: MasterLaunch) -> str:

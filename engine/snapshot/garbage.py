@@ -101,16 +101,18 @@ class Almost:
     complete: Callable[[], bool]
 
 
-def almost_made(log: EpochLog) -> list[Almost]:
+def almost_made(log: EpochLog, *, ended: bool = False) -> list[Almost]:
     """Returns the savepoints in the job's folder that only lack their head. Nobody else would ever make or delete them.
 
-    Others are garbage, or are being written by the newest generation.
+    Others are garbage, or are being written by the newest generation. `ended`: that one has ended the job, and there
+    may never be a later one. To take the last step in its place does no harm if it still runs.
     """
     last = log.last()
     if last is None:
         return []
     found = []
-    for name, writer, files in _left_by_writers(log, last, _savepoint_files(log)):
+    before = last.generation + 1 if ended else last.generation
+    for name, writer, files in _left_by_writers(last.job_id, before, _savepoint_files(log)):
         folder = SavepointFolder(log.store.below(log.paths.savepoint(name)))
         if not folder.exists() and folder.is_sealed(writer):
             found.append(Almost(log.paths.savepoint(name), files, partial(folder.complete, writer)))
@@ -137,7 +139,7 @@ def _savepoints(log: EpochLog, last: LogRecord, damaged: list[str]) -> Iterator[
                     yield Garbage(path, "the head of a savepoint whose files were deleted", give_up=husk)
             except CorruptSnapshot as error:
                 tell(error)
-    for name, writer, number in _left_by_writers(log, last, files):
+    for name, writer, number in _left_by_writers(last.job_id, last.generation, files):
         place = log.paths.savepoint(name)
         folder = SavepointFolder(log.store.below(place))
         try:
@@ -156,13 +158,13 @@ def _savepoint_files(log: EpochLog) -> list[list[str]]:
     return [path.removeprefix(f"{folder}/").split("/") for path in log.store.list(folder)]
 
 
-def _left_by_writers(log: EpochLog, last: LogRecord, files: list[list[str]]) -> Iterator[tuple[str, str, int]]:
-    """Yields savepoint, writer and number of files of each writer that was replaced, whether it made one or not.
+def _left_by_writers(job_id: str, before: int, files: list[list[str]]) -> Iterator[tuple[str, str, int]]:
+    """Yields savepoint, writer and number of files of each writer of a generation before this one, made or not.
 
     Another job may write a savepoint into this job's folder (`--to`): its log says whether its writer was replaced.
     """
     writers = Counter((name, inside[0]) for name, *inside in files if len(inside) > 1)
     for (name, writer), number in sorted(writers.items()):
         parsed = writer_from(writer)
-        if parsed is not None and parsed[0] == last.job_id and parsed[1] < last.generation:
+        if parsed is not None and parsed[0] == job_id and parsed[1] < before:
             yield name, writer, number

@@ -113,7 +113,7 @@ class Reader:
         rows = self._sums.read()
         if rows is None or not rows.num_rows:
             return
-        windows, keys = np.unique(_seconds(rows), return_counts=True)
+        windows, keys = np.unique(seconds_of(rows), return_counts=True)
         assert np.array_equal(windows, np.arange(len(windows))), "sums: a window is missing between others"
         assert (keys == KEYS).all(), "sums: a window does not have all its keys, or one of them twice"
 
@@ -136,7 +136,7 @@ class Reader:
             if len(np.unique(pairs)) != rows or not np.array_equal(counts, tops):
                 wrong.append("numbered: the numbers of a key have a gap or a repetition")
         sums = self._sums.read()
-        if sums is None or _windows(sums) != _expected_windows(rows):
+        if sums is None or windows_of(sums) != windows_due(np.arange(rows)):
             wrong.append("sums: the windows are not those of the truth")
         return wrong
 
@@ -153,18 +153,19 @@ def _per_key(rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     return np.bincount(key, minlength=KEYS), tops
 
 
-def _seconds(rows: pa.Table) -> np.ndarray:
+def seconds_of(rows: pa.Table) -> np.ndarray:
     starts = rows.column("window_start").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
     return np.asarray(starts // 1_000_000)
 
 
-def _windows(rows: pa.Table) -> Counter[tuple[int, ...]]:
-    columns = [_seconds(rows), *(rows.column(name).to_numpy() for name in ("key", "rows", "sum"))]
+def windows_of(rows: pa.Table) -> Counter[tuple[int, ...]]:
+    columns = [seconds_of(rows), *(rows.column(name).to_numpy() for name in ("key", "rows", "sum"))]
     return Counter(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _expected_windows(rows: int) -> Counter[tuple[int, ...]]:
-    columns = make(np.arange(rows, dtype=np.int64))
+def windows_due(n: np.ndarray) -> Counter[tuple[int, ...]]:
+    """Returns the windows of these records."""
+    columns = make(n)
     table = pa.table({"second": columns["ts"] // 1_000_000, "key": columns["key"], "value": columns["value"]})
     grouped = table.group_by(["second", "key"]).aggregate([([], "count_all"), ("value", "sum")])
     names = ("second", "key", "count_all", "value_sum")

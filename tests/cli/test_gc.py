@@ -9,11 +9,20 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from engine.api import StreamEnvironment
 from engine.cli.main import app
+from engine.connectors.table import TableSink
 from engine.core.paths import JobPaths
-from engine.protocol.epoch_records import fence_after
+from engine.host.launch import MasterLaunch
+from engine.host.run_folder import MasterExit, RunFolder
+from engine.jobmaster.actions import Outcome
+from engine.jobmaster.master import Phase
+from engine.protocol.epoch_records import Created, fence_after
+from engine.protocol.savepoint import SavepointRequest, StopRequest
 from engine.snapshot.epoch_log import EpochLog
+from engine.snapshot.savepoints import SavepointFolder
 from engine.store.directory import DirectoryStore
+from engine.testing import ListSource, LocalRun
 
 PATHS = JobPaths("pageviews")
 LEFT = "pageviews/gen-0001/chk-0000001/1/pv.0.panes.arrow"
@@ -49,6 +58,52 @@ def test_gc_says_what_it_would_delete_and_then_deletes_only_that(store: Path) ->
     code, said = weir("--store", str(store))
     assert code == 0 and "1 files of 1 jobs deleted, 5 bytes" in said
     assert sorted(DirectoryStore(store).list("")) == [path for path in before if path != LEFT]
+
+
+@pytest.mark.promise("D6", "F1")
+@pytest.mark.parametrize("drain", [True, False])
+def test_gc_completes_the_savepoint_of_a_job_that_has_ended_and_never_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drain: bool
+) -> None:
+    """The store did not answer at its last step. No later JobMaster comes that would complete it."""
+
+    class Begun:
+        store = DirectoryStore(tmp_path)
+        nonce = "new"
+
+    create = DirectoryStore.create
+
+    def unanswered(self: DirectoryStore, path: str, data: bytes) -> Created:
+        return Created.UNKNOWN if path.endswith("savepoint.json") else create(self, path, data)
+
+    monkeypatch.setattr(DirectoryStore, "create", unanswered)
+    run = LocalRun(saved, 2, {}, Begun())  # type: ignore[arg-type]
+    run.run(until=lambda: run.master.phase is Phase.RUNNING)
+    asked = SavepointRequest("last")
+    stop, trigger = run.master.stop, run.master.trigger_savepoint
+    run.carry_out((stop(StopRequest(True, asked), run.now_ms()) if drain else trigger(asked, run.now_ms()))[1])
+    run.run()
+    monkeypatch.setattr(DirectoryStore, "create", create)
+    folder = RunFolder(tmp_path, "test")
+    launch = MasterLaunch(path="tests.cli.test_gc:saved", name="test", store=str(tmp_path), max_slots=4)
+    folder.prepare()
+    folder.begin(launch)
+    assert "completed" not in weir("test", "--store", str(tmp_path))[1]  # its JobMaster may still do it
+    folder.write_exit(MasterExit(Outcome.STOPPED, "drained"), launch)
+    assert "would be completed" in weir("test", "--dry-run", "--store", str(tmp_path))[1]
+    code, said = weir("test", "--store", str(tmp_path))
+    assert code == 0 and "completed" in said
+    savepoint = SavepointFolder(DirectoryStore(tmp_path / "test/savepoints/last"))
+    assert savepoint.head().name == "last" and savepoint.manifest().drained is drain
+    assert "completed" not in weir("test", "--store", str(tmp_path))[1]
+
+
+def saved(env: StreamEnvironment) -> None:
+    env.enable_checkpointing(interval=4)
+    views = env.from_source(
+        ListSource([{"app": f"a{n % 3}", "n": n} for n in range(60)]), "app string, n long", uid="v"
+    )
+    views.key_by("app").sum("n", uid="sum").sink_to(TableSink("sums"), uid="out")
 
 
 def test_gc_as_json(store: Path) -> None:

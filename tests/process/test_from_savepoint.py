@@ -19,7 +19,9 @@ from engine.connectors.table import TableSink
 from engine.core.errors import IncompatibleJob, NoSavepoint, WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
+from engine.host.run_folder import MasterExit, RunFolder
 from engine.jobmaster import events
+from engine.jobmaster.actions import Outcome
 from engine.jobmaster.master import Phase
 from engine.process.from_savepoint import begin_from, delete_savepoint, find_savepoint
 from engine.process.going_on import goes_on
@@ -198,6 +200,34 @@ def test_a_job_that_was_drained_is_refused_before_spark_is_started(tmp_path: Pat
         choose_snapshot(again, FromSnapshot.LAST)
     with pytest.raises(WeirError, match=r"published again\. Choose another --name, and a new job begins"):
         begin_from(again, str(savepoint), claim=False)  # to start it without --from would be refused, too
+
+
+@pytest.mark.promise("D6", "D11", "F2")
+def test_a_drained_job_that_was_killed_before_its_end_is_started_to_commit_its_last_epoch(tmp_path: Path) -> None:
+    """Nobody else would: a JobMaster and its supervisor may die together between the epoch's record and its commit."""
+
+    class Begun:
+        store = DirectoryStore(tmp_path / "store")
+        nonce = "new"
+
+    run = LocalRun(job, 2, {}, Begun())  # type: ignore[arg-type]
+    run.run(until=lambda: run.master.phase is Phase.RUNNING)
+    run.carry_out(run.master.stop(StopRequest(True, None), run.now_ms())[1])
+    run.run()
+    again = launch(tmp_path, name="test")
+    folder = RunFolder(again.store, "test")
+    folder.prepare()
+    folder.begin(again)
+    folder.want_running(again, "test")
+    commits = f"only commits epoch {run.epochs}, in which the job was drained, and ends"
+    assert goes_on(again.store, "test").startswith(commits)
+    assert commits in choose_snapshot(again, FromSnapshot.LAST)
+    for outcome in (Outcome.CANCELLED, Outcome.FAILED):  # either may come before the commit
+        folder.write_exit(MasterExit(outcome, "before the commit"), again)
+        assert commits in choose_snapshot(again, FromSnapshot.LAST)
+    folder.write_exit(MasterExit(Outcome.STOPPED, "drained"), again)
+    with pytest.raises(WeirError, match=f"it was drained in epoch {run.epochs}: .* start it under another --name"):
+        choose_snapshot(again, FromSnapshot.LAST)
 
 
 @pytest.mark.promise("D6")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 import urllib3
@@ -49,6 +51,15 @@ def times(count: int, fault: Fault, method: str, part: str = "") -> Decide:
     return decide
 
 
+class _Listening(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints what went wrong, unless a client was killed in the middle of its request."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class FaultyProxy:
     """`requests` holds each request that came: its method and its path, without the query."""
 
@@ -62,8 +73,7 @@ class FaultyProxy:
     @contextmanager
     def running(self) -> Iterator[str]:
         """Runs the proxy, and yields its address."""
-        listening = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        listening.daemon_threads = True
+        listening = _Listening(("127.0.0.1", 0), _handler(self))
         thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
         thread.start()
         try:
@@ -119,7 +129,11 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
             if fault is Fault.KEEP:
                 self._answer(200, {"Content-Type": "application/xml"}, _denied(body))
                 return
-            answer = proxy.http.request(self.command, proxy.server + self.path, body=body, headers=headers)
+            try:
+                answer = proxy.http.request(self.command, proxy.server + self.path, body=body, headers=headers)
+            except urllib3.exceptions.HTTPError:  # somebody has killed the server
+                self.close_connection = True
+                return
             if fault is Fault.SLOW:
                 proxy.closed.wait(0.4)
             match fault:

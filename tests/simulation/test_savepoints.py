@@ -152,8 +152,8 @@ def _settles_its_own() -> Patches:
     """A JobMaster takes its own savepoints for those of JobMasters before it, and completes or deletes them."""
     left_by_writers = garbage._left_by_writers
 
-    def of_all(log: Any, last: Any, files: Any) -> Any:
-        return left_by_writers(log, msgspec.structs.replace(last, generation=last.generation + 1), files)
+    def of_all(job_id: str, before: int, files: Any) -> Any:
+        return left_by_writers(job_id, before + 1, files)
 
     return [(garbage, "_left_by_writers", of_all)]
 
