@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -492,6 +493,17 @@ def elsewhere(run: Run, store: Store) -> SavepointRequest:
     """A request for a savepoint in another store."""
     run.master._savepoints._open_place = lambda place: store
     return SavepointRequest("nightly", "/elsewhere/nightly")
+
+
+@pytest.mark.promise("D5")
+def test_the_folder_that_a_user_has_made_for_a_savepoint_stays_if_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SavepointFolder, "_write_manifest", lambda *of: away_now())
+    run = Run(counting()).epochs_done(1)
+    run.savepoint(SavepointRequest("nightly", str(tmp_path)))
+    run.until(events.SavepointFailed).run()
+    assert tmp_path.is_dir() and not list(tmp_path.rglob("*.*"))
 
 
 @pytest.mark.promise("D5")
