@@ -507,7 +507,7 @@ def resume_it(job: str) -> str:
 
 
 def after_a_reboot(job: str) -> str:
-    """Says so of a job of which it is not known whether somebody still looks after it."""
+    """Says how a job is started again if nobody knows whether any of its processes is left."""
     return f"after a reboot, {resume_it(job)}"
 
 

@@ -92,7 +92,11 @@ class SourceHead:
         restored: RestoredState | None,
         dictionaries: frozenset[str] = frozenset(),
     ) -> None:
-        """`dictionaries`: the columns that the first operator takes as dictionaries. Digests and generators do not."""
+        """Opens the source at the positions that were restored.
+
+        `dictionaries`: the columns that the first operator takes as dictionaries. The source makes none if rows are
+        digested or given to a watermark generator.
+        """
         self._context = context
         self._held: dict[str, dict[str, Any]] = {}
         self._held_finished: dict[str, int | None] = {}
