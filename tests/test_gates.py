@@ -16,11 +16,11 @@ from engine.api import StreamEnvironment
 from engine.connectors.table import TableSink
 from engine.core.errors import JobError
 from engine.core.gates import Found, Gate
-from engine.jobmaster.events import EpochHeld, GateRuled
-from engine.protocol.gate import Decision, Expected, Ruling
+from engine.jobmaster.events import Aborted, EpochHeld, GateRuled, Triggered
+from engine.protocol.gate import Decision, Expected, GateQuestion, Ruling
 from engine.protocol.manifest import Manifest
 from engine.snapshot.epoch_log import EpochLog
-from engine.testing import Checkpoint, JobFailed, ListSource, LocalRun, run
+from engine.testing import Checkpoint, Crash, JobFailed, ListSource, LocalRun, run
 
 Item = Any
 JUDGES = "tests.test_gates"
@@ -91,6 +91,17 @@ def test_a_discarded_epoch_leaves_out_the_rows_for_good_and_the_ledger_says_so()
     assert [event.decision for event in held.events if isinstance(event, GateRuled)] == ["discarded"]
 
 
+@pytest.mark.promise("H5", "H1")
+def test_rows_that_were_left_out_before_a_restart_are_counted_once() -> None:
+    rows = [1, Checkpoint(), -2, 3, Checkpoint(), Crash(), 4]
+    held = run(ints(rows, Gate.sql("n > 0")), until=lambda run: bool(run.held_epochs))
+    held.rule_on_held(Ruling.DISCARD)
+    held.run()
+    ledger = manifest_of(held).ledger
+    assert (seen(held), ledger["sink:out"], ledger["withheld:out"]) == ([1, 4], 2, 2)
+    assert held.master.stats.restarts == 1
+
+
 @pytest.mark.promise("H5")
 def test_refused_rows_go_to_the_dead_letter_table_and_the_others_are_published() -> None:
     done = run(ints([1, -2, 3, Checkpoint(), 4, -5], Gate.sql("n > 0", on_fail="dead_letter")))
@@ -144,6 +155,30 @@ def test_a_job_that_starts_again_asks_about_a_held_epoch_again() -> None:
     again = run(job, after=first, until=lambda run: bool(run.held_epochs))
     again.rule_on_held(Ruling.RELEASE)
     assert seen(again.run()) == [-2, 1]
+
+
+@pytest.mark.promise("H5", "D4")
+@pytest.mark.parametrize("held", [False, True], ids=["while the gate is asked", "while the epoch is held"])
+def test_an_attempt_that_fails_before_its_epoch_is_ruled_on_aborts_it_and_the_next_one_is_asked_about(
+    held: bool,
+) -> None:
+    job = LocalRun(ints([1, -2, 3], Gate.sql("n > 0")), 1, {})
+    asked: list[GateQuestion] = []
+    if not held:
+        job._ask_gate = asked.append  # type: ignore[method-assign]
+    job.run(until=lambda: bool(job.held_epochs or asked))
+    checkpoint = next(event.checkpoint for event in job.events if isinstance(event, Triggered))
+    job._replace(job.slots[0])
+    assert [event.checkpoint for event in job.events if isinstance(event, Aborted)] == [checkpoint]
+    refusal, _ = job.master.rule(checkpoint, Ruling.RELEASE, job.now_ms())
+    assert refusal is not None and not job.held_epochs
+    if not held:
+        del job._ask_gate
+        job._ask_gate(asked[0])  # its answer comes after all
+    job.run(until=lambda: bool(job.held_epochs))
+    assert job.held_epochs[0].checkpoint > checkpoint
+    job.rule_on_held(Ruling.RELEASE)
+    assert seen(job.run()) == [-2, 1, 3]
 
 
 def test_a_sink_goes_on_with_another_gate_and_the_dead_letters_stay() -> None:

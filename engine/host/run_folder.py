@@ -451,16 +451,20 @@ class RunFolder:
         found = _read(self._cancelled_upgrade, _CancelledUpgrade)
         return found is not None and found.id == id
 
-    def settle_cancelled_upgrade(self) -> None:
+    def settle_cancelled_upgrade(self, epoch: int) -> None:
         """Ends an upgrade that was cancelled, once no version runs or is to, unless a command carries it out.
 
-        If it can't be written now, who carries the upgrade on ends it: that it was cancelled is written already.
+        `epoch`: the job's newest. If it can't be written now, who carries the upgrade on ends it: that it was cancelled
+        is written already.
         """
         with held(self.upgrade_lock) as taken:
             record = self.read_upgrade()
             if not taken or record is None or record.progress.phase.over or not self.upgrade_is_cancelled(record.id):
                 return
-            over = msgspec.structs.replace(record, progress=cancelled(record.progress), changed_ms=_now_ms())
+            launch = self.read_launch()
+            upgraded = launch is not None and record.has_taken_over(launch.id, epoch)
+            progress = cancelled(record.progress, upgraded=upgraded)
+            over = msgspec.structs.replace(record, progress=progress, changed_ms=_now_ms())
             with contextlib.suppress(OSError):
                 self.write_upgrade(over)
 

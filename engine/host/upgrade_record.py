@@ -58,6 +58,11 @@ class UpgradeRecord(msgspec.Struct, frozen=True, kw_only=True):
         starts = {self.old.id: Version.OLD, self.new.id: Version.NEW, self.back.id: Version.BACK}
         return starts.get(launch_id, Version.OTHER)
 
+    def has_taken_over(self, launch_id: str, epoch: int) -> bool:
+        """Says whether this start, the job's last, is the new version and has published: `epoch` is the newest."""
+        cut = self.progress.cut
+        return self.version_of(launch_id) is Version.NEW and cut is not None and epoch > cut
+
     @property
     def status(self) -> UpgradeStatus:
         of = self.progress

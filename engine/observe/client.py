@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from engine.core.errors import Ending, NotRunning, Slow, WeirError
+from engine.core.errors import CorruptSnapshot, Ending, NotRunning, Slow, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.host.last_upgrade import last_upgrade
 from engine.host.launch import default_name
@@ -39,6 +40,7 @@ from engine.observe.savepoints import (
 from engine.observe.timeline import CheckpointDetail, Timeline
 from engine.observe.waiting import LookedAfter
 from engine.protocol.gate import Ruling
+from engine.snapshot.epoch_log import EpochLog
 from engine.snapshot.query import StateOfKey
 from engine.store.bucket import is_bucket
 from engine.store.opening import open_store
@@ -318,7 +320,12 @@ class JobClient:
             if not upgraded:
                 raise
         if upgraded:
-            self.folder.settle_cancelled_upgrade()
+            with contextlib.suppress(StoreError, CorruptSnapshot):  # who carries the upgrade on ends it
+                self.folder.settle_cancelled_upgrade(self._newest_epoch())
+
+    def _newest_epoch(self) -> int:
+        last = EpochLog(open_store(self.store), JobPaths(self.name)).last()
+        return last.newest.epoch if last is not None and last.newest is not None else 0
 
     def cancel_start(self, by: str) -> None:
         """Ends what runs now. An upgrade that is under way goes on. Raises `NotRunning` if nothing runs.
@@ -504,7 +511,7 @@ def resume_it(job: str) -> str:
 
 
 def after_a_reboot(job: str) -> str:
-    """Says so of a job of which it is not known whether somebody still looks after it."""
+    """Says how a job is started again if nobody knows whether any of its processes is left."""
     return f"after a reboot, {resume_it(job)}"
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from engine.core.errors import CorruptSnapshot, NoSavepoint, StoreError, WeirError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, NoSavepoint, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.jobmaster.actions import Outcome
@@ -202,7 +202,7 @@ def _own_folders(store: Store, paths: JobPaths) -> list[SavepointFolder]:
 def _head(folder: SavepointFolder) -> Savepoint | None:
     try:
         return folder.head()
-    except (NoSavepoint, CorruptSnapshot, StoreError):
+    except (NoSavepoint, CorruptSnapshot, ForeignSnapshot, StoreError):
         return None
 
 
@@ -227,6 +227,8 @@ def _checked(
         return record if failed else msgspec.structs.replace(record, state=SavepointState.GONE)
     except CorruptSnapshot as error:  # one that is damaged is there, and its owner has to hear of it
         return record if failed else msgspec.structs.replace(record, reason=f"{error}. {_MEND}")
+    except ForeignSnapshot as error:
+        return record if failed else msgspec.structs.replace(record, reason=str(error))
     except (WeirError, OSError):
         return record
     is_it = (head.job, head.name, head.checkpoint) == (job, record.savepoint, record.checkpoint or head.checkpoint)

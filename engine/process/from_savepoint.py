@@ -86,9 +86,9 @@ def begin_from(launch: MasterLaunch, text: str, *, claim: bool) -> str:
         _check_fits(launch, log, folder, head)
         begin(folder, log, f"cli-{secrets.token_hex(8)}", lambda: time.sleep(0.2), claim=claim)
     except (CorruptSnapshot, ForeignSnapshot) as error:
+        mend = "Bring the file back from a backup, or begin" if isinstance(error, CorruptSnapshot) else "Or begin"
         raise WeirError(
-            f"the savepoint {folder.place} can't be used: {error}. Bring the file back from a backup, or begin from "
-            "another savepoint. Nothing was changed"
+            f"the savepoint {folder.place} can't be used: {error}. {mend} from another savepoint. Nothing was changed"
         ) from error
     return f"{launch.name} begins from savepoint {head.name} of {head.job}{_OWNED if claim else ''}"
 

@@ -93,8 +93,9 @@ class SourceHead:
         dictionaries: frozenset[str] = frozenset(),
         read: frozenset[str] | None = None,
     ) -> None:
-        """`dictionaries`: the columns that the first operator takes so. `read`: those that the chain reads; None: all.
+        """Opens the source at the positions that were restored.
 
+        `dictionaries`: the columns that the first operator takes so. `read`: those that the chain reads; None: all.
         Digests and generators of watermarks get whole records, without dictionaries.
         """
         self._context = context

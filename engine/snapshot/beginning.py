@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from engine.core.errors import CorruptSnapshot, NoSavepoint, StoreError, WeirError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, NoSavepoint, StoreError, WeirError
 from engine.core.ports import Store
 from engine.protocol.epoch_records import Created, LogRecord, RecordKind, job_id_from
 from engine.snapshot.epoch_log import EpochLog
@@ -111,5 +111,5 @@ def delete_claimed(store: Store, files: Iterable[str]) -> None:
             if folder.head().checksum == claimed.checksum:
                 folder.delete()
                 remove_if_empty(folder.place)
-        except (NoSavepoint, CorruptSnapshot):
+        except (NoSavepoint, CorruptSnapshot, ForeignSnapshot):
             pass  # somebody has deleted it, or put something else in its place

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from engine.core.errors import CorruptSnapshot
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot
 from engine.protocol.epoch_records import LogRecord
 from engine.snapshot.beginning import is_claim
 from engine.snapshot.epoch_log import EpochLog
@@ -39,7 +39,7 @@ class Garbage:
 def find_garbage(log: EpochLog, damaged: list[str] | None = None) -> list[Garbage]:
     """Returns the garbage of a job. Raises CorruptSnapshot if a record or a manifest is damaged.
 
-    A savepoint whose head is damaged keeps everything in its folder. `damaged` gets what is wrong with it.
+    A savepoint whose head can't be read keeps everything in its folder. `damaged` gets what is wrong with it.
     """
     last = log.last()
     if last is None:
@@ -122,8 +122,10 @@ def almost_made(log: EpochLog, *, ended: bool = False) -> list[Almost]:
 def _savepoints(log: EpochLog, last: LogRecord, damaged: list[str]) -> Iterator[Garbage]:
     """Yields what was left of savepoints: by writers that were replaced before they had made one, and by a deletion."""
 
-    def tell(error: CorruptSnapshot) -> None:
-        told = f"{error}: bring it back from a backup, or delete the folder by hand if nobody needs the savepoint"
+    def tell(error: CorruptSnapshot | ForeignSnapshot) -> None:
+        told = str(error)
+        if isinstance(error, CorruptSnapshot):
+            told += ": bring it back from a backup, or delete the folder by hand if nobody needs the savepoint"
         if told not in damaged:
             damaged.append(told)
 
@@ -137,7 +139,7 @@ def _savepoints(log: EpochLog, last: LogRecord, damaged: list[str]) -> Iterator[
             try:
                 if husk():
                     yield Garbage(path, "the head of a savepoint whose files were deleted", give_up=husk)
-            except CorruptSnapshot as error:
+            except (CorruptSnapshot, ForeignSnapshot) as error:
                 tell(error)
     for name, writer, number in _left_by_writers(last.job_id, last.generation, files):
         place = log.paths.savepoint(name)
@@ -145,7 +147,7 @@ def _savepoints(log: EpochLog, last: LogRecord, damaged: list[str]) -> Iterator[
         try:
             if folder.may_be_made_by(writer):
                 continue
-        except CorruptSnapshot as error:
+        except (CorruptSnapshot, ForeignSnapshot) as error:
             tell(error)
             continue
         given_up = partial(folder.give_up, writer)

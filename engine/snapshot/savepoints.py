@@ -105,7 +105,7 @@ class SavepointFolder:
         return shown_place(self.store.uri(""))
 
     def head(self) -> Savepoint:
-        """Raises NoSavepoint if there is no savepoint here, CorruptSnapshot if it can't be read."""
+        """Raises NoSavepoint, CorruptSnapshot, or ForeignSnapshot if it is of another version, if it can't be read."""
         try:
             data = self.store.read(HEAD)
         except FileNotFoundError:
@@ -119,7 +119,7 @@ class SavepointFolder:
             if not head.intact:
                 raise CorruptSnapshot(f"{self.place}/{HEAD} is not what was written: its checksum differs")
             return head
-        raise CorruptSnapshot(
+        raise ForeignSnapshot(
             f"the savepoint in {self.place} has format {version.format}, and this version of Weir reads {FORMAT}: use "
             "the version that wrote it"
         )
@@ -371,7 +371,7 @@ class SavepointFolder:
                 self.store.delete(f"{writer}.seal")
             elif seal is not None:  # completed in this moment: nothing was deleted, so it stays a savepoint
                 self.store.write(f"{writer}.seal", seal)
-        except (StoreError, CorruptSnapshot, NoSavepoint):
+        except (StoreError, CorruptSnapshot, ForeignSnapshot, NoSavepoint):
             pass  # files without a savepoint are in nobody's way
 
     def copy_to(self, store: Store, folder: str) -> Manifest:

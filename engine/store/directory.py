@@ -12,6 +12,7 @@ import re
 import secrets
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from engine.core.errors import StoreError, SyncFailed, WeirError
@@ -31,6 +32,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _NO_LINK_BETWEEN = (*_NO_LINKS, errno.EXDEV, errno.EMLINK, errno.EACCES)
 """How they say that these two places, or this user, can't have one: the file can still be copied."""
 
+_TRIES = 3
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")
 _LEFT_AFTER_S = 600.0
 """A file of `create` that is so much older than another one was left by a process that was killed."""
@@ -92,13 +94,19 @@ class DirectoryStore:
     def write(self, path: str, data: Data) -> None:
         target = self._inside(path)
         try:
-            try:
-                _write(target, data)
-            except FileNotFoundError:
-                make_folder(target.parent, within=self.root)
-                _write(target, data)
+            self._in_its_folder(target, lambda: _write(target, data))
         except OSError as error:
             raise StoreError(f"can't write {target}: {error.strerror or error}") from error
+
+    def _in_its_folder(self, target: Path, work: Callable[[], None]) -> None:
+        """Makes the folder of a file if it is missing. Somebody may remove it as long as it is empty: then again."""
+        for _ in range(_TRIES):
+            try:
+                work()
+                return
+            except FileNotFoundError:
+                make_folder(target.parent, within=self.root)
+        work()
 
     def sync(self, paths: list[str]) -> None:
         for path in paths:
@@ -230,10 +238,13 @@ class DirectoryStore:
         if not isinstance(source, DirectoryStore):
             return False
         origin, target = source._inside(source_path), self._inside(path)
-        try:
-            make_folder(target.parent, within=self.root)
+
+        def link() -> None:
             target.unlink(missing_ok=True)
             os.link(origin, target)
+
+        try:
+            self._in_its_folder(target, link)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{origin} does not exist") from error
         except OSError as error:

@@ -159,6 +159,12 @@ class Table:
             self.tidy()
             self.now_ms += epoch_ms
 
+    def remembered(self) -> int:
+        """Returns how many names and numbers its JobMaster keeps in memory for folding."""
+        folder = self.committer._folder
+        assert folder is not None
+        return sum(len(kept) for kept in vars(folder).values() if isinstance(kept, dict | set))
+
     # --- what readers see ---
 
     def spark_files(self) -> list[str]:
@@ -285,6 +291,7 @@ def test_files_records_and_folds_stay_few_however_long_a_job_runs() -> None:
     many = (len(table.spark_files()), len(data_files(table.store)), len(records(table.store)))
     assert many[0] <= few[0] + 12 and many[1] <= few[1] + 30 and many[2] <= few[2] + 20, (few, many)
     assert len(table.store.list(f"{TABLE}/_folds")) < 120
+    assert table.remembered() < 500, "it was a name for each file that was ever folded: some GB a year"
 
 
 def test_a_reader_that_began_before_a_fold_finds_its_files_for_the_time_that_they_are_kept() -> None:
@@ -366,6 +373,8 @@ def lives_through_a_kill(step: int, after: bool) -> bool:
     table.live(9, epoch_ms=HOUR_MS)
     table.check()
     assert not orphans(store, TABLE, JOB_ID)
+    folds = FoldLog(store, TABLE)
+    assert not folds.stray() and all(f"{TABLE}/{name}" in store.files for name in folds.indexed())
     return store.left <= 0
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from engine.core.errors import Fenced, StoreError, TargetTaken
 from engine.core.paths import JobPaths
-from engine.core.sinks import Committer, Tidied
+from engine.core.sinks import Committer, Found, Tidied
 from engine.graph.description import describe
 from engine.graph.job_graph import JobGraph
 from engine.jobmaster.actions import Action, Note, RunOffLoop
@@ -54,11 +54,16 @@ class Recording(Committer):
         self.refusal: Exception | None = None
         self.lost: Exception | None = None
         self.checked: list[list[int]] = []
+        self.looked: list[int] = []
 
     def check(self, committables: Sequence[Committable]) -> None:
         self.checked.append([c.sequence for c in committables])
         if self.lost is not None:
             raise self.lost
+
+    def look(self, job_id: str, epoch: int) -> Found:
+        self.looked.append(epoch)
+        return super().look(job_id, epoch)
 
     def claim(self, job_id: str, next_epoch: int) -> None:
         if self.refusal is not None:
@@ -321,6 +326,15 @@ def test_an_epoch_that_a_sink_could_not_commit_is_committed_by_restoring(desk: D
     desk.run()
     assert desk.committer.committed == [(1, [7])] and desk.committer.aborted == [1]
     assert restored[0] is not None and restored[0].epoch == 1
+
+
+@pytest.mark.promise("D8")
+def test_targets_are_looked_at_once_although_each_restore_claims_them(desk: Desk) -> None:
+    """Only this JobMaster writes there from then on. A look reads the log of a table: a restart would wait for it."""
+    for attempt in (1, 2, 3):
+        desk.do([desk.publisher.recommit(AttemptId(1, attempt), lambda manifest, error, now_ms: [])])
+        desk.run()
+    assert len(desk.committer.claimed) == 3 and desk.committer.looked == [0]
 
 
 @pytest.mark.promise("D8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -125,6 +126,11 @@ class Run(LocalRun):
         held, self.held = self.held, []
         for action in held:
             self._run_off_loop(action)
+
+    def kill_slot(self) -> None:
+        self.carry_out(self.master.on_slot_gone(self.slots[0].session, "killed", self.now_ms()))
+        self.slots[0].alive = False
+        self.slots[0] = self._start_slot(0)
 
     def until(self, *kinds: type) -> Run:
         self.run(until=lambda: any(isinstance(event, kinds) for event in self.events))
@@ -331,6 +337,31 @@ def test_the_state_of_a_savepoint_that_failed_while_the_store_was_away_is_delete
     assert not [path for path in run.store.files if "/savepoints/" in path]
 
 
+@pytest.mark.promise("D6", "C4")
+@pytest.mark.parametrize("when", ["while they are copied", "behind its epoch"])
+def test_the_files_of_a_stop_that_failed_while_the_store_was_away_are_deleted_later(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its slot dies while files are copied, or the savepoint can't be sealed. They can't be deleted either then."""
+    monkeypatch.setattr(savepoints, "LATE_WRITES_MS", 12.0)
+    run = Run(counting(interval_ms=4)).epochs_done(1)
+    with monkeypatch.context() as away:
+        if when == "behind its epoch":
+            away.setattr(SavepointFolder, "_sealed", lambda *of: away_now())
+        run.hold = "savepoint" if when == "while they are copied" else ""
+        run.stop()
+        if run.hold:
+            run.run(until=lambda: bool(run.held))
+            run.kill_slot()
+        tried: list[object] = []
+        away.setattr(SavepointFolder, "_take_seal_away", lambda *of: tried.append(of) or away_now())
+        run.let_go()
+        run.until(events.SavepointFailed, events.StopFailed).run(until=lambda: bool(tried))
+    assert [path for path in run.store.files if "/savepoints/" in path]
+    run.epochs_done(run.master.stats.checkpoints_completed + 7)
+    assert not [path for path in run.store.files if "/savepoints/" in path]
+
+
 class _Killed(BaseException):
     """The JobMaster is killed in this moment."""
 
@@ -462,6 +493,17 @@ def elsewhere(run: Run, store: Store) -> SavepointRequest:
     """A request for a savepoint in another store."""
     run.master._savepoints._open_place = lambda place: store
     return SavepointRequest("nightly", "/elsewhere/nightly")
+
+
+@pytest.mark.promise("D5")
+def test_the_folder_that_a_user_has_made_for_a_savepoint_stays_if_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SavepointFolder, "_write_manifest", lambda *of: away_now())
+    run = Run(counting()).epochs_done(1)
+    run.savepoint(SavepointRequest("nightly", str(tmp_path)))
+    run.until(events.SavepointFailed).run()
+    assert tmp_path.is_dir() and not list(tmp_path.rglob("*.*"))
 
 
 @pytest.mark.promise("D5")
@@ -699,9 +741,7 @@ def test_a_stop_fails_with_its_attempt_and_the_job_goes_on() -> None:
     run.hold = "savepoint"
     run.stop()
     run.run(until=lambda: bool(run.held))
-    run.carry_out(run.master.on_slot_gone(run.slots[0].session, "killed", run.now_ms()))
-    run.slots[0].alive = False
-    run.slots[0] = run._start_slot(0)
+    run.kill_slot()
     assert run.noted(events.StopFailed) and run.noted(events.SavepointFailed)
     run.let_go()
     assert run.run().numbers() == list(range(RECORDS))

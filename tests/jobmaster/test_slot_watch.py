@@ -12,6 +12,7 @@ import pytest
 from engine.jobmaster import events
 from engine.jobmaster.actions import KillSlot, Note
 from engine.jobmaster.master import MasterConfig, Phase
+from engine.protocol.channel_watch import PeerWatch
 from engine.protocol.failures import Fault
 from engine.protocol.ids import AttemptId
 from engine.protocol.messages import Heartbeat, Left, LongStep, TaskFailed
@@ -154,6 +155,26 @@ def test_a_broken_channel_is_the_cause_if_nothing_else_happens(tmp_path: Path) -
     desk.tick(3_000)
     (failed,) = desk.noted(events.AttemptFailed)
     assert isinstance(failed, events.AttemptFailed) and "channel a:0->1 broke" in failed.detail
+
+
+@pytest.mark.promise("H8")
+def test_a_cut_between_two_hosts_ends_the_attempt_within_nine_seconds_if_channels_may_be_silent_for_five(
+    tmp_path: Path,
+) -> None:
+    """Its test on Spark (`tests/cluster/test_hosts.py`) has to bear with slow machines, and so bounds nothing."""
+    desk = Hanging(tmp_path, heartbeat_timeout_ms=5_000).running()
+    watch, cut_ms = PeerWatch("sender", 5_000), 1_000
+    for now_ms in range(0, 20_000, 500):
+        for session in ("s0", "s1"):  # both still reach the JobMaster
+            desk.hears(session, Heartbeat({}), now_ms)
+        if now_ms <= cut_ms:
+            watch.heard()
+        if watch.look(now_ms) and desk.master.phase is Phase.RUNNING:
+            desk.hears("s0", broken_channel(desk.master.attempt), now_ms)
+        desk.tick(now_ms)
+        if desk.noted(events.AttemptFailed):
+            break
+    assert now_ms - cut_ms <= 9_000
 
 
 def test_a_slot_that_has_not_left_its_attempt_does_not_count_as_registered(tmp_path: Path) -> None:

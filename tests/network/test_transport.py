@@ -24,7 +24,8 @@ from engine.protocol.messages import Heartbeat, MasterHeartbeat, MasterMessage
 from tests.network.proxy import Proxy
 
 SILENCE_S = 1.5
-PATIENT_S = 60.0
+PATIENT_S = 600.0
+"""Longer than any test waits: what is noticed is not noticed by silence."""
 """The patience of ends that must not be broken, or that must not notice a silence while something else is tested."""
 FIRST, SECOND = AttemptId(1, 1), AttemptId(1, 2)
 CHANNEL = ChannelId("edge", 0, 0)

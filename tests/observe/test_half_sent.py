@@ -5,14 +5,19 @@ A real server in a process with few descriptors, and many connections that never
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from engine.observe.bounded import BoundedProtocol
 
 SERVER = """
 import resource, sys, time
@@ -109,3 +114,57 @@ def test_headers_have_an_end(url: str) -> None:
 def test_a_token_that_is_not_ascii_is_a_clean_401(url: str, value: bytes) -> None:
     answer = httpx.get(url, headers=[(b"authorization", value)], timeout=60)
     assert answer.status_code == 401 and "wrong or missing token" in answer.json()["error"]
+
+
+class FakeLoop:
+    """A loop whose time is what the test says. `timers`: when each is due, and what it calls."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.timers: dict[asyncio.TimerHandle, Callable[[], None]] = {}
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(self.now_s + delay_s, call, (), self)  # type: ignore[arg-type]
+        self.timers[timer] = call
+        return timer
+
+    def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None: ...
+
+    def get_debug(self) -> bool:
+        return False
+
+    def pass_time(self, to_s: float) -> None:
+        self.now_s = to_s
+        for timer in [one for one in self.timers if one.when() <= to_s and not one.cancelled()]:
+            self.timers.pop(timer)()
+
+
+class FakeTransport(asyncio.Transport):
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_the_time_for_a_request_is_five_seconds_from_the_connection_however_its_headers_come(drips: bool) -> None:
+    """The tests above wait for a minute, since they can't tell a slow server from a slow machine."""
+    loop, transport = FakeLoop(), FakeTransport()
+    config = Config(app=lambda: None, ws="none", lifespan="off")
+    config.load()
+    connection = BoundedProtocol(config, ServerState(), {}, loop)  # type: ignore[arg-type]
+    connection.connection_made(transport)
+    connection.data_received(HALF)
+    for now_s in (1.0, 2.0, 3.0, 4.0, 4.9):
+        if drips:
+            connection.data_received(b"x")
+        loop.pass_time(now_s)
+        assert not transport.aborted
+    loop.pass_time(5.0)
+    assert transport.aborted

@@ -270,7 +270,7 @@ def _head(**over: Any) -> Callable[[Path], None]:
         (_damage(lambda path: path.write_bytes(path.read_bytes()[:-8])), r"\.arrow is not what was written"),
         (_damage(lambda path: path.write_bytes(b"x" * path.stat().st_size)), r"\.arrow is not what was written"),
         (_manifest, r"manifest\.json is not what was written"),
-        (_head(format=9), "has format 9, and this version of Weir reads 1"),
+        (_head(format=9), "has format 9, and this version of Weir reads 1: use the version that wrote it. Or begin"),
         (lambda folder: (folder / "savepoint.json").write_text("{"), r"savepoint\.json is damaged"),
     ],
 )

@@ -379,6 +379,23 @@ def test_an_upgrade_whose_command_died_is_over_once_the_version_that_runs_is_can
     assert unfinished_upgrade(JobClient(world.store, "shop")) == ""
 
 
+@pytest.mark.promise("D8", "F1")
+@pytest.mark.parametrize("published", [False, True])
+def test_a_cancel_of_the_new_version_whose_command_died_says_whether_it_is_the_version_of_the_job(
+    world: World, monkeypatch: pytest.MonkeyPatch, published: bool
+) -> None:
+    """It was always written as given up. Dagster then started the old version, behind an epoch of the new one."""
+    world.stop(True, world.record.savepoint)
+    world.start(world.record.new, "test", world.record.new.id)
+    world.folder.write_upgrade(msgspec.structs.replace(world.record, progress=Progress(Phase.STARTING, world.epoch())))
+    if published:
+        world.publish()
+    monkeypatch.setattr(JobClient, "cancel_start", lambda client, by: world.cancel_start(by))
+    JobClient(world.store, "shop").cancel()
+    done = world.folder.read_upgrade()
+    assert done is not None and done.progress.phase is (Phase.UPGRADED if published else Phase.KEPT)
+
+
 def _full(*of: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 

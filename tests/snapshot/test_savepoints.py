@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.core.errors import CorruptSnapshot, NoSavepoint, SavepointExists, StoreError
+from engine.core.errors import CorruptSnapshot, ForeignSnapshot, NoSavepoint, SavepointExists, StoreError
 from engine.core.paths import JobPaths
 from engine.protocol.epoch_records import Created, LogRecord
 from engine.protocol.ids import AttemptId, SubtaskId
@@ -439,7 +439,7 @@ def test_a_damaged_head_and_another_format_are_told_apart() -> None:
     folder = SavepointFolder(target)
     made = folder.write("nightly", manifest(), origin(), stopped=False)
     target.files["savepoint.json"] = msgspec.json.encode(msgspec.structs.replace(made, format=9))
-    with pytest.raises(CorruptSnapshot, match="has format 9, and this version of Weir reads 1"):
+    with pytest.raises(ForeignSnapshot, match="has format 9, and this version of Weir reads 1"):
         folder.head()
     target.files["savepoint.json"] = b'{"name": '
     with pytest.raises(CorruptSnapshot, match="is damaged"):

@@ -15,6 +15,7 @@ import pytest
 from engine.core.errors import StoreError, SyncFailed, WeirError
 from engine.core.pieces import Pieces
 from engine.protocol.epoch_records import Created
+from engine.store import directory
 from engine.store.directory import DirectoryStore, check_directory
 
 
@@ -204,6 +205,37 @@ def test_a_write_that_fails_names_the_file(store: DirectoryStore) -> None:
     store.write("a", b"1")
     with pytest.raises(StoreError, match=r"can't write .*/a/b: "):
         store.write("a/b", b"2")
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize("how", ["write", "create", "copy"])
+def test_a_folder_that_somebody_removes_while_it_is_empty_is_made_again(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The folder of a savepoint that has failed is removed while the next savepoint of this name begins."""
+    store.write("gen/state", b"state")
+    made: list[Path] = []
+
+    def removed(folder: Path, within: Path | None = None) -> None:
+        real(folder, within)
+        if made.append(folder) or len(made) == 1:
+            folder.rmdir()
+
+    real = directory.make_folder
+    monkeypatch.setattr(directory, "make_folder", removed)
+    match how:
+        case "write":
+            store.write("nightly/state", b"state")
+        case "create":
+            assert store.create("nightly/state", b"state") is Created.CREATED
+        case _:
+            assert store.copy_from("nightly/state", store, "gen/state")
+    assert len(made) > 1 and store.read("nightly/state") == b"state"
+
+
+def test_a_copy_of_a_file_that_is_gone_names_it(store: DirectoryStore) -> None:
+    with pytest.raises(FileNotFoundError, match="gen/state does not exist"):
+        store.copy_from("nightly/state", store, "gen/state")
 
 
 def test_delete_leaves_no_empty_directories(store: DirectoryStore) -> None:

@@ -359,12 +359,16 @@ def test_wrong_credentials_are_told_apart(
     proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     monkeypatch.setenv(name, "CANARY-0123456789")
+    paused: list[float] = []
+    store = S3Store("s3://weir/x", sleep=paused.append)
     with pytest.raises(WeirError) as caught:
-        S3Store("s3://weir/x").check()
+        store.check()
     assert said in str(caught.value)
     with pytest.raises(StoreError) as refused:
-        S3Store("s3://weir/x").create("a", b"")
+        store.create("a", b"")
     assert said in str(refused.value)
+    assert [method for method, _ in proxy.requests] == ["PUT", "GET", "PUT"], "each answer is told at once"
+    assert not paused
 
 
 @pytest.mark.parametrize("missing", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])

@@ -109,9 +109,9 @@ def _opened(path: Path, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
 
 
 def _with_dictionaries(path: Path, context: SourceContext) -> pa.Schema:
-    """Returns the declared schema, with dictionaries in place of texts that are wanted so and that the file has so.
+    """Returns the declared schema, with a dictionary for each text column that is wanted so and that the file has so.
 
-    Texts of which a file holds the most by themselves are read as texts: Arrow would have to look for equal ones.
+    A column that the file stores mostly text by text is read as texts: Arrow would have to look for equal ones.
     """
     schema = context.schema
     if not context.dictionaries:

@@ -317,10 +317,17 @@ class TableFolder:
             self._folds.forget(number)
             del self._seen[number]
             self._gone -= kept[number].names
+        self._remember(this.named.union(*(fold.names for number, fold in kept.items() if number in self._seen)))
         if newest.generation == this.generation and self._orphans:
             self._delete_orphans(this)
             self._orphans = False
         self._delete_records(kept, now_ms)
+
+    def _remember(self, known: set[str]) -> None:
+        """Forgets all files that neither a record nor a fold names: a job may run for years."""
+        self._unnamed = {name: since for name, since in self._unnamed.items() if name in known}
+        self._indexed &= known
+        self._unfit &= known
 
     def _is_over(self, this: _Round, fold: Fold, needed: set[str], now_ms: float) -> bool:
         """Deletes what no reader or rewind needs of a fold's files: replaced ones, or its own if they replace none.

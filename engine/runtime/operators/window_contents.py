@@ -34,9 +34,9 @@ class Contents(ABC):
         Contents that would have to count their items to know that return False.
         """
 
-    @abstractmethod
     def merged(self, parts: Sequence[Items]) -> Items:
         """Returns the items of several windows that became one."""
+        return [item for items in parts for item in items]
 
     @abstractmethod
     def elements(self, items: Items, kept: bool) -> list[Any]:
@@ -60,9 +60,6 @@ class Records(Contents):
     def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> bool:
         state.add(record)
         return False
-
-    def merged(self, parts: Sequence[Items]) -> Items:
-        return [item for items in parts for item in items]
 
     def elements(self, items: Items, kept: bool) -> list[Any]:
         return [self._copy(record) for record in items]
@@ -96,7 +93,7 @@ class Folding(Contents):
         return bool(held)
 
     def merged(self, parts: Sequence[Items]) -> Items:
-        held = [item for items in parts for item in items]
+        held = super().merged(parts)
         return [self.combined(held)] if held else []
 
 
@@ -124,7 +121,7 @@ class Reduced(Folding):
         return [self._copy(record) for record in items]
 
     def folded(self, records: list[Row], times: Sequence[int | None]) -> list[Any]:
-        return [reduce(self._call, records)] if records else []
+        return [self.combined(records)] if records else []
 
 
 class Aggregated(Folding):
@@ -179,9 +176,6 @@ class Timestamped(Contents):
     def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> bool:
         state.add({"record": record, "at": timestamp_ms})
         return False
-
-    def merged(self, parts: Sequence[Items]) -> Items:
-        return [item for items in parts for item in items]
 
     def elements(self, items: Items, kept: bool) -> list[Any]:
         return self.folded([dict(item["record"]) for item in items], [item["at"] for item in items])

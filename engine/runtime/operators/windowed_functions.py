@@ -3,8 +3,9 @@
 Contents, trigger state and timers belong to a key and a window. They are keyed state and timers whose keys have two
 more columns, the start and the end of the window; the key group depends on the key alone.
 
-Invariant: a window that was forgotten stays so, also if the lateness becomes longer. Whether a record is late is
-decided by the clocks of its key group (`WindowClocks`).
+Invariants: a window that was forgotten stays so, also if the lateness becomes longer, or if the clock of the machine is
+set back. Whether a record is late is decided by the clocks of its key group (`WindowClocks`). Windows by the clock have
+the time of a clock that never goes back.
 
 Sliding windows whose contents combine keep them per pane instead (`Panes`), and per window only what a snapshot has of
 a version that kept them so.
@@ -29,7 +30,7 @@ from engine.core.triggers import Trigger, TriggerResult
 from engine.core.window_functions import ProcessAllWindowFunction, ProcessWindowFunction
 from engine.core.windows import Window
 from engine.protocol import ledger
-from engine.protocol.signals import MAX_WATERMARK
+from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
 from engine.runtime.operators.base import OperatorContext, Output, RestoredState, StatePart
 from engine.runtime.operators.records import short
 from engine.runtime.operators.rows import KeyedRowOperator, several_of, stamps_of
@@ -50,6 +51,8 @@ from engine.state.keyed.heap import HeapBackend
 from engine.state.windows.assigners import Assigner, Span, SpanAssigner
 from engine.state.windows.sessions import Merge, Sessions
 
+LATEST = "latest"
+"""The inline value of windows by the clock: the latest time of a record, or of a window that has fired."""
 CONTENTS, PANES, SESSIONS = f"{OF_WINDOWS}contents", f"{OF_WINDOWS}panes", f"{OF_WINDOWS}sessions"
 FIRE_ROWS = 65_536
 """Results are emitted when they are so many, while more windows fire."""
@@ -115,6 +118,8 @@ class WindowOperator(KeyedRowOperator):
 
     def open(self, context: OperatorContext, restored: RestoredState | None) -> None:
         self._windowed: KeyedBackend = HeapBackend(self._window_fields, context.clock.wall_ms, self._failed is not None)
+        saved = [inline.get(LATEST, MIN_WATERMARK) for inline in (restored.inline if restored else [])]
+        self._latest_ms = max(saved, default=MIN_WATERMARK)
         super().open(context, restored)
 
     def _make_clock(self, context: OperatorContext, restored: RestoredState | None) -> GroupClock:
@@ -157,7 +162,7 @@ class WindowOperator(KeyedRowOperator):
         return [*super()._keyed_parts(), *parts]
 
     def _inline(self) -> dict[str, Any]:
-        return self._clocks.snapshot()
+        return self._clocks.snapshot() | ({} if self._assigner.event_time else {LATEST: self._latest_ms})
 
     def on_watermark(self, timestamp_ms: int, out: Output) -> None:
         super().on_watermark(timestamp_ms, out)
@@ -218,7 +223,7 @@ class WindowOperator(KeyedRowOperator):
         del self._times[self._rows_before :]
 
     def _element(self, record: Row, stamp: int | None) -> None:
-        at_ms = stamp if self._assigner.event_time else self.context.clock.wall_ms()
+        at_ms = stamp if self._assigner.event_time else self._reached(self.context.clock.wall_ms())
         if at_ms is None:
             self.context.count(ledger.untimed_rows(self.context.uid), 1)
             return
@@ -236,6 +241,11 @@ class WindowOperator(KeyedRowOperator):
                 self._into_window(span, span, record, stamp)
         if late:
             self._put_late(record, stamp)
+
+    def _reached(self, wall_ms: int) -> int:
+        """Returns this time, or the latest before it if the clock was set back: those windows may be forgotten."""
+        self._latest_ms = max(self._latest_ms, wall_ms)
+        return self._latest_ms
 
     def _put_late(self, record: Row, stamp: int | None) -> None:
         if self._plan.late is not None:
@@ -395,6 +405,8 @@ class WindowOperator(KeyedRowOperator):
         self._current.enter(span, window)
         self._current.watermark_ms = self._timers.current_watermark()
         of_event_time = domain is TimeDomain.EVENT_TIME
+        if not of_event_time:
+            self._reached(timestamp_ms + 1)
         call = self._trigger.on_event_time if of_event_time else self._trigger.on_processing_time
         of_window = of_event_time is self._assigner.event_time
         ends = of_window and timestamp_ms >= self._end_ms(window)

@@ -66,9 +66,9 @@ class Spans:
         return self.slide_ms < self.size_ms
 
     def stretch(self, time_ms: int) -> int:
-        """Returns where the stretch of this time starts: the last time, this or before, at which a window does or ends.
+        """Returns the start of the stretch of this time: the latest time until then at which a window starts or ends.
 
-        A stretch is as long as no window divides it, so it may be several panes. There are at most two for each slide,
+        No window starts or ends inside a stretch, so it may be several panes. There are at most two for each slide,
         also if the size is no multiple of it.
         """
         since = time_ms - self.offset_ms

@@ -366,6 +366,26 @@ def test_sliding_windows_of_processing_time_overlap() -> None:
     assert [(row["start"], row["xs"]) for row in subtasks.tick(20)] == [(0, [1]), (5, [1])]
 
 
+@pytest.mark.promise("B4", "B5")
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_clock_that_is_set_back_opens_no_window_again_and_counts_no_record_twice(restored: bool) -> None:
+    """Sliding windows share panes: a window that fired a second time had the records of the first time, too."""
+    subtasks = Subtasks(
+        lambda keyed: keyed.window(SlidingProcessingTimeWindows.of(10, 5)).reduce(
+            lambda left, right: {**right, "x": left["x"] + right["x"]}, Collect(), uid="w", schema=RESULT
+        )
+    )
+    subtasks.tick(12)
+    subtasks.row("a", 1, None)
+    assert [(row["start"], row["xs"]) for row in subtasks.tick(4)] == [(5, [1])]
+    subtasks.clock.wall = 7
+    if restored:
+        subtasks = subtasks.rescaled(1)
+    subtasks.row("a", 2, None)
+    assert [(row["start"], row["xs"]) for row in subtasks.tick(40)] == [(10, [3]), (15, [2])]
+    assert subtasks.state() == {}
+
+
 @pytest.mark.promise("B4")
 def test_sessions_of_processing_time_end_a_gap_after_their_last_record() -> None:
     subtasks = windows(lambda keyed: keyed.window(ProcessingTimeSessionWindows.with_gap(5)))
