@@ -1,4 +1,4 @@
-"""Compiles the polars expressions of `select` and `where` to functions of a batch.
+"""Compiles the expressions of `select` and `where`, of polars or SQL texts, to functions of a batch.
 
 Invariant: an expression computes each record from that record alone. Batches are as large as what has arrived, so an
 expression over all rows of a batch would give a different result after each replay.
@@ -23,13 +23,13 @@ Apply = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def selection(
-    before: pa.Schema, columns: Sequence[str | pl.Expr], named: Mapping[str, pl.Expr]
+    before: pa.Schema, columns: Sequence[str | pl.Expr], named: Mapping[str, str | pl.Expr]
 ) -> tuple[Apply, pa.Schema]:
     """Returns the function that computes these columns of a batch, and their schema."""
     if not columns and not named:
         raise JobError("select needs at least one column or expression")
-    kept = [column for column in columns if isinstance(column, str)]
-    expressions = [pl.col(c) if isinstance(c, str) else c for c in columns]
+    kept = [column for column in columns if isinstance(column, str) and not is_sql(before, column)]
+    expressions = [_column(before, column) if isinstance(column, str) else column for column in columns]
     expressions += [_expression("select", e).alias(name) for name, e in named.items()]
     for expression in expressions:
         _check_per_record("select", expression)
@@ -55,7 +55,12 @@ def selection(
     return apply, schema
 
 
-def filtering(before: pa.Schema, condition: pl.Expr) -> Apply:
+def is_sql(before: pa.Schema, text: str) -> bool:
+    """Says whether a text is a SQL expression, and not the name of a column, right or wrong."""
+    return text not in before.names and not text.isidentifier()
+
+
+def filtering(before: pa.Schema, condition: str | pl.Expr) -> Apply:
     """Returns the function that keeps the rows of a batch for which the condition is true."""
     expression = _expression("where", condition)
     _check_per_record("where", expression)
@@ -92,7 +97,26 @@ def _whole_length(batch: pa.RecordBatch) -> pl.Expr:
     return pl.col(batch.schema.names[0]).alias(_LENGTH)
 
 
+def _sql(kind: str, text: str) -> pl.Expr:
+    try:
+        return pl.sql_expr(text)
+    except pl.exceptions.PolarsError as error:
+        raise JobError(f"{kind}: {text!r} is not a SQL expression, such as 'bytes > 1024': {error}") from error
+
+
+def _column(before: pa.Schema, text: str) -> pl.Expr:
+    """Returns the column of this name, or a SQL expression that says its own name."""
+    if not is_sql(before, text):
+        return pl.col(text)
+    expression = _sql("select", text)
+    if expression.meta.undo_aliases().meta.eq(expression):
+        raise JobError(f"select: {text!r} gives a column without a name: write select(name={text!r}), or AS behind it")
+    return expression
+
+
 def _expression(kind: str, given: Any) -> pl.Expr:
+    if isinstance(given, str):
+        return _sql(kind, given)
     if not isinstance(given, pl.Expr):
         if isinstance(given, list | tuple):
             columns = ", ".join(map(repr, given))
@@ -101,7 +125,9 @@ def _expression(kind: str, given: Any) -> pl.Expr:
             )
         rows = {"where": "filter(function)", "select": "map(function, schema)"}.get(kind)
         told = f"; for a function of a record write {rows}" if rows and callable(given) else ""
-        raise JobError(f"{kind} takes polars expressions such as pl.col('a') > 1, not {shown(given)}{told}")
+        raise JobError(
+            f"{kind} takes polars expressions such as pl.col('a') > 1, or SQL such as 'a > 1', not {shown(given)}{told}"
+        )
     return given
 
 
