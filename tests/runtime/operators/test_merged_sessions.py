@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from engine.api import CountEvictor, CountTrigger, EventTimeSessionWindows, ProcessWindowFunction
+from engine.api import (
+    CountEvictor,
+    CountTrigger,
+    EventTimeSessionWindows,
+    ProcessWindowFunction,
+)
 from tests.runtime.operators.test_triggers import fed, windows, xs
 from tests.runtime.operators.windows_in_subtasks import RESULT, Subtasks
 
