@@ -136,6 +136,8 @@ SHAPES: list[tuple[Job, set[str] | None]] = [
     (lambda s: s.select("n", kind=pl.lit("view")), {"n"}),
     (lambda s: s.select(kind=pl.lit("view")), {"n"}),  # no column; the first says how many rows there are
     (lambda s: s.select(sum=pl.col("place").struct.field("x") + pl.col("n")), {"place", "n"}),
+    (lambda s: s.select("n", "upper(key) AS key", long="length(wide)"), {"n", "key", "wide"}),
+    (lambda s: s.where("text = '3' AND place.x > 0").select("n"), {"n", "text", "place"}),
     (lambda s: s.select(pl.col("n", "key").name.suffix("_")), ALL),  # a selector
     (lambda s: s.select(pl.all().exclude("wide")), ALL),
     (lambda s: s.select(pl.struct(pl.all()).alias("whole")), ALL),

@@ -9,7 +9,7 @@ Checks: the rows of all tables, against results computed by hand or by a few lin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from engine.api import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    KeyedStream,
     ListStateDescriptor,
     MapStateDescriptor,
     OnTimerContext,
@@ -459,6 +460,33 @@ def test_min_by_and_max_by_emit_the_whole_record_three_ways(by: str, wanted: int
     assert len(rows) == 24
     last = [row for row in rows if row["m"] == wanted]
     assert {row["n"] for row in last} == {next(n for n in range(24) if n % 4 != 3 and n % 7 == wanted)}
+
+
+@pytest.mark.promise("A2", "D7")
+def test_running_sums_minima_maxima_and_reductions_three_ways() -> None:
+    """Each record is emitted with the value of its key so far; a null is skipped."""
+    kinds: dict[str, Callable[[KeyedStream], DataStream]] = {
+        "sum": lambda keyed: keyed.sum("m", uid="sum"),
+        "min": lambda keyed: keyed.min("m", uid="min"),
+        "max": lambda keyed: keyed.max("m", uid="max"),
+        "reduce": lambda keyed: keyed.reduce(lambda left, right: {**right, "m": (left["m"] or 0) + 1}, uid="reduce"),
+    }
+
+    def define(env: StreamEnvironment, source: ListSource) -> None:
+        keyed = env.from_source(source, "k string, n long, m long", uid="events").key_by("k")
+        for name, make in kinds.items():
+            make(keyed).sink_to(TableSink(name), uid=f"{name} out")
+
+    items = [{"k": f"k{n % 3}", "n": n, "m": None if n % 5 == 4 else n * 7 % 11} for n in range(30)]
+    found = three_ways(define, items, tables=list(kinds))
+    for name, fold in (("sum", sum), ("min", min), ("max", max)):
+        wanted = []
+        for place, item in enumerate(items):
+            so_far = [one["m"] for one in items[: place + 1] if one["k"] == item["k"] and one["m"] is not None]
+            wanted.append(fold(so_far) if so_far else None)
+        assert sorted(row["m"] for row in found[name]) == sorted(wanted), name
+    firsts = {item["k"]: item["m"] for item in reversed(items)}
+    assert sorted(row["m"] for row in found["reduce"]) == sorted(firsts[f"k{n % 3}"] + n // 3 for n in range(30))
 
 
 # --- outputs that nothing takes ---

@@ -1,4 +1,4 @@
-"""Compiles the polars expressions of `select` and `where` to functions of a batch.
+"""Compiles the expressions of `select` and `where`, of polars or SQL texts, to functions of a batch.
 
 Invariant: an expression computes each record from that record alone. Batches are as large as what has arrived, so an
 expression over all rows of a batch would give a different result after each replay.
@@ -25,17 +25,18 @@ Columns = frozenset[str] | None
 
 
 def selection(
-    before: pa.Schema, columns: Sequence[str | pl.Expr], named: Mapping[str, pl.Expr]
+    before: pa.Schema, columns: Sequence[str | pl.Expr], named: Mapping[str, str | pl.Expr]
 ) -> tuple[Apply, pa.Schema, Columns]:
     """Returns the function that computes these columns of a batch, their schema, and the columns that it reads."""
     if not columns and not named:
         raise JobError("select needs at least one column or expression")
-    kept = [column for column in columns if isinstance(column, str)]
-    computed = [column for column in columns if not isinstance(column, str)]
-    computed += [_expression("select", e).alias(name) for name, e in named.items()]
+    kept = [column for column in columns if isinstance(column, str) and not is_sql(before, column)]
+    in_order = [_column(before, column) if isinstance(column, str) else column for column in columns]
+    in_order += [_expression("select", e).alias(name) for name, e in named.items()]
+    plain = [isinstance(column, str) and column in kept for column in columns] + [False] * len(named)
+    computed = [expression for expression, name in zip(in_order, plain, strict=True) if not name]
     for expression in computed:
         _check_per_record("select", expression)
-    in_order = [pl.col(c) if isinstance(c, str) else c for c in columns] + computed[len(columns) - len(kept) :]
     made = _try("select", before, in_order)
     if EVENT_TIME in made.names:
         raise JobError(f"select: the name {EVENT_TIME!r} is reserved; event time is carried along in any case")
@@ -58,7 +59,12 @@ def selection(
     return apply, schema, None if read is None else read | frozenset(kept)
 
 
-def filtering(before: pa.Schema, condition: pl.Expr) -> tuple[Apply, Columns]:
+def is_sql(before: pa.Schema, text: str) -> bool:
+    """Says whether a text is a SQL expression, and not the name of a column, right or wrong."""
+    return text not in before.names and not text.isidentifier()
+
+
+def filtering(before: pa.Schema, condition: str | pl.Expr) -> tuple[Apply, Columns]:
     """Returns the function that keeps the rows of a batch for which the condition is true, and the columns it reads."""
     expression = _expression("where", condition)
     _check_per_record("where", expression)
@@ -110,7 +116,26 @@ def _frame(data: pa.RecordBatch | pa.Table) -> pl.DataFrame:
     return frame
 
 
+def _sql(kind: str, text: str) -> pl.Expr:
+    try:
+        return pl.sql_expr(text)
+    except pl.exceptions.PolarsError as error:
+        raise JobError(f"{kind}: {text!r} is not a SQL expression, such as 'bytes > 1024': {error}") from error
+
+
+def _column(before: pa.Schema, text: str) -> pl.Expr:
+    """Returns the column of this name, or a SQL expression that says its own name."""
+    if not is_sql(before, text):
+        return pl.col(text)
+    expression = _sql("select", text)
+    if expression.meta.undo_aliases().meta.eq(expression):
+        raise JobError(f"select: {text!r} gives a column without a name: write select(name={text!r}), or AS behind it")
+    return expression
+
+
 def _expression(kind: str, given: Any) -> pl.Expr:
+    if isinstance(given, str):
+        return _sql(kind, given)
     if not isinstance(given, pl.Expr):
         if isinstance(given, list | tuple):
             columns = ", ".join(map(repr, given))
@@ -119,7 +144,9 @@ def _expression(kind: str, given: Any) -> pl.Expr:
             )
         rows = {"where": "filter(function)", "select": "map(function, schema)"}.get(kind)
         told = f"; for a function of a record write {rows}" if rows and callable(given) else ""
-        raise JobError(f"{kind} takes polars expressions such as pl.col('a') > 1, not {shown(given)}{told}")
+        raise JobError(
+            f"{kind} takes polars expressions such as pl.col('a') > 1, or SQL such as 'a > 1', not {shown(given)}{told}"
+        )
     return given
 
 

@@ -52,7 +52,7 @@ STREAM = {
     "with_columns": _COLUMNS,
     "drop": _COLUMNS,
     "project": _COLUMNS,
-    "select_expr": _COLUMNS,
+    "select_expr": "write select(...): it takes SQL texts, as in select('a', 'x * 2 AS b')",
     "union_all": "it is called union(other)",
     "union_by_name": "write union(other); select(...) puts the columns of both in the same order",
     "drop_duplicates": _PROCESS,

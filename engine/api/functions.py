@@ -10,8 +10,10 @@ from typing import Any, NoReturn, TypeVar
 from engine.api.state_names import check_state_names
 from engine.core.authors import defined_at, short_line
 from engine.core.errors import JobError
+from engine.core.evictors import Evictor
 from engine.core.functions import Function, TimerFunction
 from engine.core.nearest import nearest
+from engine.core.triggers import Trigger
 
 F = TypeVar("F")
 
@@ -26,14 +28,42 @@ def checked_function(what: str, given: F, rich: type[Function], example: str) ->
     if (isinstance(given, Function) or not callable(given)) and not isinstance(given, rich):
         raise JobError(f"{what} takes a function, such as {example}, or a {rich.__name__}, not {shown(given)}")
     _check_written(what, given, rich)
+    method = next((name for name in _NEEDED if hasattr(rich, name)), "")
+    call = getattr(given, method) if method and isinstance(given, rich) else given
+    arguments = example.removeprefix("lambda ").partition(":")[0]
+    if not callable_with(call, arguments):
+        write = f"def {method}(self, {arguments})" if call is not given else f"as in {example}"
+        raise JobError(f"{what}: {_named(given, method)}{_defined(call)} must take ({arguments}): {write}")
     return given
+
+
+def callable_with(call: Any, arguments: str) -> bool:
+    """Says whether a function can be called with such arguments; of one that does not tell them, it is assumed."""
+    try:
+        inspect.signature(call).bind(*arguments.split(", "))
+    except TypeError:
+        return False
+    except ValueError:  # some builtins do not tell
+        return True
+    return True
+
+
+def check_methods(what: str, given: object, methods: Mapping[str, str]) -> None:
+    """Refuses methods that can't be called with the arguments that belong to their names."""
+    for name, arguments in methods.items():
+        call = getattr(given, name)
+        if not callable_with(call, arguments):
+            raise JobError(
+                f"{what}: {_named(given, name)}{_defined(call)} must take ({arguments}): def {name}(self, {arguments})"
+            )
 
 
 def checked_process_function(what: str, given: F, rich: type[Function]) -> F:
     """Returns what was given if it is an object of `rich`. A plain function can't keep state."""
     _check_object(what, given, rich)
     if not isinstance(given, rich):
-        plain = "; a plain function goes into map, flat_map or filter, before key_by" if callable(given) else ""
+        elsewhere = callable(given) and not what.startswith("connect")
+        plain = "; a plain function goes into map, flat_map or filter, before key_by" if elsewhere else ""
         raise JobError(f"{what} takes an object of a class that extends {rich.__name__}, not {shown(given)}{plain}")
     _check_written(what, given, rich)
     for method in ("process_element", "process_element1", "process_element2", "process_broadcast_element"):
@@ -55,14 +85,7 @@ def checked_pair_function(
     if not isinstance(given, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise JobError(f"{what} takes an object of a class that extends {names}, not {shown(given)}")
-    call = getattr(given, method)
-    try:
-        inspect.signature(call).bind(*arguments.split(", "))
-    except TypeError:
-        raise JobError(
-            f"{what}: {type(given).__name__}.{method}{_defined(call)} must take ({arguments}): "
-            f"def {method}(self, {arguments})"
-        ) from None
+    check_methods(what, given, {method: arguments})
     return given
 
 
@@ -137,6 +160,10 @@ def _check_arguments(what: str, given: object, name: str, first: str) -> None:
             f"{what}: {type(given).__name__}.{name}{_defined(method)} must take two arguments: "
             f"def {name}(self, {first}, context)"
         ) from None
+
+
+def _named(given: object, method: str) -> str:
+    return f"{type(given).__name__}.{method}" if isinstance(given, Function | Trigger | Evictor) else shown(given)
 
 
 def _defined(method: object) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from engine.api.functions import shown
-from engine.api.windows import WindowAssigner, _offset, _positive
+from engine.api.functions import callable_with, shown
+from engine.api.windows import WindowAssigner, _offset, _positive, sliding
 from engine.core.durations import Duration
 from engine.core.errors import JobError
 from engine.core.window_functions import SessionWindowTimeGapExtractor
@@ -51,8 +51,7 @@ class SlidingProcessingTimeWindows(ProcessingTimeWindows):
     @classmethod
     def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> SlidingProcessingTimeWindows:
         """Returns windows of this size, one for each slide, which start `offset` after the full slide."""
-        size_ms, slide_ms = _positive("size", size), _positive("slide", slide)
-        return cls(Spans(size_ms, slide_ms, _offset(offset, "slide", slide_ms)))
+        return cls(sliding(size, slide, offset))
 
 
 @dataclass(frozen=True)
@@ -136,4 +135,6 @@ def _dynamic(extractor: object) -> Callable[[Any], int]:
             "with_dynamic_gap takes a function of a record that returns milliseconds, such as "
             f"lambda row: row['gap_ms'], or a SessionWindowTimeGapExtractor, not {shown(extractor)}"
         )
+    if not callable_with(extractor, "record"):
+        raise JobError(f"with_dynamic_gap: {shown(extractor)} must take (record): as in lambda row: row['gap_ms']")
     return extractor

@@ -10,6 +10,12 @@ from engine.core.errors import JobError
 from engine.state.windows.assigners import Assigner, SpanAssigner
 from engine.state.windows.spans import Spans
 
+MOST_WINDOWS = 100_000
+"""The most windows that a record may be in: a day every second. A job with more would hardly get on."""
+
+LONGEST_MS = 1000 * 365 * 86_400_000
+"""Event time ends with the year 9999, and so should the windows of nearly all of it."""
+
 
 class WindowAssigner(ABC):
     """Says which windows a record belongs to. `of`, `with_gap` or `create` of its classes makes one."""
@@ -72,14 +78,29 @@ class SlidingEventTimeWindows(EventTimeWindows):
 
         They start `offset` after the full slide.
         """
-        size_ms, slide_ms = _positive("size", size), _positive("slide", slide)
-        return cls(Spans(size_ms, slide_ms, _offset(offset, "slide", slide_ms)))
+        return cls(sliding(size, slide, offset))
+
+
+def sliding(size: Duration, slide: Duration, offset: Duration) -> Spans:
+    """Returns windows of this size, one for each slide. A slide much too short is a mistake of the unit."""
+    size_ms, slide_ms = _positive("size", size), _positive("slide", slide)
+    if size_ms > MOST_WINDOWS * slide_ms:
+        raise JobError(
+            f"windows of {size!r}, one for each {slide!r}: a record would be in {size_ms // slide_ms} of them: write "
+            f"a longer slide, of {-(-size_ms // MOST_WINDOWS)} ms or more (a number without a unit is milliseconds)"
+        )
+    return Spans(size_ms, slide_ms, _offset(offset, "slide", slide_ms))
 
 
 def _positive(what: str, given: Duration) -> int:
     given_ms = to_signed_ms(given, f"the {what} of a window")
     if given_ms <= 0:
         raise JobError(f"the {what} of a window must be positive, not {given!r}: write one such as '10 s'")
+    if given_ms > LONGEST_MS:
+        raise JobError(
+            f"the {what} of a window is {given!r}: write at most 1000 years; for one that never ends write "
+            "GlobalWindows.create() with a trigger"
+        )
     return given_ms
 
 

@@ -9,6 +9,7 @@ import traceback
 from types import FrameType, TracebackType
 
 import engine
+from engine.core.habits import instead
 from engine.protocol.failures import Raised
 
 _ENGINE = os.path.dirname(os.path.abspath(engine.__file__)) + os.sep
@@ -33,9 +34,13 @@ def raised(error: BaseException, position: str = "", record: str = "") -> Raised
 
 
 def message_of(error: BaseException) -> str:
-    """Returns the message of an author's error, also if the error can't tell it, or if it can't be written as UTF-8."""
+    """Returns the message of an author's error, and what to write instead if that is known.
+
+    The error may be unable to tell its message, or the message may be impossible to write as UTF-8.
+    """
     try:
-        return str(error).encode(errors="backslashreplace").decode()
+        said = f": {written}" if (written := instead(error)) else ""
+        return f"{error}{said}".encode(errors="backslashreplace").decode()
     except Exception as second:
         return f"(its message raises {type(second).__name__})"
 

@@ -157,6 +157,8 @@ def _check_defaults(state: str, kind: pa.DataType, defaults: Mapping[str, Any]) 
 class ValueState(ABC, Generic[T]):
     """The value of the current key."""
 
+    __slots__ = ()  # so that `state.value = 1` is an error, and does not put the method out of sight
+
     @abstractmethod
     def value(self) -> T | None:
         """Returns the value, or None if the key has none."""

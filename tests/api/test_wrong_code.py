@@ -225,6 +225,69 @@ WRONG = [
         "Twice asks for the state 'seen' twice, as a value of int64",
     ),
     (
+        "SlidingEventTimeWindows.of('1 d', 1)",
+        "a record would be in 86400000 of them: write a longer slide, of 864 ms or more (a number without a unit is",
+    ),
+    ("SlidingProcessingTimeWindows.of('1 h', '1 ms')", "a record would be in 3600000 of them: write a longer slide"),
+    (
+        "TumblingEventTimeWindows.of('999999999 d')",
+        "the size of a window is '999999999 d': write at most 1000 years; for one that never ends write GlobalWindows",
+    ),
+    ("views(env).key_by()", "key_by needs at least one column: write its name, as in key_by('app')"),
+    # --- functions with other arguments ---
+    (
+        "views(env).map(lambda a, b: a)",
+        "map: a lambda (job.py, line 27) must take (row): as in lambda row: {**row, ...}",
+    ),
+    ("views(env).filter(lambda: True)", "must take (row): as in lambda row: row['n'] > 0"),
+    ("views(env).key_by('app').reduce(lambda row: row, uid='r')", "must take (left, right): as in lambda left, right:"),
+    ("windows(env).reduce(lambda row: row, uid='r')", "must take (left, right): as in lambda left, right:"),
+    (
+        """
+        class Upper(MapFunction):
+            def map(self):
+                return {}
+        views(env).map(Upper())
+        """,
+        "map: Upper.map (job.py, line 28) must take (row): def map(self, row)",
+    ),
+    (
+        "EventTimeSessionWindows.with_dynamic_gap(lambda row, time: 5)",
+        "with_dynamic_gap: a lambda must take (record): as in lambda row: row['gap_ms']",
+    ),
+    (
+        """
+        class Half(Evictor):
+            def evict_before(self, elements):
+                elements.clear()
+        windows(env).evictor(Half())
+        """,
+        "Half.evict_before (job.py, line 28) must take (elements, size, window, context): def evict_before(self, elem",
+    ),
+    (
+        """
+        class Idle(Evictor):
+            def evict(self, elements):
+                elements.clear()
+        windows(env).evictor(Idle())
+        """,
+        "evictor: Idle removes nothing: write def evict_before(self, elements, size, window, context)",
+    ),
+    (
+        """
+        class Early(EventTimeTrigger):
+            def on_element(self, element, window):
+                return TriggerResult.FIRE
+        windows(env).trigger(Early())
+        """,
+        "Early.on_element (job.py, line 28) must take (element, timestamp, window, context): def on_element(self, elem",
+    ),
+    (
+        "timed(env).connect(timed(env, 'b')).map(lambda row: row)",
+        "connect(...).map takes an object of a class that extends CoMapFunction, not a lambda",
+    ),
+    # --- patterns ---
+    (
         "CEP.pattern(timed(env).key_by('app'), Pattern.begin('a').not_next('b').next('c'))",
         "pattern 'b' (job.py, line",
     ),
@@ -282,6 +345,84 @@ WRONG_RECORDS = [
     (
         "records(env).map(lambda row: 7, uid='m').sink_to(TableSink('t'), uid='out')",
         "its function returned 7 as a record; return a dict",
+    ),
+    # --- what only Python notices, when the function runs ---
+    *(
+        (f"records(env).map(lambda row: {{'n': {code}}}, 'n long').sink_to(TableSink('t'), uid='out')", message)
+        for code, message in (
+            ("row.n", "'dict' object has no attribute 'n': a record is a dict: its fields are read as in record['n']"),
+            ("row[0]", "KeyError: 0: a record is a dict: its fields have names and no numbers, as in record['name']"),
+            ("None + row['n']", "are None: write, for example, (state.value() or 0)"),
+        )
+    ),
+    *(
+        (
+            f"""
+            class Counts(KeyedProcessFunction):
+                def open(self, context):
+                    self.count = context.get_state(ValueStateDescriptor("count", "long"))
+                    self.all = context.get_list_state(ListStateDescriptor("all", "long"))
+                def process_element(self, value, context):
+                    {code}
+                    return []
+            records(env).key_by("app").process(Counts(), uid="p").sink_to(TableSink("t"), uid="out")
+            """,
+            message,
+        )
+        for code, message in (
+            ("self.count.value = 5", "object attribute 'value' is read-only: write update(value)"),
+            ("self.count.value + 1", "a method is called with parentheses, as in state.value()"),
+            ("self.count.update(self.count.value() + 1)", "a state without a value are None: write, for example, (sta"),
+            ("self.all.append(1)", "has no attribute 'append': it has add, add_all, clear, get, update"),
+            ("self.all.updat([1])", "has no attribute 'updat': did you mean 'update'?"),
+            ("self.seen.update(1)", "has no attribute 'seen': set self.seen in open(self, context)"),
+            ("context.get_state(None)", "call get_state(...) in open(self, context), and keep what it returns in self"),
+            ("context.output(None, value)", "has no attribute 'output': write yield TAG, record"),
+        )
+    ),
+    *(
+        (
+            f"""
+            class Sum(AggregateFunction):
+                def create_accumulator(self):
+                    return 0
+                def add(self, value, accumulator):
+                    {add}
+                def get_result(self, accumulator):
+                    return {{"n": accumulator}}
+                {merge}
+            timed = records(env).assign_timestamps_and_watermarks(STRATEGY.with_timestamps("n")).key_by("app")
+            summed = timed.window({windows}).aggregate(Sum(), accumulator_type="long", schema="n long", uid="w")
+            summed.sink_to(TableSink("t"), uid="out")
+            """,
+            message,
+        )
+        for windows, merge in (
+            ("TEN", ""),
+            ("SlidingEventTimeWindows.of('10 s', '5 s')", "merge = lambda self, left, right: left + right"),
+        )
+        for add, message in (
+            ("accumulator += 1", "add of Sum returned None: return the accumulator"),
+            ("return [1]", "the window keeps int64 (accumulator_type), but its function returned [1]"),
+        )
+    ),
+    (
+        """
+        class Half(Evictor):
+            def evict_before(self, elements, size, window, context):
+                return elements[: size // 2]
+        timed = records(env).assign_timestamps_and_watermarks(STRATEGY.with_timestamps("n")).key_by("app")
+        timed.window(TEN).evictor(Half()).aggregate(n=count(), uid="w").sink_to(TableSink("t"), uid="out")
+        """,
+        "which nobody looks at: remove records from the list that it is given, as in del elements[0], and return noth",
+    ),
+    (
+        """
+        timed = records(env).assign_timestamps_and_watermarks(STRATEGY.with_timestamps("n")).key_by("app")
+        found = CEP.pattern(timed, Pattern.begin("a")).flat_select(lambda match: match["b"], uid="p")
+        found.sink_to(TableSink("t"), uid="out")
+        """,
+        "the match has no pattern 'b': it has 'a'",
     ),
     (
         """

@@ -37,6 +37,7 @@ from engine.core.gates import Gate
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
 from engine.core.sinks import Committer, Guarantee, NothingToCommit, Piece, Sink, SinkWriter, WriterContext
+from tests.cluster.every_kind import every_kind as every_kind
 from tests.cluster.families import families as families
 
 KEYS = 100

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from engine.api import foreign
-from engine.api.expressions import filtering, selection
+from engine.api.expressions import filtering, is_sql, selection
 from engine.api.functions import checked_function, checked_is, checked_process_function, no_method
 from engine.api.schema import out_schema
 from engine.api.streams.all_windowed import AllWindowedStream, with_one_key
@@ -70,19 +70,24 @@ class DataStream(Partitioned):
 
     # --- columnar lane ---
 
-    def select(self, *columns: str | pl.Expr, **named: pl.Expr) -> DataStream:
-        """Computes the columns of the new stream: columns by name, or polars expressions of one record.
+    def select(self, *columns: str | pl.Expr, **named: str | pl.Expr) -> DataStream:
+        """Computes the columns of the new stream: columns by name, or expressions of one record, of polars or in SQL.
 
         Columns given by name keep their type; a computed column gets the type that Spark would give it.
 
             views.select("app_id", kib=pl.col("bytes") / 1024)
+            views.select("app_id", "lower(country) AS country", kib="bytes / 1024")
         """
-        self._require([column for column in columns if isinstance(column, str)], "select")
+        self._require([c for c in columns if isinstance(c, str) and not is_sql(self.schema, c)], "select")
         apply, schema, read = selection(self.schema, columns, named)
         return self._add("select", lambda: Select(apply, schema, read), schema, each_record=True)
 
-    def where(self, condition: pl.Expr) -> DataStream:
-        """Keeps the records for which a polars expression of one record is true: `where(pl.col("bytes") > 0)`."""
+    def where(self, condition: str | pl.Expr) -> DataStream:
+        """Keeps the records for which an expression of one record is true, of polars or in SQL.
+
+        views.where(pl.col("bytes") > 0)
+        views.where("bytes > 0 AND country IN ('DE', 'FR')")
+        """
         apply, read = filtering(self.schema, condition)
         return self._add("where", lambda: Where(apply, self.schema, read), self.schema, each_record=True)
 

@@ -95,7 +95,7 @@ class Partitioned(Placed):
 
     def _check_key(self, what: str, columns: tuple[Any, ...]) -> None:
         if not columns:
-            raise JobError(f"{what} needs at least one column")
+            raise JobError(f"{what} needs at least one column: write its name, as in {what}({self.schema.names[0]!r})")
         for column in columns:
             if isinstance(column, list | tuple):
                 names = ", ".join(map(repr, column))

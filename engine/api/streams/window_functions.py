@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from engine.api.functions import check_timers, checked_function, checked_is, shown
+from engine.api.functions import check_methods, check_timers, checked_function, checked_is, shown
 from engine.api.schema import out_schema
 from engine.api.state_names import check_state_names
 from engine.api.streams.keyed_input import KeyedInput
@@ -45,6 +45,16 @@ if TYPE_CHECKING:  # for annotations only: see engine/api/streams/__init__.py
 
 _SHARED = "what merge(left, right) or reduce combines when a window fires"
 """Describes that windows share panes. A version that keeps contents per window can't go on from such a snapshot."""
+
+_ON_TIME = "time, window, context"
+_TRIGGER_METHODS = {
+    "on_element": "element, timestamp, window, context",
+    "on_event_time": _ON_TIME,
+    "on_processing_time": _ON_TIME,
+    "on_merge": "window, context",
+    "clear": "window, context",
+}
+_EVICTOR_METHODS = dict.fromkeys(("evict_before", "evict_after"), "elements, size, window, context")
 
 W = TypeVar("W", bound="FunctionWindows")
 Fold = Callable[[pa.DataType], tuple[Contents, Any]]
@@ -87,6 +97,7 @@ class FunctionWindows:
     def trigger(self: W, trigger: Trigger) -> W:
         """Sets when windows are computed, in place of the assigner's own trigger."""
         checked_is("trigger", trigger, Trigger, "a trigger such as CountTrigger.of(3)")
+        check_methods("trigger", trigger, _TRIGGER_METHODS)
         if self._assigner.compiled().merging and not trigger.can_merge():
             raise JobError(
                 f"trigger: {self._assigner} merge, but {type(trigger).__name__} has no on_merge(window, context): "
@@ -97,6 +108,12 @@ class FunctionWindows:
     def evictor(self: W, evictor: Evictor) -> W:
         """Sets what removes records from a window when it is computed. The window then keeps all of its records."""
         checked_is("evictor", evictor, Evictor, "an evictor such as CountEvictor.of(10)")
+        check_methods("evictor", evictor, _EVICTOR_METHODS)
+        if all(getattr(type(evictor), name) is getattr(Evictor, name) for name in _EVICTOR_METHODS):
+            raise JobError(
+                f"evictor: {type(evictor).__name__} removes nothing: write "
+                "def evict_before(self, elements, size, window, context)"
+            )
         return self._with(replace(self._options, evictor=evictor))
 
     def allowed_lateness(self: W, lateness: Duration) -> W:

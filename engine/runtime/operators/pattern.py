@@ -164,7 +164,7 @@ class DetectPattern(KeyedRowOperator):
 
     def _of_match(self, match: PartialMatch) -> Match:
         """Returns copies of the records of a match: other matches share them."""
-        named: Match = {name: [] for name in self._program.names}
+        named: Match = _Named((name, []) for name in self._program.names)
         for link in match.taken.chain():
             named[self._program.places[link.place].name].append(self._copy(link.event.record))
         return named
@@ -176,6 +176,11 @@ class DetectPattern(KeyedRowOperator):
                 "only: write yield TAG, record"
             )
         return emitted
+
+
+class _Named(dict[str, list[Row]]):
+    def __missing__(self, name: str) -> list[Row]:
+        raise KeyError(f"the match has no pattern {name!r}: it has {', '.join(map(repr, self))}")
 
 
 class _MatchContext(MatchContext):

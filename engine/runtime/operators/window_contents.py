@@ -16,6 +16,7 @@ import pyarrow as pa
 from engine.core.evictors import TimestampedValue
 from engine.core.functions import AggregateFunction, Row
 from engine.core.state_types import ListState
+from engine.runtime.operators.records import short
 from engine.state.copies import copier, value_copier
 
 Items = list[Any]
@@ -71,6 +72,9 @@ class Records(Contents):
 class Folding(Contents):
     """Keeps one item, into which each record is folded. `combined` makes one item of several, and may change them."""
 
+    _declared = "the fields of the stream"
+    """Says where the author has declared the type."""
+
     @abstractmethod
     def first(self, record: Row, at_ms: int | None) -> Any:
         """Returns the item of one record, which has this time."""
@@ -89,8 +93,16 @@ class Folding(Contents):
 
     def add(self, state: ListState[Any], record: Row, timestamp_ms: int | None) -> bool:
         held = state.get()
-        state.update([self.more(held[0], record, timestamp_ms) if held else self.first(record, timestamp_ms)])
+        item = self.more(held[0], record, timestamp_ms) if held else self.first(record, timestamp_ms)
+        try:
+            state.update([item])
+        except TypeError:
+            raise self.unfit(item) from None
         return bool(held)
+
+    def unfit(self, item: Any) -> TypeError:
+        """Returns the error for an item that is not of the type of the contents."""
+        return TypeError(f"the window keeps {self.type} ({self._declared}), but its function returned {short(item)}")
 
     def merged(self, parts: Sequence[Items]) -> Items:
         held = super().merged(parts)
@@ -127,6 +139,8 @@ class Reduced(Folding):
 class Aggregated(Folding):
     """Keeps the accumulator of an `AggregateFunction`. The function may change it, and the record, which is a copy."""
 
+    _declared = "accumulator_type"
+
     def __init__(self, function: AggregateFunction, accumulator: pa.DataType, record: pa.DataType) -> None:
         self.type = accumulator
         self._function = function
@@ -134,10 +148,16 @@ class Aggregated(Folding):
         self._copied = value_copier(accumulator)
 
     def first(self, record: Row, at_ms: int | None) -> Any:
-        return self._function.add(self._copy(record), self._function.create_accumulator())
+        return self._add(self._copy(record), self._function.create_accumulator())
 
     def more(self, item: Any, record: Row, at_ms: int | None) -> Any:
-        return self._function.add(self._copy(record), item)
+        return self._add(self._copy(record), item)
+
+    def _add(self, record: Row, accumulator: Any) -> Any:
+        added = self._function.add(record, accumulator)
+        if added is None and accumulator is not None:
+            raise TypeError(f"add of {type(self._function).__name__} returned None: return the accumulator")
+        return added
 
     def combined(self, items: Sequence[Any]) -> Any:
         return reduce(self._merge, items)
@@ -158,7 +178,7 @@ class Aggregated(Folding):
     def folded(self, records: list[Row], times: Sequence[int | None]) -> list[Any]:
         accumulator = self._function.create_accumulator()
         for record in records:
-            accumulator = self._function.add(record, accumulator)
+            accumulator = self._add(record, accumulator)
         return [self._function.get_result(accumulator)]
 
 

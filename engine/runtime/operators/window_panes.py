@@ -50,7 +50,11 @@ class Panes:
         pane, state = self._spans.stretch(at_ms), self._state
         opened = not state.contains(pane)
         contents = self._contents
-        state.put(pane, contents.first(record, at_ms) if opened else contents.more(state.get(pane), record, at_ms))
+        item = contents.first(record, at_ms) if opened else contents.more(state.get(pane), record, at_ms)
+        try:
+            state.put(pane, item)
+        except TypeError:
+            raise contents.unfit(item) from None
         return opened
 
     def of_window(self, span: Span) -> list[Any]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from engine.core.authors import defined_at
 from engine.core.errors import SchemaMismatch, UserFunctionError
-from engine.core.evictors import Evictor
+from engine.core.evictors import Evictor, TimestampedValue
 from engine.core.functions import Function, Row, RuntimeContext
 from engine.core.state_types import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from engine.core.tags import OutputTag
@@ -443,9 +443,9 @@ class WindowOperator(KeyedRowOperator):
             return
         assert isinstance(self._contents, Timestamped)
         elements = self._contents.stamped(items)
-        evictor.evict_before(elements, len(elements), window, self._evictor_context)
+        _evict(evictor.evict_before, elements, window, self._evictor_context)
         self._put(self._contents.left(elements), span)
-        evictor.evict_after(elements, len(elements), window, self._evictor_context)
+        _evict(evictor.evict_after, elements, window, self._evictor_context)
         if kept:
             self._current.enter(held, window)
             self._state.update(self._contents.items(elements))
@@ -464,6 +464,15 @@ class WindowOperator(KeyedRowOperator):
             return None
         self._rows, self._times = [], []
         return self._batch(rows, pa.array(times, pa.int64()))
+
+
+def _evict(call: Callable[..., Any], elements: list[TimestampedValue], window: Window, context: Any) -> None:
+    returned = call(elements, len(elements), window, context)
+    if returned is not None:
+        raise TypeError(
+            f"the evictor returned {short(returned)}, which nobody looks at: remove records from the list that it is "
+            "given, as in del elements[0], and return nothing"
+        )
 
 
 def _call(

@@ -118,6 +118,8 @@ def _oldest(held: Any) -> int:
 
 
 class ExpiringValueState(ValueState[T]):
+    __slots__ = ("_backend", "_checked", "_expiry", "_values")
+
     def __init__(self, backend: HasKey, checked: Checked, values: dict[Key, Stamped], expiry: Expiry) -> None:
         self._backend = backend
         self._checked = checked

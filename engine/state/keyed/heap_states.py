@@ -51,6 +51,8 @@ class Checked:
 
 
 class HeapValueState(ValueState[T]):
+    __slots__ = ("_backend", "_checked", "_fits", "_values")
+
     def __init__(self, backend: HasKey, checked: Checked, values: dict[Key, T]) -> None:
         self._backend = backend
         self._checked = checked

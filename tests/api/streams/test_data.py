@@ -119,6 +119,32 @@ def test_select_works_on_slices_and_keeps_their_event_times() -> None:
     assert run(stream, batch).to_pylist() == [{"y": 21, "_event_time": 2}, {"y": 31, "_event_time": 3}]
 
 
+def test_sql_texts_are_expressions_too() -> None:
+    stream = views("app string, n long, ts timestamp").select(
+        "app",
+        "n * 2 AS twice",
+        "CASE WHEN n > 1 THEN 'many' ELSE 'one' END AS how",
+        half="n / 2",
+        upper="upper(app)",
+        kept=pl.col("n"),
+        text="CAST(n AS string)",
+    )
+    types = [pa.string(), pa.int64(), pa.string(), pa.float64(), pa.string(), pa.int64(), pa.string()]
+    names = ["app", "twice", "how", "half", "upper", "kept", "text"]
+    assert stream.schema == pa.schema(list(zip(names, types, strict=True)))
+    rows = [{"app": "a", "n": 3, "ts": None}, {"app": None, "n": 1, "ts": None}]
+    batch = pa.RecordBatch.from_pylist(rows, schema=views("app string, n long, ts timestamp").schema)
+    first, second = run(stream, batch).to_pylist()
+    assert first == dict(zip(names, ["a", 6, "many", 1.5, "A", 3, "3"], strict=True))
+    assert second == dict(zip(names, [None, 2, "one", 0.5, None, 1, "1"], strict=True))
+
+
+def test_a_column_with_the_name_of_an_expression_is_that_column() -> None:
+    schema = pa.schema([("n", pa.int64()), ("n + 1", pa.int64())])
+    batch = pa.RecordBatch.from_pylist([{"n": 1, "n + 1": 7}], schema=schema)
+    assert run(views(schema).select("n + 1"), batch).to_pylist() == [{"n + 1": 7}]
+
+
 def test_selectors_are_expressions_of_one_record() -> None:
     assert views().select(pl.all()).schema.names == ["app_id", "user_id", "bytes", "ts"]
     assert views().select(pl.selectors.integer()).schema.names == ["user_id", "bytes"]
@@ -131,6 +157,8 @@ def test_where_keeps_the_records_for_which_the_condition_is_true_and_not_null() 
     batch = pa.record_batch({"a": [1, None, 3]})
     assert run(views("a long").where(pl.col("a") > 0), batch).to_pylist() == [{"a": 1}, {"a": 3}]
     assert run(views("a long").where(pl.lit(True)), batch).num_rows == 3
+    assert run(views("a long").where("a BETWEEN 0 AND 2 OR a IS NULL"), batch).to_pylist() == [{"a": 1}, {"a": None}]
+    assert run(views("a long").where("a > 0"), batch).to_pylist() == [{"a": 1}, {"a": 3}]
 
 
 def test_a_batch_of_which_nothing_is_kept_is_not_passed_on() -> None:
@@ -239,7 +267,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: views().select(), "select needs at least one column or expression"),
     (lambda: views().select("nothing"), "select: there is no column 'nothing'; the stream has (app_id string"),
     (lambda: views().select(pl.col("nothing")), "select on a stream of (app_id string"),
-    (lambda: views().select(x=5), "select takes polars expressions such as pl.col('a') > 1, not 5"),
+    (
+        lambda: views().select(x=5),
+        "select takes polars expressions such as pl.col('a') > 1, or SQL such as 'a > 1', not 5",
+    ),
     (lambda: timed().select(_event_time=pl.lit(0)), "select: the name '_event_time' is reserved"),
     (lambda: views().select(pl.col("bytes").sum()), "is not an expression of one record"),
     (lambda: views().select(pl.col("bytes") - pl.col("bytes").mean()), "is not an expression of one record"),
@@ -247,11 +278,25 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: views("l array<long>").select(pl.col("l").explode()), "is not an expression of one record"),
     (lambda: views().where(pl.col("bytes") > pl.col("bytes").max()), "is not an expression of one record"),
     (lambda: views().where(pl.col("nothing") > 1), "where on a stream of (app_id string"),
+    (lambda: views().where("nothing > 1"), "where on a stream of (app_id string"),
+    (lambda: views().where("bytes >"), "where: 'bytes >' is not a SQL expression, such as 'bytes > 1024': unable to"),
+    (lambda: views().where("SELECT 1"), "where: 'SELECT 1' is not a SQL expression"),
+    (lambda: views().select("byts"), "select: there is no column 'byts'; the stream has (app_id string"),
+    (
+        lambda: views().select("bytes * 2"),
+        "'bytes * 2' gives a column without a name: write select(name='bytes * 2'), o",
+    ),
+    (lambda: views().select(n="SUM(bytes)"), "is not an expression of one record"),
+    (lambda: views().select(n="COUNT(*)"), "is not an expression of one record"),
+    (lambda: views().select(n="ROW_NUMBER() OVER ()"), "is not an expression of one record"),
     (
         lambda: views().where(pl.col("bytes")),
         "where needs one condition that is true or false; this expression gives (b",
     ),
-    (lambda: views().where(True), "where takes polars expressions such as pl.col('a') > 1, not True"),
+    (
+        lambda: views().where(True),
+        "where takes polars expressions such as pl.col('a') > 1, or SQL such as 'a > 1', not True",
+    ),
     (lambda: views().where(pl.col("bytes") > "text"), "where on a stream of"),
     (
         lambda: views().assign_timestamps_and_watermarks(STRATEGY.with_timestamps("when")),

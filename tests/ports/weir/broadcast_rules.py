@@ -8,7 +8,7 @@ from engine.api import (
     ValueStateDescriptor,
 )
 from engine.connectors.table import TableSink
-from engine.testing import ListSource, Wait
+from tests.ports.source import OneByOne
 
 RULES = [("small", 100), ("large", 10_000)]
 PAYMENTS = [("a", 50), ("b", 70), ("a", 20_000), ("b", 900), ("b", 30_000), ("c", 99), ("c", 10_000), ("a", 15_000)]
@@ -34,14 +34,14 @@ class SmallThenLarge(KeyedBroadcastProcessFunction):
         self.was_small.update(value["cents"] < limits.get("small"))
 
 
-BEHIND_THE_RULES = Wait("2 s")
+BEHIND_THE_RULES = "2 s"
 """Nothing orders two streams: give the rules the time to come first."""
 
 
 def job(env: StreamEnvironment) -> None:
     rules = env.from_elements([{"name": name, "cents": cents} for name, cents in RULES], RULE, uid="rules")
     payments = [{"card": card, "cents": cents} for card, cents in PAYMENTS]
-    payments = env.from_source(ListSource([BEHIND_THE_RULES, *payments]), PAYMENT, uid="payments")
+    payments = env.from_source(OneByOne(payments, after=BEHIND_THE_RULES), PAYMENT, uid="payments")
     frauds = (
         payments.key_by("card").connect(rules.broadcast(LIMITS)).process(SmallThenLarge(), schema=PAYMENT, uid="frauds")
     )

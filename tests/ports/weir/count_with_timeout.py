@@ -2,7 +2,7 @@
 
 from engine.api import KeyedProcessFunction, RuntimeContext, StreamEnvironment, ValueStateDescriptor, WatermarkStrategy
 from engine.connectors.table import TableSink
-from engine.testing import ListSource
+from tests.ports.source import OneByOne
 
 EVENTS = [("ann", 0), ("bob", 10), ("ann", 30), ("bob", 75), ("ann", 85), ("cid", 200), ("ann", 210), ("cid", 215)]
 EVENT = "user string, at long"
@@ -28,7 +28,7 @@ class CountWithTimeout(KeyedProcessFunction):
 
 
 def job(env: StreamEnvironment) -> None:
-    events = env.from_source(ListSource([{"user": user, "at": 1000 * at} for user, at in EVENTS]), EVENT, uid="events")
+    events = env.from_source(OneByOne([{"user": user, "at": 1000 * at} for user, at in EVENTS]), EVENT, uid="events")
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamps("at")
     counts = (
         events.assign_timestamps_and_watermarks(strategy)

@@ -2,7 +2,7 @@
 
 from engine.api import KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor, WatermarkStrategy
 from engine.connectors.table import TableSink
-from engine.testing import ListSource
+from tests.ports.source import OneByOne
 
 BEGIN = 1_700_000_000
 BATCHES = [
@@ -32,7 +32,7 @@ class DropDuplicatesWithinWatermark(KeyedProcessFunction):
 
 
 def job(env: StreamEnvironment) -> None:
-    source = ListSource([{"id": id_, "at": 1000 * (BEGIN + at)} for batch in BATCHES for id_, at in batch])
+    source = OneByOne([{"id": id_, "at": 1000 * (BEGIN + at)} for batch in BATCHES for id_, at in batch])
     events = env.from_source(source, "id string, at long", uid="events")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_timestamps("at")
     unique = (

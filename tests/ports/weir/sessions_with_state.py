@@ -2,7 +2,7 @@
 
 from engine.api import KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor, WatermarkStrategy
 from engine.connectors.table import TableSink
-from engine.testing import ListSource
+from tests.ports.source import OneByOne
 
 BEGIN = 1_700_000_000
 BATCHES = [
@@ -33,7 +33,7 @@ class Session(KeyedProcessFunction):
 
 
 def job(env: StreamEnvironment) -> None:
-    source = ListSource([{"user": user, "ms": 1000 * (BEGIN + at)} for batch in BATCHES for user, at in batch])
+    source = OneByOne([{"user": user, "ms": 1000 * (BEGIN + at)} for batch in BATCHES for user, at in batch])
     events = env.from_source(source, "user string, ms long", uid="events")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("10 seconds").with_timestamps("ms")
     sessions = (

@@ -2,7 +2,7 @@
 
 from engine.api import FlatMapFunction, StreamEnvironment
 from engine.connectors.table import TableSink
-from engine.testing import ListSource
+from tests.ports.source import OneByOne
 
 SELLERS = [("apple", "Ann"), ("apple", "Bob"), ("plum", "Cid")]
 BATCHES = [
@@ -24,7 +24,7 @@ class LeftJoin(FlatMapFunction):
 
 
 def job(env: StreamEnvironment) -> None:
-    source = ListSource([{"n": n, "product": product} for batch in BATCHES for n, product in batch])
+    source = OneByOne([{"n": n, "product": product} for batch in BATCHES for n, product in batch])
     orders = env.from_source(source, "n long, product string", uid="orders")
     offers = orders.flat_map(LeftJoin(), schema="n long, product string, seller string")
     offers.sink_to(TableSink("offers"), uid="out")

@@ -9,7 +9,7 @@ from engine.api import (
     WatermarkStrategy,
 )
 from engine.connectors.table import TableSink
-from engine.testing import ListSource
+from tests.ports.source import OneByOne
 
 CLICKS = [("home", 1), ("cart", 5), ("home", 12), ("home", 4), ("cart", 14), ("home", 25), ("cart", 3), ("home", 27)]
 CLICK = "page string, at long"
@@ -37,7 +37,7 @@ class WithWindow(ProcessWindowFunction):
 
 
 def job(env: StreamEnvironment) -> None:
-    clicks = env.from_source(ListSource([{"page": page, "at": 1000 * at} for page, at in CLICKS]), CLICK, uid="clicks")
+    clicks = env.from_source(OneByOne([{"page": page, "at": 1000 * at} for page, at in CLICKS]), CLICK, uid="clicks")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("2 s")
     counts = (
         clicks.assign_timestamps_and_watermarks(strategy.with_timestamps("at"))

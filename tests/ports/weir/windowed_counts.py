@@ -4,7 +4,7 @@ import polars as pl
 
 from engine.api import StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
 from engine.connectors.table import TableSink
-from engine.testing import ListSource
+from tests.ports.source import OneByOne
 
 BEGIN = 1_700_000_000
 BATCHES = [
@@ -18,7 +18,7 @@ BATCHES = [
 
 
 def job(env: StreamEnvironment) -> None:
-    source = ListSource([{"page": page, "at": 1000 * (BEGIN + at)} for batch in BATCHES for page, at in batch])
+    source = OneByOne([{"page": page, "at": 1000 * (BEGIN + at)} for batch in BATCHES for page, at in batch])
     clicks = env.from_source(source, "page string, at long", uid="clicks")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamps("at")
     counts = (

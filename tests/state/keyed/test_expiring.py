@@ -379,3 +379,53 @@ def test_a_value_of_another_type_is_refused_where_it_is_given(
     with pytest.raises(TypeError) as caught:
         call(backend.state(descriptor(kind, on_read)))
     assert says in str(caught.value)
+
+
+@pytest.mark.promise("C1")
+@pytest.mark.parametrize("look", ["get", "contains"])
+@pytest.mark.parametrize("on_read", [False, True])
+def test_a_look_at_one_entry_of_a_map_lets_that_entry_live_longer_if_reads_count(look: str, on_read: bool) -> None:
+    clock = Clock()
+    backend = HeapBackend(KEYS, clock)
+    state: Any = backend.state(descriptor("map", on_read))
+    backend.key = ("a",)
+    write(state, "map", "seen", 1)
+    write(state, "map", "not seen", 2)
+    clock.now += TTL_MS - 1
+    assert getattr(state, look)("seen")
+    clock.now += TTL_MS - 1
+    assert state.contains("seen") is on_read and not state.contains("not seen")
+    assert state.entries() == ({"seen": 1} if on_read else {})
+
+
+@pytest.mark.promise("C1")
+@pytest.mark.parametrize("kind", ["list", "map"])
+def test_items_and_entries_are_removed_one_by_one_as_they_expire(kind: str) -> None:
+    clock = Clock()
+    backend = HeapBackend(KEYS, clock)
+    state, held = backend.state(descriptor(kind, on_read=False)), backend._states["s"].values
+    backend.key = ("a",)
+    write(state, kind, "old", 1)
+    clock.now += TTL_MS // 2
+    write(state, kind, "middle", 2)
+    clock.now += TTL_MS // 2
+    write(state, kind, "new", 3)
+    assert len(held["a",]) == 2
+    clock.now += TTL_MS // 2
+    backend.key = ("b",)
+    write(state, kind, "x", 4)
+    assert len(held["a",]) == 1, "the oldest is gone, although nobody has looked at the key"
+
+
+@pytest.mark.promise("C1")
+def test_a_list_of_which_all_has_expired_is_empty_and_so_is_one_that_is_updated_with_nothing() -> None:
+    clock = Clock()
+    backend, of = HeapBackend(KEYS, clock), descriptor("list", on_read=True)
+    state, held = backend.state(of), backend._states["s"].values
+    backend.key = ("a",)
+    state.update([1, 2])
+    state.update([])
+    assert state.get() == [] and held == {}
+    state.add(3)
+    clock.now += TTL_MS
+    assert state.get() == [] and held == {}, "a read of nothing keeps no empty list"
