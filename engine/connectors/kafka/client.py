@@ -175,17 +175,18 @@ def asked(told: Told, what: str, ask: Callable[[], Any]) -> Any:
     return answer
 
 
-def partitions_of(client: Any, topic: str, told: Told) -> list[int]:
-    """Returns the partitions of a topic; raises a KafkaError if there is no such topic."""
+def described(client: Any, topic: str, told: Told) -> Any:
+    """Returns what the brokers say about a topic and themselves; raises a KafkaError if there is no such topic."""
     kafka = library()
-    found = asked(told, f"topic {topic!r}", lambda: client.list_topics(topic, timeout=ANSWER_S)).topics[topic]
-    if found.error is not None and found.error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+    metadata = asked(told, f"topic {topic!r}", lambda: client.list_topics(topic, timeout=ANSWER_S))
+    error = metadata.topics[topic].error
+    if error is not None and error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
         raise KafkaError(
             f"there is no topic {topic!r}: create it, as in kafka-topics.sh --create --topic {topic} --partitions 4, "
             "or mend its name"
         )
-    if found.error is not None and is_away(found.error):
-        raise KafkaAway(f"topic {topic!r}: {found.error.str()}")
-    if found.error is not None:
-        raise KafkaError(f"topic {topic!r} can't be used: {found.error.str()}")
-    return sorted(found.partitions)
+    if error is not None and is_away(error):
+        raise KafkaAway(f"topic {topic!r}: {error.str()}")
+    if error is not None:
+        raise KafkaError(f"topic {topic!r} can't be used: {error.str()}")
+    return metadata

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from engine.connectors.kafka.client import ANSWER_S, KafkaAway, asked, library, logger, partitions_of
+from engine.connectors.kafka.client import ANSWER_S, KafkaAway, asked, described, library, logger
 from engine.connectors.kafka.fetching import Fetcher
 from engine.connectors.kafka.splits import End, KafkaSplit, Start, given, owner
 from engine.core.sources import Discovery, SourceContext
@@ -104,7 +104,7 @@ class KafkaDiscovery(Discovery):
         new = [
             (topic, partition)
             for topic in self._asked.topics
-            for partition in partitions_of(consumer, topic, told)
+            for partition in sorted(described(consumer, topic, told).topics[topic].partitions)
             if (topic, partition) not in known and self._is_mine(topic, partition)
         ]
         found = []
