@@ -67,17 +67,23 @@ class Cluster:
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         }
-        consumer: confluent_kafka.Consumer = library().Consumer(settings)
+        consumer: confluent_kafka.Consumer = self._made(library().Consumer, settings)
         return consumer
 
     def producer(self, told: Told, **settings: Any) -> confluent_kafka.Producer:
         """Returns a producer that spreads keys over partitions as Kafka's own clients do."""
         all_settings = {"partitioner": "murmur2_random", "linger.ms": 5, **self._common(told), **settings}
-        producer: confluent_kafka.Producer = library().Producer(all_settings)
+        producer: confluent_kafka.Producer = self._made(library().Producer, all_settings)
         return producer
 
     def admin(self, told: Told) -> Any:
-        return library().admin.AdminClient(self._common(told))
+        return self._made(library().admin.AdminClient, self._common(told))
+
+    def _made(self, kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
+        try:
+            return kind(settings)
+        except library().KafkaException as error:
+            raise KafkaError(f"Kafka's client does not take its settings: {error.args[0].str().strip()}") from error
 
     def _common(self, told: Told) -> dict[str, Any]:
         quiet = {"log_level": 2, "log.connection.close": False}  # `Told` says what a person needs to know

@@ -65,6 +65,8 @@ class KafkaSink(Sink):
         self._key = key
         self._cluster = Cluster(servers, dict(settings or {}))
         self._timeout_ms = to_ms(transaction_timeout, "transaction_timeout")
+        if self._timeout_ms < 1000:
+            raise ValueError(f"transaction_timeout={transaction_timeout!r}: write '1 s' or more")
         self._markers = markers
 
     @property
