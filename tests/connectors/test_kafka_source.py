@@ -6,20 +6,26 @@ partition, whatever dies; positions are offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
 
-from engine.api import FixedDelay, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
-from engine.connectors.kafka import MALFORMED, Bytes, KafkaSource
+from engine.api import FixedDelay, JobError, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
+from engine.connectors.kafka import MALFORMED, Avro, Bytes, KafkaSink, KafkaSource, Registry
+from engine.connectors.kafka.splits import KafkaSplit, owner
 from engine.connectors.table import TableSink
 from engine.testing import JobFailed, LocalRun, _Killed, run
 from tests.connectors import kafka_topics as topics
-from tests.servers.kafka import Broker
+from tests.servers.kafka import Broker, running
+from tests.servers.registry import SchemaRegistry
 
 pytestmark = pytest.mark.promise("G2")
 
@@ -322,3 +328,137 @@ def test_a_position_that_is_gone_ends_the_job_with_its_place_and_the_choices(kaf
 def test_an_unknown_topic_ends_the_job_and_is_named(kafka: Broker, topic: str) -> None:
     with pytest.raises(JobFailed, match=f"there is no topic '{topic}': create it"):
         read(source(kafka, topic, until="latest"))
+
+
+def test_a_registry_that_is_away_makes_the_job_wait_and_loses_nothing(
+    kafka: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = SchemaRegistry()
+    schema = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
+    registry.avro(1, schema)
+    registry.away = 2
+    topics.create(kafka, topic)
+    topics.put(kafka, topic, [b"\x00\x00\x00\x00\x01" + bytes([2 * n]) for n in range(20)])
+    with registry.running() as url:
+        ended = run(copying(source(kafka, topic, value=Avro(Registry(url)), until="latest")))
+    assert n_of(ended.rows("out")) == list(range(20))
+    assert ended.restarts == 0
+    assert registry.requests == ["/schemas/ids/1"] * 3
+    assert "source 'in' waits: the schema registry at" in caplog.text
+
+
+# --- brokers that are away ---
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Broker]:
+    """A broker that the test may kill."""
+    with running(tmp_path / "kafka") as broker:
+        yield broker
+
+
+def test_a_broker_that_is_killed_and_comes_back_costs_no_record_and_no_restart(
+    own: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics.create(own, topic)
+    topics.put(own, topic, numbers(0, 10))
+    started = run(copying(source(own, topic)), until=has(10))
+    own.kill()
+    started.run(lambda: "Kafka at 127.0.0.1" in caplog.text)  # until the source has noticed
+    assert f"source 'in' waits: Kafka at {own.address} does not answer" in caplog.text
+    own.start()
+    topics.put(own, topic, numbers(10, 20))
+    started.run(lambda: has(20)(started))
+    assert n_of(out(started)) == list(range(20))
+    assert started.restarts == 0
+    assert f"source 'in' goes on: Kafka at {own.address} answers again" in caplog.text
+
+
+def test_a_job_that_starts_before_its_broker_waits_for_it(
+    own: Broker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics.create(own, topic)
+    topics.put(own, topic, numbers(0, 3))
+    own.kill()
+    started = run(copying(source(own, topic)), until=lambda at: "does not answer" in caplog.text)
+    own.start()
+    started.run(lambda: has(3)(started))
+    assert n_of(out(started)) == [0, 1, 2]
+    assert started.restarts == 0
+
+
+def test_wrong_credentials_end_the_job_and_the_message_says_what_to_give(tmp_path: Path, topic: str) -> None:
+    with running(tmp_path / "kafka", sasl=True) as broker:
+        right = {name: value for name, value in broker.client().items() if name != "bootstrap.servers"}
+        topics.create(broker, topic)
+        topics.put(broker, topic, numbers(0, 3))
+        assert n_of(read(source(broker, topic, until="latest", settings=right))) == [0, 1, 2]
+        wrong = {**right, "sasl.password": "guess"}
+        said = rf"source 'in': Kafka at {broker.address} refuses the credentials: .*settings=\{{'security.protocol'"
+        with pytest.raises(JobFailed, match=said):
+            read(source(broker, topic, until="latest", settings=wrong))
+
+
+# --- how it is written ---
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"start": "begin"}, "start='begin': write 'earliest', 'latest', 'group', a datetime"),
+        ({"start": datetime(2023, 11, 14)}, "start=.* has no zone"),  # noqa: DTZ001
+        ({"start": {"other": {0: 1}}}, "start names the topic 'other'"),
+        ({"start": {0: -1}}, "write numbers of partitions and offsets"),
+        ({"start": "group"}, "start='group' needs the name of a group"),
+        ({"until": "earliest"}, "until='earliest': write 'latest'"),
+        ({"malformed": "drop"}, "malformed='drop'"),
+        ({"out_of_range": "skip"}, "out_of_range='skip'"),
+        ({"discover": 0}, "discover=0: looking without a pause"),
+        ({"value": "json"}, r"value='json': write Json\(\)"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        KafkaSource("t", servers="127.0.0.1:1", **options)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "said"),
+    [
+        ("kafka_key long", None, "column 'kafka_key' can't be int64: it is binary or string"),
+        ("kafka_headers map<string, string>", None, "'kafka_headers' can't be .*: it is array<struct<key"),
+        ("a binary", None, "JSON can't be read as binary"),
+        ("a binary", Bytes(), "values as bytes are one column 'value' of binary or string"),
+    ],
+)
+def test_schemas_that_can_not_be_read_are_refused_before_the_job_starts(schema: str, value: Any, said: str) -> None:
+    env = StreamEnvironment()
+    with pytest.raises(JobError, match=said):
+        env.from_source(KafkaSource("t", servers="127.0.0.1:1", value=value), schema, uid="in")
+
+
+def test_without_the_library_a_job_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(JobError, match=r"Kafka needs the module 'confluent_kafka', .*: pip install weir\[kafka\]"):
+        KafkaSource("t", servers="127.0.0.1:1")
+    with pytest.raises(JobError, match=r"pip install weir\[kafka\]"):
+        KafkaSink("t", servers="127.0.0.1:1")
+
+
+@given(
+    topic=st.text("abc.-_[] ", min_size=1),
+    partition=st.integers(0, 10**6),
+    start=st.integers(0, 2**62),
+    end=st.none() | st.integers(0, 2**62),
+)
+def test_the_name_of_a_split_tells_all_of_it(topic: str, partition: int, start: int, end: int | None) -> None:
+    split = KafkaSplit(topic, partition, start, end)
+    assert KafkaSplit.of(split.id) == split
+
+
+@given(st.integers(1, 20), st.integers(1, 40))
+def test_each_partition_has_one_owner_and_they_are_spread_evenly(parallelism: int, partitions: int) -> None:
+    owners = [owner("orders", partition, parallelism) for partition in range(partitions)]
+    counts = [owners.count(subtask) for subtask in range(parallelism)]
+    assert sum(counts) == partitions
+    assert max(counts) - min(counts) <= 1
