@@ -216,7 +216,8 @@ def test_an_epoch_that_is_not_sent_in_time_is_given_up_and_sent_later(
     one = committable(store, sink, 1, [1])
     of = sink.committer(store, PATHS)
     of.claim(JOB_ID, 1)
-    with monkeypatch.context() as slow, pytest.raises(client.KafkaError, match=r"transaction_timeout is 10 s\. Nothing is lost"):
+    said = r"transaction_timeout is 10 s\. Nothing is lost"
+    with monkeypatch.context() as slow, pytest.raises(client.KafkaError, match=said):
         slow.setattr(transactions, "time", Clock(11.0))
         of.commit(permit(1), [one])
     assert seen(kafka, topic) == []
@@ -252,5 +253,5 @@ def test_rows_whose_marker_and_files_are_both_gone_are_not_lost_silently(
     store.delete(one.payload["path"])
     of = committer(store, kafka.address, topic)
     of.claim(JOB_ID, 2)
-    with pytest.raises(client.KafkaError, match="the topic 'weir-markers' has no marker .* give the sink another uid"):
+    with pytest.raises(client.KafkaError, match=r"the topic 'weir-markers' has no marker .* give the sink another uid"):
         of.commit(permit(1), [one])

@@ -172,7 +172,7 @@ def test_a_value_of_an_unknown_schema_is_malformed_and_asked_for_once(registry: 
     values: list[bytes | None] = [named(1, avro(order(1))), *[named(7, b"x")] * 20, b"{}", named(1, avro(order(2)))]
     done = read(Avro(Registry(url)), values, "id long")
     assert done.rows.column("id").to_pylist() == [1, 2]
-    assert [why for _, why in done.bad][0] == "the schema registry has no /schemas/ids/7"
+    assert next(why for _, why in done.bad) == "the schema registry has no /schemas/ids/7"
     assert [why for _, why in done.bad][-1] == "it does not begin with a zero byte and the id of a schema"
     assert registry.requests.count("/schemas/ids/7") == 1
 
@@ -182,14 +182,14 @@ def test_a_registry_that_does_not_answer_is_away_and_one_that_refuses_says_what_
 ) -> None:
     registry.avro(1, ORDER)
     registry.away = 1
-    with pytest.raises(KafkaAway, match="the schema registry at .* answers 503"):
+    with pytest.raises(KafkaAway, match=r"the schema registry at .* answers 503"):
         read(Avro(Registry(url)), [named(1, avro(order(1)))], "id long")
     registry.password = "secret"
     with pytest.raises(KafkaError, match=r"refuses the credentials: .* Registry\(url, auth="):
         read(Avro(Registry(url)), [named(1, avro(order(1)))], "id long")
     done = read(Avro(Registry(url, ("weir", "secret"))), [named(1, avro(order(1)))], "id long")
     assert done.rows.num_rows == 1
-    with pytest.raises(KafkaAway, match="the schema registry at http://127.0.0.1:1 does not answer"):
+    with pytest.raises(KafkaAway, match=r"the schema registry at http://127.0.0.1:1 does not answer"):
         read(Avro(Registry("http://127.0.0.1:1")), [named(1, avro(order(1)))], "id long")
 
 
@@ -293,7 +293,7 @@ def test_protobuf_values_name_their_schema_and_their_message(registry: SchemaReg
 
 
 def test_a_declared_field_that_the_message_lacks_is_an_error_before_the_job_starts() -> None:
-    with pytest.raises(KafkaError, match="the message shop.Order has no field 'idd', which is declared"):
+    with pytest.raises(KafkaError, match=r"the message shop.Order has no field 'idd', which is declared"):
         Protobuf(proto()[0]).check(declared("idd long"))
 
 

@@ -71,7 +71,9 @@ def _parse(schema: Any, named: dict[str, Any]) -> Any:
     try:
         import fastavro.schema
     except ModuleNotFoundError as error:
-        raise JobError(f"Avro needs the module {error.name!r}, which is not installed: pip install weir[kafka]") from error
+        raise JobError(
+            f"Avro needs the module {error.name!r}, which is not installed: pip install weir[kafka]"
+        ) from error
     try:
         return fastavro.schema.parse_schema(schema, named_schemas=named, expand=True)
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:

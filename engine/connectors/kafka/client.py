@@ -166,12 +166,18 @@ def is_away(error: Any) -> bool:
     )
 
 
-def asked(told: Told, what: str, ask: Callable[[], Any]) -> Any:
-    """Asks the brokers. Raises a KafkaAway if nobody answers, and a KafkaError if they refuse."""
+def asked(told: Told, what: str, ask: Callable[[], Any], idle: Any = None) -> Any:
+    """Asks the brokers. Raises a KafkaAway if nobody answers, and a KafkaError if they refuse.
+
+    `idle`: a client that reads nothing. A client tells what it has heard only when it is polled, and that of a source
+    would give records then.
+    """
     kafka = library()
     try:
         answer = ask()
     except kafka.KafkaException as error:
+        if idle is not None:
+            idle.poll(0)
         told.check()
         if is_away(error.args[0]):
             told.is_away(error.args[0].str())
@@ -181,10 +187,14 @@ def asked(told: Told, what: str, ask: Callable[[], Any]) -> Any:
     return answer
 
 
-def described(client: Any, topic: str, told: Told) -> Any:
-    """Returns what the brokers say about a topic and themselves; raises a KafkaError if there is no such topic."""
+def described(client: Any, topic: str, told: Told, idle: bool = True) -> Any:
+    """Returns what the brokers say about a topic and themselves; raises a KafkaError if there is no such topic.
+
+    `idle`: the client reads nothing.
+    """
     kafka = library()
-    metadata = asked(told, f"topic {topic!r}", lambda: client.list_topics(topic, timeout=ANSWER_S))
+    served = client if idle else None
+    metadata = asked(told, f"topic {topic!r}", lambda: client.list_topics(topic, timeout=ANSWER_S), served)
     error = metadata.topics[topic].error
     if error is not None and error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
         raise KafkaError(

@@ -104,7 +104,7 @@ class KafkaDiscovery(Discovery):
         new = [
             (topic, partition)
             for topic in self._asked.topics
-            for partition in sorted(described(consumer, topic, told).topics[topic].partitions)
+            for partition in sorted(described(consumer, topic, told, first).topics[topic].partitions)
             if (topic, partition) not in known and self._is_mine(topic, partition)
         ]
         found = []

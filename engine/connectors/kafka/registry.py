@@ -6,11 +6,11 @@ Such a value begins with a zero byte and the id in four bytes.
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import httpx
 import pyarrow as pa
 
 from engine.connectors.kafka.client import KafkaAway, KafkaError
@@ -49,6 +49,8 @@ class Registry:
         return answer
 
     def _get(self, path: str, params: dict[str, str]) -> dict[str, Any]:
+        import httpx  # here: slots that ask no registry do without
+
         try:
             answer = httpx.get(self.url.rstrip("/") + path, params=params, auth=self.auth, timeout=ANSWER_S)
         except httpx.HTTPError as error:
@@ -84,7 +86,7 @@ class ByRegistry(Decoder):
         return pa.concat_batches(
             [
                 self._of(heads[first]).decode([value[HEAD_BYTES:] for value in values[first:last]])
-                for first, last in zip(cuts, cuts[1:], strict=False)
+                for first, last in itertools.pairwise(cuts)
             ]
         )
 
