@@ -6,7 +6,7 @@ Invariant: both are called on the task thread and never block. Blocking work goe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +112,12 @@ class Discovery(ABC):
     def state(self) -> Any:
         """What a snapshot holds besides the splits that were polled, as JSON; None: nothing."""
         return None
+
+    def completed(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 (few tell anybody)
+        """Hears that a checkpoint is complete: the positions of the splits that this subtask was reading by then."""
+
+    def close(self) -> None:  # noqa: B027 (few have something to release)
+        """Releases its resources. It is called after the readers are closed."""
 
 
 class Source(ABC):

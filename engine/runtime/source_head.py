@@ -19,10 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engine.core.closing import close_all
 from engine.core.connectors import calling
 from engine.core.errors import SchemaMismatch
 from engine.core.event_time import EventTimeStrategy, described, event_times, latest, with_event_times
-from engine.core.sources import MALFORMED, Source, SourceContext, SplitReader
+from engine.core.sources import MALFORMED, Dealt, Discovery, Source, SourceContext, SplitReader
 from engine.core.tags import OutputTag
 from engine.protocol import ledger
 from engine.protocol.signals import MAX_WATERMARK, MIN_WATERMARK
@@ -72,6 +73,8 @@ class SourceHead:
         self._aside: list[tuple[OutputTag, pa.RecordBatch]] = []
         self._next = 0
         self._look = 0
+        self._discovery: Discovery = Dealt(())  # until `open`
+        self._told: dict[int, dict[str, Any]] = {}  # by checkpoint that is not over, the position of each split
         self._seen_ms: int | None = None
         self._watermark = MIN_WATERMARK
         self.alignment: WatermarkAlignment | None = strategy.alignment if strategy is not None else None
@@ -406,13 +409,14 @@ class SourceHead:
             times.append(self._discovery.wakeup_ms)
         return None if any(time is None for time in times) else min((t for t in times if t is not None), default=None)
 
-    def snapshot(self) -> OperatorSnapshot:
+    def snapshot(self, checkpoint: int) -> OperatorSnapshot:
         """A source without event time keeps none: it may get it later, from any column."""
         timed = self._strategy is not None
         with calling(self._context.uid, self._context.subtask.index, self._source, "position"):
             splits = {
                 s.name: {"position": s.reader.position, "seen_ms": s.seen_ms if timed else None} for s in self._splits
             }
+        self._told[checkpoint] = {name: state["position"] for name, state in splits.items()}
         finished = dict(self._finished) if timed else dict.fromkeys(self._finished)
         watermark = self._reached_ms if timed else MIN_WATERMARK
         inline = {"splits": splits, "finished": finished, "watermark": watermark}
@@ -429,9 +433,19 @@ class SourceHead:
         states = {name: of.state() for name, of in made.items()}
         return {"generated": reached, "generators": {name: of for name, of in states.items() if of is not None}}
 
+    def on_complete(self, checkpoint: int) -> None:
+        """Tells the discovery how far its splits were read at the barrier of a checkpoint that is complete."""
+        positions = self._told.get(checkpoint)
+        self._told = {later: of for later, of in self._told.items() if later > checkpoint}
+        if positions is not None:
+            with calling(self._context.uid, self._context.subtask.index, self._source, "completed()"):
+                self._discovery.completed(positions)
+
+    def on_abort(self, checkpoint: int) -> None:
+        self._told.pop(checkpoint, None)
+
     def close(self) -> None:
-        for split in self._splits:
-            split.reader.close()
+        close_all([*(split.reader.close for split in self._splits), self._discovery.close])
 
 
 def _later(one_ms: int | None, other_ms: int | None) -> int | None:

@@ -127,6 +127,8 @@ class Subtask:
         self._draining = True
 
     def on_complete(self, checkpoint: int) -> None:
+        if isinstance(self._head, SourceHead):
+            self._head.on_complete(checkpoint)
         for operator in self._chain.operators:
             operator.on_complete(checkpoint)
         self._aborted = {c for c in self._aborted if c > checkpoint}
@@ -136,8 +138,7 @@ class Subtask:
             return
         self._aborted.add(checkpoint)
         self._triggers = deque(t for t in self._triggers if t[0].checkpoint != checkpoint)
-        if isinstance(self._head, InputGate):
-            self._head.on_abort(checkpoint)
+        self._head.on_abort(checkpoint)
 
     # --- work ---
 
@@ -297,7 +298,7 @@ class Subtask:
 
     def _snapshots(self, checkpoint: int) -> Iterator[tuple[str, OperatorSnapshot | None]]:
         if isinstance(self._head, SourceHead):
-            yield self._source_uid, self._head.snapshot()
+            yield self._source_uid, self._head.snapshot(checkpoint)
         uids = (operator.uid for operator in self._plan.operators)
         yield from zip(uids, self._chain.snapshots(checkpoint), strict=True)
 

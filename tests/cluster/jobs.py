@@ -281,3 +281,13 @@ class Hoarding(MapFunction):
 def hoarding(env: StreamEnvironment) -> None:
     env.set_restart_strategy(NoRestart())
     _source(env, rows=0, rate=20_000).map(Hoarding()).sink_to(TableSink("out"), uid="out")
+
+
+def kafka(env: StreamEnvironment) -> None:
+    """Copies a topic to another one, through an exchange."""
+    from engine.connectors.kafka import KafkaSink, KafkaSource
+
+    env.enable_checkpointing("300 ms")
+    servers = env.params.get("servers", "")
+    numbers = env.from_source(KafkaSource(env.params.get("read", ""), servers=servers), "n long", uid="in")
+    numbers.key_by("n").sink_to(KafkaSink(env.params.get("write", ""), servers=servers, key="n"), uid="out")

@@ -229,8 +229,8 @@ def test_a_header_without_a_declared_column_is_told(tmp_path: Path) -> None:
             "a array<int>",
             r"source 'in': CSV can't be read as list<.*> \(column 'a'\): declare a string",
         ),
-        (JsonSource("/x"), "a map<string,int>", "JSON lines can't be read as map<.*>: declare a struct or a string"),
-        (JsonSource("/x"), "a struct<b: binary>", "JSON lines can't be read as binary"),
+        (JsonSource("/x"), "a map<string,int>", "JSON can't be read as map<.*>: declare a struct or a string"),
+        (JsonSource("/x"), "a struct<b: binary>", "JSON can't be read as binary"),
     ],
 )
 def test_a_type_that_the_format_does_not_have_is_told_when_the_job_is_built(made: Any, schema: str, said: str) -> None:

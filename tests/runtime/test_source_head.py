@@ -147,7 +147,7 @@ def test_positions_and_watermarks_are_found_again_at_another_parallelism() -> No
     first = head(Script(script))
     for _ in range(4):
         first.poll(1)
-    snapshot = first.snapshot()
+    snapshot = first.snapshot(1)
     assert snapshot.inline == {
         "splits": {
             "0": {"position": 2, "seen_ms": 1},
@@ -179,7 +179,7 @@ def test_what_discoveries_remember_is_in_the_snapshot_and_comes_back_from_all_su
             self.discovered = context.discovered
             return Remembering(())
 
-    inline = head(Asking({})).snapshot().inline
+    inline = head(Asking({})).snapshot(1).inline
     assert inline["discovery"] == ["a"]
     older = {"splits": {}, "finished": {}, "watermark": 4}
     source = Asking({})
@@ -395,7 +395,7 @@ def test_of_a_finished_split_the_name_is_kept_so_that_nobody_reads_it_again() ->
     made.poll(1)
     made.poll(1)
     made.poll(1)
-    inline = made.snapshot().inline
+    inline = made.snapshot(1).inline
     assert inline == {
         "splits": {"1": {"position": 1, "seen_ms": 2}, "2": {"position": 1, "seen_ms": 4}},
         "finished": {"0": 1},
@@ -407,7 +407,7 @@ def test_of_a_finished_split_the_name_is_kept_so_that_nobody_reads_it_again() ->
     assert sorted(again.known) == ["0", "1", "2"]
     assert [event for event in run_until_idle(restored) if isinstance(event, list)] == [[3]]
     restored.poll(1)
-    assert restored.snapshot().inline == {"splits": {}, "finished": {"0": 1, "2": 4, "1": 3}, "watermark": 3}
+    assert restored.snapshot(1).inline == {"splits": {}, "finished": {"0": 1, "2": 4, "1": 3}, "watermark": 3}
 
 
 @pytest.mark.promise("B1", "D7", "G1")
@@ -416,13 +416,13 @@ def test_the_latest_event_time_of_splits_that_were_let_go_is_found_again() -> No
     made = head(Growing([["0", "1"], [], []], {"0": [[50]], "1": [[10]]}), bound_ms=2)
     assert run_until_idle(made)[-1] == 47
     made.poll(1)
-    inline = made.snapshot().inline
+    inline = made.snapshot(1).inline
     assert not inline["splits"]
     restored = head(Growing([["0", "1"]], {"0": [[50]], "1": [[10]]}), 2, RestoredState([inline], []))
     assert restored.watermark() == 47
     for subtask, split, expected in ((0, "0", 50), (1, "1", 10)):  # at another parallelism each split brings its own
         moved = head(Growing([[split]], {"0": [[50]], "1": [[10]]}), 2, RestoredState([inline], []), subtask, 2)
-        assert moved.snapshot().inline["finished"] == {split: expected}
+        assert moved.snapshot(1).inline["finished"] == {split: expected}
         assert moved.watermark() == 47
 
 
@@ -434,7 +434,7 @@ def test_a_restored_source_starts_at_the_watermark_of_its_snapshot() -> None:
     for _ in range(3):
         made.poll(1)
         made.watermark()
-    inline = made.snapshot().inline
+    inline = made.snapshot(1).inline
     assert inline["watermark"] == 7
     restored = head(Growing([["0", "1", "2"]], splits), restored=RestoredState([inline], []))
     assert restored.watermark() == 7
@@ -498,7 +498,7 @@ def test_a_defect_of_weir_s_own_source_is_not_its_author_s_fault() -> None:
     head.open(context(uid="numbers"), None)
     head._splits[0].reader = None  # type: ignore[assignment]
     with pytest.raises(AttributeError):
-        head.snapshot()
+        head.snapshot(1)
 
 
 @pytest.mark.promise("H8")
@@ -569,9 +569,9 @@ def test_a_snapshot_knows_nothing_of_waiting_and_a_restored_split_waits_if_it_is
     made = aligned(Script({"0": [[100], [120]], "1": [[5], [6], [7]]}))
     read(made, 2)
     made.limit_ms = 14
-    snapshot = made.snapshot().inline
+    snapshot = made.snapshot(1).inline
     made.limit_ms = MAX_WATERMARK
-    assert made.snapshot().inline == snapshot
+    assert made.snapshot(1).inline == snapshot
     again = aligned(Script({"0": [[100], [120]], "1": [[5], [6], [7]]}), restored=RestoredState([snapshot], []))
     assert again.lowest_ms() == 4 and read(again, 3) == [], "both have watermarks, and there is no limit yet"
     again.limit_ms = 14

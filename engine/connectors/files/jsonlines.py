@@ -38,7 +38,7 @@ class JsonSource(TextSource):
 
     def check(self, schema: pa.Schema) -> None:
         for field in schema:
-            _parsed_as(field.type)
+            parsed_as(field.type)
 
     def format(self, path: Path, head: bytes, schema: pa.Schema) -> LineFormat:
         return _Json(head, schema, str(path), self._told)
@@ -52,12 +52,12 @@ class _Json:
         self.skip_bytes = len(BOM) if head.startswith(BOM) else 0
         self._schema = schema
         self._options = pyarrow.json.ParseOptions(
-            explicit_schema=pa.schema([pa.field(field.name, _parsed_as(field.type)) for field in schema]),
+            explicit_schema=pa.schema([pa.field(field.name, parsed_as(field.type)) for field in schema]),
             unexpected_field_behavior="ignore",
         )
 
     def parse(self, lines: bytes) -> pa.RecordBatch:
-        _check_utf8(lines)
+        check_utf8(lines)
         whole = pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
         rows = conform(pyarrow.json.read_json(pa.BufferReader(lines), whole, self._options), self._schema)
         for column in overflowed(rows):  # JSON has no infinity
@@ -96,13 +96,18 @@ class _Json:
         return not line.strip()
 
     def reason(self, error: Exception) -> str:
-        text = re.sub(r" in row \d+$", "", str(error)).removeprefix("JSON parse error: ")
-        if found := re.match(r"Column\((.*)\) changed from (\w+) to (\w+)", text):
-            return f"{found[1] or 'the record'} has the type {found[3]}, not {found[2]}"
-        return text
+        return reason_of(error)
 
 
-def _check_utf8(lines: bytes) -> None:
+def reason_of(error: Exception) -> str:
+    """Returns Arrow's message without the row number, which is always the first."""
+    text = re.sub(r" in row \d+$", "", str(error)).removeprefix("JSON parse error: ")
+    if found := re.match(r"Column\((.*)\) changed from (\w+) to (\w+)", text):
+        return f"{found[1] or 'the record'} has the type {found[3]}, not {found[2]}"
+    return text
+
+
+def check_utf8(lines: bytes) -> None:
     """Raises if the lines are not UTF-8. Arrow's JSON reader would make strings of them that nobody can read."""
     offsets = pa.py_buffer(np.array([0, len(lines)], np.int64))
     try:
@@ -111,15 +116,15 @@ def _check_utf8(lines: bytes) -> None:
         raise ValueError("it is not UTF-8") from error
 
 
-def _parsed_as(declared: pa.DataType) -> pa.DataType:
+def parsed_as(declared: pa.DataType) -> pa.DataType:
     """Returns the type to parse as: Arrow's JSON reader knows timestamps but no dates, and no maps or bytes at all."""
     types = pa.types
     if types.is_date(declared):
         return pa.timestamp("s")
     if types.is_list(declared):
-        return pa.list_(pa.field(declared.value_field.name, _parsed_as(declared.value_type)))
+        return pa.list_(pa.field(declared.value_field.name, parsed_as(declared.value_type)))
     if types.is_struct(declared):
-        return pa.struct([pa.field(field.name, _parsed_as(field.type)) for field in declared])
+        return pa.struct([pa.field(field.name, parsed_as(field.type)) for field in declared])
     if types.is_map(declared) or types.is_binary(declared):
-        raise FileError(f"JSON lines can't be read as {declared}: declare a struct or a string")
+        raise FileError(f"JSON can't be read as {declared}: declare a struct or a string")
     return declared
