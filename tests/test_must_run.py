@@ -13,7 +13,7 @@ def test_every_file_whose_tests_must_run_exists_and_starts_a_server() -> None:
     """The fixture `proxy` of tests/servers/faulty.py starts it, too."""
     for file in MUST_RUN:
         text = (ROOT / file.rstrip(":")).read_text()
-        assert "minio_server" in text or "proxy: FaultyProxy" in text, file
+        assert "minio_server" in text or "postgres_server" in text or "proxy: FaultyProxy" in text, file
 
 
 def test_a_file_of_which_too_few_tests_passed_is_named() -> None:

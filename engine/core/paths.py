@@ -132,6 +132,10 @@ class JobPaths:
         """Returns the path of a table whose sink has a relative path: it lies in the job's own directory."""
         return f"{self.job}/tables/{path}"
 
+    def outbox(self, of: str) -> str:
+        """Returns the directory in which rows wait until they are sent to an outside system, `of`."""
+        return f"{self.job}/outbox/{_safe(of)}"
+
     @staticmethod
     def parse_checkpoint(path: str) -> tuple[int, int] | None:
         """Returns the (generation, checkpoint) of a path at or below `checkpoint()`, or None for any other path."""

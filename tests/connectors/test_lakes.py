@@ -27,6 +27,7 @@ from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import ManifestRef
 from engine.snapshot.epoch_log import EpochLog
 from engine.testing import Checkpoint, Crash, JobFailed, ListSource, LocalRun, run
+from tests.connectors.dying import Died, die_once
 from tests.connectors.lakes import LAKES, Lake
 
 Job = Callable[[StreamEnvironment], None]
@@ -35,10 +36,6 @@ Job = Callable[[StreamEnvironment], None]
 @pytest.fixture(params=sorted(LAKES))
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return LAKES[request.param](tmp_path)
-
-
-class Died(BaseException):
-    """Ends every process of the job at once. Not an Exception, so no code of the job catches it."""
 
 
 def numbers(*items: Sequence[Any]) -> ListSource:
@@ -58,24 +55,6 @@ def two_splits() -> ListSource:
 
 
 ALL = [1, 2, 3, 11, 12, 13]
-
-
-def die_once(monkeypatch: pytest.MonkeyPatch, of: type, name: str, call: int, before: bool) -> None:
-    """Ends all processes at the given call of a method, once: before it does anything, or when it is done."""
-    real = getattr(of, name)
-    calls = 0
-
-    def dying(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if before and calls == call:
-            raise Died
-        result = real(*args)
-        if calls == call:
-            raise Died
-        return result
-
-    monkeypatch.setattr(of, name, dying)
 
 
 STEPS = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.connectors.extras import needs_extra
 from engine.connectors.lake.columns import lake_schema, missing_columns
-from engine.connectors.lake.extras import needs_extra
 from engine.connectors.lake.writer import LakeWriter
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
