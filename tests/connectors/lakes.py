@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import Catalog, load_catalog
 
 from engine.connectors.delta import DeltaSink
 from engine.connectors.delta.committer import DeltaCommitter
+from engine.connectors.iceberg import IcebergSink
+from engine.connectors.iceberg.committer import IcebergCommitter
 from engine.connectors.lake.publishing import LakeCommitter
 from engine.core.sinks import Sink
 
@@ -66,4 +70,30 @@ class DeltaLake(Lake):
         write_deltalake(self.path, rows, mode="append")
 
 
-LAKES = {"delta": DeltaLake}
+class IcebergLake(Lake):
+    committer = IcebergCommitter
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"type": "sql", "uri": f"sqlite:///{self.folder}/catalog.db", "warehouse": f"file://{self.folder}/lake"}
+
+    @property
+    def catalog(self) -> Catalog:
+        return load_catalog("default", **self.properties)
+
+    def sink(self) -> Sink:
+        return IcebergSink("shop.orders", properties=self.properties)
+
+    def read(self) -> pa.Table:
+        return self.catalog.load_table("shop.orders").scan().to_arrow()
+
+    def epochs(self) -> list[int]:
+        snapshots = [one.summary for one in self.catalog.load_table("shop.orders").snapshots() if one.summary]
+        return [int(epoch) for summary in snapshots if (epoch := summary.additional_properties.get("weir.epoch"))]
+
+    def append(self, rows: pa.Table) -> None:
+        self.catalog.create_namespace_if_not_exists("shop")
+        self.catalog.create_table_if_not_exists("shop.orders", rows.schema).append(rows)
+
+
+LAKES: dict[str, Callable[[Path], Lake]] = {"delta": DeltaLake, "iceberg": IcebergLake}

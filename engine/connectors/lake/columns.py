@@ -85,9 +85,10 @@ def missing_columns(table: pa.Schema, rows: pa.Schema, target: str) -> list[pa.F
                 "rename it before the sink"
             )
         elif not _same(there.type, field.type):
+            kind = _plain(there.type)
             raise SchemaMismatch(
-                f"the column {field.name} of {target} is {there.type}, and the job writes {field.type}: cast it to "
-                f"{there.type} before the sink, or write to another table"
+                f"the column {field.name} of {target} is {kind}, and the job writes {field.type}: cast it to {kind} "
+                "before the sink, or write to another table"
             )
     written = {field.name for field in rows}
     for field in table:
