@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from engine.api import StreamEnvironment
-from engine.connectors.postgres import AutoCommitPostgresSink, PostgresSink
+from engine.connectors.postgres import AutoCommitPostgresSink, PostgresSink, PostgresTable
 from engine.connectors.postgres import sink as sinks
 from engine.connectors.postgres.committer import PostgresCommitter
-from engine.core.errors import JobError, StoreError, TargetTaken
+from engine.connectors.table import TableSink
+from engine.core.errors import JobError, SchemaMismatch, StoreError, TargetTaken
 from engine.core.paths import JobPaths
 from engine.core.sinks import Guarantee, Sink
 from engine.protocol.checkpoint import CommitPermit
@@ -272,6 +274,56 @@ def test_values_arrive_as_they_are(server: PostgresServer) -> None:
     run(job)
     found = server.sql("SELECT * FROM orders ORDER BY n")
     assert [list(row) for row in found] == [[*odd.values()], [*empty.values()], [*nothing.values()]]
+
+
+# --- lookups ---
+
+
+def test_a_stream_is_joined_with_a_table(server: PostgresServer) -> None:
+    server.sql(
+        "CREATE TABLE cities (n integer, place text, country text, open boolean, since timestamptz, share numeric)"
+    )
+    since = dt.datetime(2020, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)
+    rows: list[tuple[Any, ...]] = [
+        (1, 'Be"rn, \n', "CH", True, since, decimal.Decimal("1.50")),
+        (2, "", None, False, None, None),
+        (2, None, "FR", None, since, decimal.Decimal("-2.25")),
+    ]
+    for row in rows:
+        server.sql("INSERT INTO cities VALUES (%s, %s, %s, %s, %s, %s)", *row)
+    cities = PostgresTable(
+        server.dsn,
+        "public.cities",
+        "n long, place string, country string, open boolean, since timestamp, share decimal(10,2)",
+    )
+    source = ListSource([{"n": n, "word": str(n)} for n in (1, 2, 3)])
+
+    def job(env: StreamEnvironment) -> None:
+        stream = env.from_source(source, "n long, word string", uid="orders")
+        stream.join_lookup(cities, on="n", how="left", uid="cities").sink_to(TableSink("out"), uid="out")
+
+    found = [tuple(row.values()) for row in run(job).rows("out")]
+    assert sorted(found, key=str) == sorted(
+        [*((row[0], str(row[0]), *row[1:]) for row in rows), (3, "3", None, None, None, None, None)], key=str
+    )
+
+
+def test_a_lookup_by_several_columns_asks_for_pairs(server: PostgresServer) -> None:
+    server.sql("INSERT INTO orders VALUES (1, 'a'), (2, 'b'), (1, 'b')")
+    table = PostgresTable(server.dsn, "orders", "n long, word string")
+    server.sql("ALTER TABLE orders ALTER word TYPE varchar(9)")
+    keys = pa.record_batch({"word": ["a", "b", "c"], "n": [1, 1, 2]})
+    assert sorted(table.fetch(keys).to_pylist(), key=str) == [{"n": 1, "word": "a"}, {"n": 1, "word": "b"}]
+    assert table.fetch(keys.slice(2)).num_rows == 0
+
+
+def test_a_lookup_table_that_is_not_there_is_named(server: PostgresServer) -> None:
+    with pytest.raises(
+        SchemaMismatch, match=r'the Postgres table gone of .* can.t be read: relation "gone" does not exist'
+    ):
+        PostgresTable(server.dsn, "gone", "n long").fetch(pa.record_batch({"n": [1]}))
+    with pytest.raises(JobError, match="can't read the column tags as list"):
+        PostgresTable(server.dsn, "orders", "tags array<string>")
 
 
 # --- faults of the server ---

@@ -18,6 +18,11 @@ DEFAULTS = {
     "options": "-c lock_timeout=30s -c idle_in_transaction_session_timeout=60s -c datestyle=ISO -c timezone=UTC",
 }
 """What the job's own address says wins. A server that is away is noticed within half a minute."""
+WRITING = (
+    "{} has refused the rows: {}. Change the table so that they fit and start the job again, which writes them; or "
+    "change the job"
+)
+READING = "{} can't be read: {}. Name the table, its columns and the keys as they are in the database"
 _OUTSIDE = (psycopg.OperationalError, psycopg.errors.InternalError)
 
 
@@ -29,8 +34,13 @@ def place_of(dsn: str) -> str:
 
 
 @contextmanager
-def connected(dsn: str, target: str, name: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-    """Connects, and runs one transaction. `name` is how the server's list of sessions shows this one."""
+def connected(
+    dsn: str, target: str, name: str, refusal: str = WRITING
+) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """Connects, and runs one transaction. `name` is how the server's list of sessions shows this one.
+
+    `refusal` tells what a statement that the server does not take means.
+    """
     settings: dict[str, Any] = {**DEFAULTS, **conninfo_to_dict(dsn)}
     try:
         with psycopg.connect(**{**settings, "application_name": name}) as connection:
@@ -41,10 +51,7 @@ def connected(dsn: str, target: str, name: str) -> Iterator[psycopg.Connection[t
             "connection, and whether the credentials (PGUSER and PGPASSWORD, or ~/.pgpass) are right"
         ) from error
     except psycopg.Error as error:
-        raise SchemaMismatch(
-            f"{target} has refused the rows: {_line(error)}. Change the table so that they fit and start the job "
-            "again, which writes them; or change the job"
-        ) from error
+        raise SchemaMismatch(refusal.format(target, _line(error))) from error
 
 
 def _line(error: psycopg.Error) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from psycopg.sql import SQL, Composed, Identifier
 
@@ -74,3 +74,11 @@ def upsert(table: Identifier, columns: Sequence[str], key: Sequence[str]) -> Com
 
 def _list(names: Sequence[str]) -> Composed:
     return SQL(", ").join(map(Identifier, names))
+
+
+def lookup(table: Identifier, columns: Sequence[str], keys: Mapping[str, str]) -> Composed:
+    """Reads the rows with any of the given keys. They come as one array for each column of the key, of its own type."""
+    arrays = SQL(", ").join(SQL("%s::{}[]").format(Identifier(kind)) for kind in keys.values())
+    return SQL("COPY (SELECT {} FROM {} WHERE ({}) IN (SELECT * FROM unnest({}))) TO STDOUT (FORMAT csv)").format(
+        _list(columns), table, _list(list(keys)), arrays
+    )
