@@ -18,7 +18,8 @@ MUST_RUN = {
     "tests/jobmaster/test_bucket_away.py::": 7,
     "tests/process/test_savepoints_in_buckets.py::": 7,
     "tests/cli/test_buckets.py::": 12,
-    "tests/connectors/test_postgres.py::": 87,
+    "tests/connectors/test_postgres.py::": 88,
+    "tests/cluster/test_outside.py::": 1,
 }
 """The least number of tests of each file that have to pass."""
 MINIO_ONLY = {"tests/contracts/test_store.py::": "minio"}
