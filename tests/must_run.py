@@ -20,6 +20,7 @@ MUST_RUN = {
     "tests/cli/test_buckets.py::": 12,
     "tests/connectors/test_postgres.py::": 88,
     "tests/cluster/test_outside.py::": 1,
+    "tests/connectors/test_lakes_in_buckets.py::": 5,
 }
 """The least number of tests of each file that have to pass."""
 MINIO_ONLY = {"tests/contracts/test_store.py::": "minio"}
