@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo ui drill drills test test-system lint bench simulate chaos mutants promises docs minio s3a lock clean kafka
+.PHONY: help demo ui drill drills test test-system lint bench simulate chaos mutants promises docs minio s3a lock clean kafka postgres
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -37,7 +37,7 @@ drills: $(STAMP) ## drill a job N times with random faults, and print recovery p
 # deadline, run beside them, and then the simulator, which has a clock of its own: it takes what the jobs leave of the
 # processors (nice). The output of both is shown at the end.
 # Exit code 5 is pytest's "no tests were collected": not a failure of a folder that is still empty.
-test: minio s3a kafka ## run all tests: the quick ones in parallel, then those that start Spark, beside audits and the simulator
+test: minio postgres s3a kafka ## run all tests: the quick ones in parallel, then those that start Spark, beside audits and the simulator
 	@run() { $$NICE $(BIN)/python -m pytest -q "$$@"; local code=$$?; [ $$code -eq 5 ] || return $$code; }; \
 	NICE=; status=0; beside=$$(mktemp); trap 'rm -f "$$beside"' EXIT; \
 	run -n 2 --dist worksteal $(addprefix --ignore=tests/,cluster checks simulation system browser) tests || status=1; \
@@ -81,6 +81,9 @@ docs: $(DOCS)/.stamp ## build the site of all pages and of the API reference int
 
 minio: $(STAMP) ## find MinIO's server on PATH, or build it once from its Go module, in a cache outside of the tree (minutes)
 	@$(BIN)/python -m tests.servers.minio
+
+postgres: $(STAMP) ## find PostgreSQL's server on PATH or where Debian puts it, or install it with apt-get (as root)
+	@$(BIN)/python -m tests.servers.postgres
 
 s3a: $(STAMP) ## fetch the jars with which Spark reads s3a:// once, with Maven, into its own repository (650 MB)
 	@$(BIN)/python -m tests.servers.s3a >/dev/null

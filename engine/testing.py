@@ -31,7 +31,7 @@ from engine.core.sources import FixedSource, SourceContext, SplitReader
 from engine.graph.execution_graph import ExecutionGraph
 from engine.graph.scalable import SlotPlans
 from engine.jobmaster.actions import Action, AskGate, Note, Outcome, RunOffLoop, Send, StartSlots, Stop
-from engine.jobmaster.events import Aborted, AnyEvent, Completed, Rescaled, RescaleFailed, TaskFailed
+from engine.jobmaster.events import Aborted, AnyEvent, AttemptFailed, Completed, Rescaled, RescaleFailed, TaskFailed
 from engine.jobmaster.gatekeeper import HeldEpoch
 from engine.jobmaster.master import JobMaster, MasterConfig
 from engine.jobmaster.rescaling import Answer, Scale
@@ -423,6 +423,8 @@ class LocalRun:
                         self._wanted.pop(event.checkpoint).done = True
                     elif isinstance(event, Aborted):
                         self._wanted.pop(event.checkpoint, None)
+                    elif isinstance(event, AttemptFailed):
+                        self._wanted.clear()  # also that of an epoch whose commit failed: it never completes
                 case Stop():
                     self.ended = self.ended or action
 

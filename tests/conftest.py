@@ -21,4 +21,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             passed.write(f"{report.nodeid}\n")
 
 
-pytest_plugins = ["tests.no_java", "tests.servers.minio", "tests.servers.faulty", "tests.servers.kafka"]
+pytest_plugins = [
+    "tests.no_java",
+    "tests.servers.minio",
+    "tests.servers.faulty",
+    "tests.servers.kafka",
+    "tests.servers.postgres",
+]

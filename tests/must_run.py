@@ -22,6 +22,9 @@ MUST_RUN = {
     "tests/connectors/test_kafka_sink.py::": 13,
     "tests/connectors/test_kafka_sink_faults.py::": 7,
     "tests/cluster/test_kafka.py::": 1,
+    "tests/connectors/test_postgres.py::": 88,
+    "tests/cluster/test_outside.py::": 1,
+    "tests/connectors/test_lakes_in_buckets.py::": 5,
 }
 """The least number of tests of each file that have to pass."""
 MINIO_ONLY = {"tests/contracts/test_store.py::": "minio"}

@@ -206,6 +206,8 @@ class Sink(ABC):
     """Decides on the rows of each epoch before they are published."""
     can_rewind = False
     """True if the output of later epochs can be hidden by a rewind."""
+    gains_columns = False
+    """True if the target may get new columns, which are null in the rows that are there already."""
 
     @property
     def target(self) -> str | None:

@@ -395,8 +395,9 @@ def _changed_columns(now: SinkDescription, was: Iterable[Column], published: Ite
     """Compares the columns of a sink with those of the newest version, and with all that were ever published.
 
     Spark takes the columns of a table from the file that is the first by name, and reads a column that a file lacks as
-    null. So a Weir table may get columns. It may not lose any: a reader that asks for one would fail as soon as the
-    older files are folded. Types may not change: Spark reads no mixture. Of other targets nothing is known.
+    null. So a Weir table may get columns, like a table of Delta or Iceberg. It may not lose any: a reader that asks for
+    one would fail as soon as the older files are folded. Types may not change: Spark reads no mixture. Of other targets
+    nothing is known.
     """
     anew = f"or write to another table, by a sink with a uid of its own, and start with {ALLOW}"
     saved, asked = ({column.name: column.type for column in of} for of in (was, now.columns))
@@ -409,11 +410,11 @@ def _changed_columns(now: SinkDescription, was: Iterable[Column], published: Ite
                 f"the column {name} of {target} was {ever[name]}, is {kind}; its readers would fail",
                 f"cast it to {ever[name]}, {anew}",
             )
-        elif name not in saved and now.table:
+        elif name not in saved and now.gains_columns:
             yield Migration(uid, f"the column {name} {kind} is new in {target}, and null in older rows")
         elif name not in saved:
             yield Difference(uid, f"{target} has the new column {name} {kind}", f"leave it out, {anew}")
     for name, kind in ever.items():
         if name not in asked:
-            null = "write null in it, " if now.table else ""
+            null = "write null in it, " if now.gains_columns else ""
             yield Difference(uid, f"{target} no longer has the column {name} {kind}", f"put it back, {null}{anew}")

@@ -45,6 +45,7 @@ def describe(graph: JobGraph, before: JobDescription, next_epoch: int) -> JobDes
                 operator.sink.path if isinstance(operator.sink, TableSink) else "",
                 _columns(operator.sink, operator.input_schema),
                 first_epochs.get(operator.uid, next_epoch),
+                operator.sink.gains_columns,
             )
             for vertex in graph.vertices
             for operator in vertex.operators

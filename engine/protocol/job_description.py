@@ -45,7 +45,8 @@ class SourceDescription(msgspec.Struct, frozen=True):
 class SinkDescription(msgspec.Struct, frozen=True):
     """A sink. `table` is the path of its Weir table; empty for other sinks.
 
-    `first_epoch` is the epoch with which the sink came into the job. Its output begins there.
+    `first_epoch` is the epoch with which the sink came into the job. Its output begins there. `gains_columns`: its
+    target may get new ones.
     """
 
     uid: str
@@ -54,6 +55,7 @@ class SinkDescription(msgspec.Struct, frozen=True):
     table: str
     columns: list[Column]
     first_epoch: int
+    gains_columns: bool = False
 
 
 class JobDescription(msgspec.Struct, frozen=True):

@@ -31,7 +31,10 @@ from engine.api import (
     count,
     total,
 )
+from engine.connectors.delta import DeltaSink
 from engine.connectors.generator import Columns, GeneratorSource
+from engine.connectors.iceberg import IcebergSink
+from engine.connectors.postgres import PostgresSink
 from engine.connectors.table import TableSink
 from engine.core.gates import Gate
 from engine.core.paths import JobPaths
@@ -291,3 +294,14 @@ def kafka(env: StreamEnvironment) -> None:
     servers = env.params.get("servers", "")
     numbers = env.from_source(KafkaSource(env.params.get("read", ""), servers=servers), "n long", uid="in")
     numbers.key_by("n").sink_to(KafkaSink(env.params.get("write", ""), servers=servers, key="n"), uid="out")
+
+
+def outside(env: StreamEnvironment) -> None:
+    """Writes the same records to a Delta table, an Iceberg table and a table of PostgreSQL."""
+    env.enable_checkpointing("500 ms")
+    folder = env.params.get("folder", "/")
+    catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    numbers = _source(env, 100_000, 10_000)
+    numbers.sink_to(DeltaSink(f"{folder}/delta"), uid="delta")
+    numbers.sink_to(IcebergSink("weir.numbers", "default", catalog), uid="iceberg")
+    numbers.sink_to(PostgresSink(env.params.get("dsn", ""), "numbers"), uid="postgres")

@@ -35,7 +35,7 @@ from engine.api.windows import WindowAssigner
 from engine.connectors.dataframe import DataFrameLike
 from engine.connectors.printing import PrintSink
 from engine.connectors.table import TableSink
-from engine.core.durations import Duration
+from engine.core.durations import Duration, to_ms
 from engine.core.errors import JobError
 from engine.core.event_time import EVENT_TIME, EVENT_TIME_FIELD, described, side_schema
 from engine.core.failed_records import FAILED
@@ -47,6 +47,7 @@ from engine.core.functions import (
     ProcessFunction,
     Row,
 )
+from engine.core.lookups import LookupTable
 from engine.core.nearest import nearest
 from engine.core.sinks import Sink
 from engine.core.tags import OutputTag
@@ -55,6 +56,7 @@ from engine.graph.stream_graph import StreamInput
 from engine.runtime.functions import own
 from engine.runtime.operators.base import Operator
 from engine.runtime.operators.columnar import AssignGenerated, AssignTimestamps, MapBatches, Select, Where
+from engine.runtime.operators.lookup_join import LookupJoin
 from engine.runtime.operators.process import Process
 from engine.runtime.operators.rows import RowFilter, RowFlatMap, RowMap
 from engine.runtime.operators.sink import SinkOperator
@@ -325,9 +327,38 @@ class DataStream(Partitioned):
         """
         keys = (on,) if isinstance(on, str) else tuple(on)
         static = static_table(frame, schema, refresh, uid)
-        joined = joined_schema(self.schema, static.schema, keys, how, uid)
+        joined = joined_schema(self.schema, static.schema, keys, how, f"join_static {uid!r}")
         build = partial(StaticJoin, static, keys, how == "left", joined)
         return self._add_operator(OperatorSpec(uid, "join_static", build, static=static), joined)
+
+    def join_lookup(
+        self,
+        table: LookupTable,
+        *,
+        on: str | Sequence[str],
+        uid: str,
+        how: str = "inner",
+        keep: Duration = "10 min",
+        max_keys: int = 100_000,
+    ) -> DataStream:
+        """Joins each record with the rows of a table outside of the job that have the same values in the columns `on`.
+
+        Each subtask asks the table for the keys that it does not know, for all of a batch at once, and uses an answer
+        for as long as `keep`; it keeps those of about `max_keys` keys. `how` is "inner" or "left". A replay after a
+        restart asks again, and finds what is in the table then.
+
+            cities = PostgresTable("dbname=shop", "cities", "city string, country string")
+            orders.join_lookup(cities, on="city", uid="countries")
+        """
+        what = f"join_lookup {uid!r}"
+        checked_is("join_lookup", table, LookupTable, "a table such as PostgresTable(address, name, schema)")
+        keep_ms = to_ms(keep, "join_lookup, keep")
+        if keep_ms <= 0 or max_keys < 1:
+            raise JobError(f"{what}: keep={keep!r} and max_keys={max_keys} must be more than nothing")
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        joined = joined_schema(self.schema, table.schema, keys, how, what)
+        build = partial(LookupJoin, table, keys, how == "left", joined, keep_ms, max_keys)
+        return self._add_operator(OperatorSpec(uid, "join_lookup", build), joined)
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
         """Returns the records that the operator emits under this tag.

@@ -30,9 +30,8 @@ def static_table(
     return DataFrameTable(dataframe_schema(frame, declared, what), refresh_ms, frame)
 
 
-def joined_schema(stream: pa.Schema, static: pa.Schema, keys: Sequence[str], how: str, uid: str) -> pa.Schema:
-    """Returns the columns of the stream, followed by those of the table that are not keys."""
-    what = f"join_static {uid!r}"
+def joined_schema(stream: pa.Schema, static: pa.Schema, keys: Sequence[str], how: str, what: str) -> pa.Schema:
+    """Returns the columns of the stream, followed by those of the table that are not keys. `what` begins messages."""
     if how not in ("inner", "left"):
         raise JobError(f"{what}: how must be 'inner' or 'left', not {how!r}")
     if not keys:

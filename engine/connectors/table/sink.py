@@ -37,6 +37,7 @@ class TableSink(Sink):
 
     guarantee = Guarantee.EXACTLY_ONCE
     can_rewind = True
+    gains_columns = True
 
     def __init__(
         self, path: str, *, fold_mb: int | None = 128, keep_replaced: Duration = "1 h", gate: Gate | None = None
