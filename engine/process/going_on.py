@@ -25,6 +25,7 @@ def goes_on(store: str, job: str) -> str:
         if newest is None:
             return GONE if last is None and _has_begun(store, job) else AFRESH
         manifest = log.read_manifest(newest)
+        over = manifest.drained and is_over(RunFolder(store, job))
     except CorruptSnapshot:
         return f"can't go on from epoch {newest.epoch}, whose files are not intact" if newest is not None else ""
     except ForeignSnapshot:
@@ -32,7 +33,7 @@ def goes_on(store: str, job: str) -> str:
         return f"can't go on from epoch {newest.epoch}, which another version of Weir or another job made"
     except (StoreError, OSError):
         return ""
-    if manifest.drained and is_over(RunFolder(store, job)):
+    if over:
         return f"is refused: it was drained in epoch {newest.epoch}, so it is over for good"
     if manifest.drained:
         return f"only commits epoch {newest.epoch}, in which the job was drained, and ends: its last run had no end"
