@@ -16,7 +16,7 @@ import pytest
 
 from engine.api import StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
 from engine.connectors.table import TableSink
-from engine.core.errors import IncompatibleJob, NoSavepoint, WeirError
+from engine.core.errors import IncompatibleJob, NoSavepoint, StoreError, WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import MasterLaunch
 from engine.host.run_folder import MasterExit, RunFolder
@@ -203,7 +203,9 @@ def test_a_job_that_was_drained_is_refused_before_spark_is_started(tmp_path: Pat
 
 
 @pytest.mark.promise("D6", "D11", "F2")
-def test_a_drained_job_that_was_killed_before_its_end_is_started_to_commit_its_last_epoch(tmp_path: Path) -> None:
+def test_a_drained_job_that_was_killed_before_its_end_is_started_to_commit_its_last_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody else would: a JobMaster and its supervisor may die together between the epoch's record and its commit."""
 
     class Begun:
@@ -222,6 +224,13 @@ def test_a_drained_job_that_was_killed_before_its_end_is_started_to_commit_its_l
     commits = f"only commits epoch {run.epochs}, in which the job was drained, and ends"
     assert goes_on(again.store, "test").startswith(commits)
     assert commits in choose_snapshot(again, FromSnapshot.LAST)
+    with monkeypatch.context() as away:  # a bucket says what is desired, and may not answer
+
+        def unanswered(self: RunFolder) -> None:
+            raise StoreError("no connection")
+
+        away.setattr(RunFolder, "read_desired", unanswered)
+        assert goes_on(again.store, "test") == ""
     for outcome in (Outcome.CANCELLED, Outcome.FAILED):  # either may come before the commit
         folder.write_exit(MasterExit(outcome, "before the commit"), again)
         assert commits in choose_snapshot(again, FromSnapshot.LAST)
