@@ -190,7 +190,15 @@ def unfinished(client: JobClient) -> UpgradeRecord | None:
 @contextlib.contextmanager
 def only_one(client: JobClient) -> Iterator[None]:
     """Raises an error if another command upgrades the job at the moment."""
-    with held(client.folder.upgrade_lock) as taken:
+    lock = client.folder.upgrade_lock
+    with contextlib.ExitStack() as opened:
+        try:
+            taken = opened.enter_context(held(lock))
+        except OSError as error:
+            raise WeirError(
+                f"job {client.name!r} can't be upgraded now: {lock} can't be written ({error.strerror}). This command "
+                "has changed nothing: mend that, and give it again"
+            ) from error
         if not taken:
             raise WeirError(f"another command upgrades job {client.name!r} at the moment: wait until it is done")
         yield

@@ -2,8 +2,8 @@
 
 Each run has a job on Spark, with 10 MB of state, in a directory or (`--bucket`) in a real MinIO. The seed draws
 commands that make a savepoint and a call of it before which a slot or the JobMaster stands (`gate.py`); then one kind
-of strike follows another. A strike counts as met if somebody stood at the call and there was no `savepoint.json`. A
-run is right if
+of strike follows another. A strike counts as met if somebody stood at the call, and there were files and no
+`savepoint.json`. A run is right if
 
 - the job goes on after each strike, or was ended as was asked, and no command hangs or ends with a traceback;
 - a command that said that its savepoint was made has made it;
@@ -146,8 +146,8 @@ class Vandal:
             struck = Struck()
         else:
             files = [file for file in world.savepoint_files() if file.split("/")[0] not in before]
-            blow.met = not any(file.endswith("savepoint.json") for file in files)
-            blow.evidence = f"pid {standing} stood; {len(files)} files, no savepoint.json"
+            blow.met = bool(files) and not any(file.endswith("savepoint.json") for file in files)
+            blow.evidence = f"pid {standing} stood; {len(files)} files of a savepoint that does not exist yet"
             struck = strike.go(world, self._chance, standing, name)
             world.gate.lift()
             struck.heal()

@@ -364,6 +364,17 @@ def test_a_cancel_reaches_the_command_that_upgrades_the_job_at_this_moment(
     assert world.started == ["job:v2"] and not world.up and desired is not None and not desired.running
 
 
+def test_an_upgrade_whose_lock_can_not_be_written_says_that_nothing_was_changed(world: World) -> None:
+    """The store is read-only. The command ended with the bare words of the system."""
+    world.folder.folder.mkdir(parents=True, exist_ok=True)
+    world.folder.upgrade_lock.mkdir()
+    with (
+        pytest.raises(WeirError, match=r"can't be upgraded now: .*upgrade\.lock can't be written .*changed nothing"),
+        upgrading.only_one(world),  # type: ignore[arg-type]
+    ):
+        pass
+
+
 @pytest.mark.promise("D8", "F1")
 def test_an_upgrade_whose_command_died_is_over_once_the_version_that_runs_is_cancelled(
     world: World, monkeypatch: pytest.MonkeyPatch
