@@ -136,7 +136,7 @@ class Vandal:
         name = "*" if asked is UPGRADE else f"sp-{number:02d}"
         blow = Blow(self._seed, world.kind, asked.kind, moment.name, strike.kind)
         self.blows.append(blow)
-        before = world.made()
+        before, folders = world.made(), {file.split("/")[0] for file in world.savepoint_files()}
         world.gate.close(moment.call(name))
         begun = world.begin(*(word.replace("{name}", name) for word in asked.words))
         standing = wait_standing(world.gate, STANDING_S)
@@ -145,7 +145,7 @@ class Vandal:
             world.gate.lift()
             struck = Struck()
         else:
-            files = [file for file in world.savepoint_files() if file.split("/")[0] not in before]
+            files = [file for file in world.savepoint_files() if file.split("/")[0] not in folders]
             blow.met = bool(files) and not any(file.endswith("savepoint.json") for file in files)
             blow.evidence = f"pid {standing} stood; {len(files)} files of a savepoint that does not exist yet"
             struck = strike.go(world, self._chance, standing, name)
