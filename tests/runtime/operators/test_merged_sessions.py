@@ -10,7 +10,10 @@ from engine.api import (
     CountEvictor,
     CountTrigger,
     EventTimeSessionWindows,
+    ListStateDescriptor,
+    NeverTrigger,
     ProcessWindowFunction,
+    TriggerResult,
 )
 from tests.runtime.operators.test_triggers import fed, windows, xs
 from tests.runtime.operators.windows_in_subtasks import RESULT, Subtasks
@@ -55,3 +58,37 @@ def test_records_of_merged_sessions_are_in_the_order_of_the_sessions() -> None:
     for time in (20, 21, 1, 2, 11):
         subtasks.row("a", time, time)
     assert xs(subtasks.watermark(40)) == [[1, 2, 20, 21, 11]]
+
+
+@pytest.mark.promise("B4", "B7")
+def test_late_sessions_that_merge_behind_the_watermark_fire_once() -> None:
+    subtasks = windows(lambda keyed: keyed.window(SESSIONS).allowed_lateness(50))
+    fed(subtasks, 1, 20)
+    assert sorted(xs(subtasks.watermark(40))) == [[1], [20]]
+    assert fed(subtasks, 10) == [[[1, 10, 20]]]
+    assert subtasks.watermark(41) == [], "the merged session has fired when its late record came"
+
+
+class AtThree(NeverTrigger):
+    """Fires when a window has three records, which it keeps in a list of its own."""
+
+    def __init__(self) -> None:
+        self._seen = ListStateDescriptor("seen", "long")
+
+    def on_element(self, element: Any, timestamp: Any, window: Any, context: Any) -> TriggerResult:
+        seen = context.get_partitioned_state(self._seen)
+        seen.add(timestamp)
+        return TriggerResult.FIRE if len(seen.get()) == 3 else TriggerResult.CONTINUE
+
+    def on_merge(self, window: Any, context: Any) -> None:
+        context.merge_partitioned_state(self._seen)
+
+    def clear(self, window: Any, context: Any) -> None:
+        context.get_partitioned_state(self._seen).clear()
+
+
+@pytest.mark.promise("B4", "B6")
+def test_lists_of_a_trigger_are_put_together_when_windows_merge() -> None:
+    subtasks = windows(lambda keyed: keyed.window(SESSIONS).trigger(AtThree()))
+    assert fed(subtasks, 1, 20) == [[], []]
+    assert fed(subtasks.rescaled(2), 10) == [[[1, 10, 20]]]
