@@ -206,3 +206,20 @@ def test_a_match_that_skips_as_it_should_is_no_error() -> None:
     skip = AfterMatchSkipStrategy.skip_to_first("b").throw_exception_on_miss()
     pattern = Pattern.begin("a", skip).where(letter("a")).next("b").where(letter("b"))
     assert matches(pattern, "a1 b1 a2 b2") == ["a1 b1", "a2 b2"]
+
+
+def test_what_ends_a_greedy_pattern_that_may_be_left_out_may_begin_the_next_one() -> None:
+    """u fits a, but ends it, so it is free to be the first record of a match that has no a."""
+    pattern = Pattern.begin("a").where(letter("a", "u")).one_or_more().greedy().until(letter("u")).optional()
+    pattern = pattern.next("b").where(letter("b", "u"))
+    assert matches(pattern, "u") == ["u"]
+    assert matches(pattern, "a b") == ["a b", "b"]
+
+
+def test_what_must_not_follow_counts_from_the_first_record_of_a_repeated_pattern_on() -> None:
+    pattern = Pattern.begin("a").where(letter("a")).times(2).not_followed_by("n").where(letter("n"))
+    pattern = pattern.followed_by("c").where(letter("c"))
+    assert matches(pattern, "a1 n a2 c") == []
+    assert matches(pattern, "a1 a2 n c") == []
+    assert matches(pattern, "a1 x a2 c") == ["a1 a2 c"]
+    assert matches(pattern, "n a1 a2 c n") == ["a1 a2 c"]
