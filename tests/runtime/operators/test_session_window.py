@@ -103,6 +103,19 @@ def test_a_late_record_fires_only_the_session_again_that_it_joins() -> None:
     assert told(window.out.rows)[2:] == [("a", 0, 11, 2, 5)]
 
 
+@pytest.mark.promise("C3")
+def test_a_snapshot_of_sessions_does_not_change_with_what_comes_or_goes_later() -> None:
+    window = sessions()
+    window.rows(("a", 1, 0), ("b", 2, 100))
+    (part,) = window.merge.snapshot(1).parts
+    window.watermark(50)
+    window.rows(("c", 4, 200))
+    assert told(window.out.rows) == [("a", 0, 10, 1, 1)], "its rows are gone"
+    assert sorted(part.table().column("k").to_pylist()) == ["a", "b"]
+    (later,) = window.merge.snapshot(2).parts
+    assert sorted(later.table().column("k").to_pylist()) == ["b", "c"]
+
+
 @pytest.mark.promise("B7")
 def test_records_of_one_batch_join_each_other_though_they_travelled_ungrouped() -> None:
     window = sessions()
