@@ -159,6 +159,18 @@ def test_a_row_whose_window_is_due_already_is_not_held(monkeypatch: pytest.Monke
     assert held.taken() == [("a", 1), ("b", 1)]
 
 
+@pytest.mark.promise("B3", "B7")
+def test_an_older_batch_is_sent_before_its_window_fires_though_a_newer_one_is_held_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = Held(monkeypatch)
+    held.send(("a", 1, 5))
+    held.send(("b", 1, 500))
+    assert held.taken() == []
+    held.combine.on_watermark(9, held.out)
+    assert held.taken() == [("a", 1), ("b", 1), 9]
+
+
 @pytest.mark.parametrize(
     ("limit", "value", "batches"),
     [("HELD_ROWS", 3, 3), ("HELD_BYTES", 2 * batch([("a", 1, 5)]).nbytes, 2)],  # also of columns not needed: "ts"
