@@ -19,7 +19,7 @@ from engine.runtime.operators.base import RestoredState
 from engine.runtime.operators.columnar import AssignTimestamps
 from engine.runtime.source_head import SourceHead
 from engine.state.digests import digest
-from tests.fakes import Collected, context
+from tests.fakes import Collected, FakeClock, context
 
 SCHEMA = pa.schema([("ts", pa.int64())])
 
@@ -96,6 +96,26 @@ def test_the_slowest_split_holds_the_watermark_and_one_without_rows_holds_it_bac
     assert made.watermark() == 9
     while not made.finished:
         made.poll(100)
+
+
+@pytest.mark.promise("B2", "B9")
+def test_a_split_that_is_quiet_for_the_time_that_is_allowed_holds_back_neither_the_watermark_nor_its_group() -> None:
+    made = SourceHead(
+        Script({"0": [[100], [200], [300], [400]], "1": [[10], None, [20], [30]]}),
+        SCHEMA,
+        EventTimeStrategy("ts", 0, idle_ms=50),
+    )
+    where = context("src")
+    made.open(where, None)
+    assert isinstance(where.clock, FakeClock)
+    for _ in range(4):  # 100, 10, 200, and 300, since the other has nothing when it is its turn
+        made.poll(100)
+    where.clock.pass_ms(49)
+    assert (made.watermark(), made.lowest_ms()) == (9, 9)
+    where.clock.pass_ms(1)
+    assert (made.watermark(), made.lowest_ms()) == (299, 299)
+    made.poll(100)
+    assert (made.watermark(), made.lowest_ms()) == (None, 19), "it has given 20, and so it holds the others back again"
 
 
 @pytest.mark.promise("B1")
