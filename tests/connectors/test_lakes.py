@@ -26,6 +26,7 @@ from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import ManifestRef
 from engine.snapshot.epoch_log import EpochLog
+from engine.store.directory import DirectoryStore
 from engine.testing import Checkpoint, Crash, JobFailed, ListSource, LocalRun, run
 from tests.connectors.dying import Died, die_once
 from tests.connectors.lakes import LAKES, Lake
@@ -254,6 +255,19 @@ def test_an_epoch_that_was_passed_over_can_not_be_published_any_more(lake: Lake)
     assert lake.epochs()[-1] == epoch
     assert is_published(committer._last(), epoch)
     assert lake.numbers() == [1]
+
+
+@pytest.mark.promise("D11")
+def test_an_epoch_that_is_found_is_made_durable(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its publisher may have died before it did."""
+    committer, done = committed(lake, numbers([1]))
+    synced: list[list[str]] = []
+    real = DirectoryStore.sync
+    monkeypatch.setattr(DirectoryStore, "sync", lambda self, paths: (synced.append(paths), real(self, paths))[1])
+    for times in (1, 2):
+        before = len(synced)
+        committer.pass_over(permit(done.epochs + 1))
+        assert len(synced) > before, times
 
 
 def test_others_that_are_always_faster_make_the_job_wait(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

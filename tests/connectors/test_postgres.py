@@ -159,7 +159,7 @@ def test_a_job_master_that_sleeps_in_its_transaction_through_its_own_replacement
         if not slept:
             slept.append(step)
             monkeypatch.setattr(PostgresCommitter, step, real)
-            run(writing(append(server), source), parallelism=2, after=first)
+            assert run(writing(append(server), source), parallelism=2, after=first).restarts == 0
         return result
 
     monkeypatch.setattr(PostgresCommitter, step, asleep)
@@ -531,6 +531,13 @@ def test_nested_columns_and_unknown_keys_are_refused(server: PostgresServer) -> 
 def test_a_password_in_the_address_is_never_shown() -> None:
     target = PostgresSink("postgresql://clerk:secret@db.example:5433/orders", "orders").target
     assert target == "the Postgres table orders of orders at db.example:5433"
+
+
+@pytest.mark.parametrize("address", ["db.example", "password='secret"])
+def test_an_address_that_can_not_be_read_is_refused_without_showing_it(address: str) -> None:
+    with pytest.raises(JobError, match=r"write one such as 'host=db\.example dbname=orders'") as caught:
+        run(writing(PostgresSink(address, "orders"), two_splits()))
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("table", ["", "a.b.c", "a.", None])

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from engine.core.errors import SchemaMismatch, StoreError
+from engine.core.errors import JobError, SchemaMismatch, StoreError
 
 DEFAULTS = {
     "connect_timeout": "10",
@@ -28,7 +28,13 @@ _OUTSIDE = (psycopg.OperationalError, psycopg.errors.InternalError)
 
 def place_of(dsn: str) -> str:
     """Returns an address without what must not be shown, for messages: 'orders at db.example'."""
-    said = conninfo_to_dict(dsn)
+    try:
+        said = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:  # its text repeats the address, with what must not be shown
+        raise JobError(
+            "the address of a PostgreSQL database can't be read: write one such as 'host=db.example dbname=orders' or "
+            "'postgresql://db.example/orders'"
+        ) from None
     host = said.get("host") or said.get("hostaddr") or "localhost"
     return f"{said.get('dbname') or 'postgres'} at {host}{':' + str(said['port']) if said.get('port') else ''}"
 
