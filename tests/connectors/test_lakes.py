@@ -212,6 +212,14 @@ def test_rows_that_do_not_fit_to_the_table_of_others_end_the_job_before_a_file_i
     assert lake.numbers() == ["text"] and lake.epochs() == []
 
 
+def test_a_partitioned_table_of_others_is_refused_before_a_file_is_written(lake: Lake) -> None:
+    """A bug: the rows of a Delta table were there with a null as the value of the partition."""
+    lake.create_partitioned(pa.schema([("n", pa.int64()), ("city", pa.string())]), "city")
+    with pytest.raises(JobFailed, match=r"is partitioned by .*city.*, and Weir writes plain files: choose another"):
+        run(writing(lake.sink(), ListSource([{"n": 1, "city": "Bern"}]), "n long, city string"))
+    assert lake.numbers() == [] and not list(lake.folder.rglob("*.parquet"))
+
+
 def test_columns_that_others_have_added_are_null_in_the_rows_of_the_job(lake: Lake) -> None:
     lake.append(pa.table({"n": [0], "note": ["by hand"]}))
     run(writing(lake.sink(), numbers([1])))
