@@ -191,6 +191,17 @@ def test_new_columns_come_by_name_and_are_null_in_older_rows(lake: Lake) -> None
 
 
 @pytest.mark.promise("D8")
+@pytest.mark.parametrize(
+    "kind", ["timestamp_ntz", "short", "array<string>", "map<string,int>", "struct<a long>", "decimal(10,2)", "binary"]
+)
+def test_a_new_column_may_be_of_any_type(lake: Lake, kind: str) -> None:
+    first = run(writing(lake.sink(), numbers([1, Checkpoint(), 2])), until=lambda run: run.epochs >= 1)
+    items = [{"n": 1}, Checkpoint(), {"n": 2, "new": None}]
+    run(writing(lake.sink(), ListSource(items), f"n long, new {kind}"), after=first)
+    assert [(row["n"], row["new"]) for row in lake.rows()] == [(1, None), (2, None)]
+
+
+@pytest.mark.promise("D8")
 def test_a_column_that_the_job_no_longer_writes_is_refused_before_anything_starts(lake: Lake) -> None:
     first = run(
         writing(
