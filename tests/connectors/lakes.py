@@ -42,6 +42,10 @@ class Lake(ABC):
     def append(self, rows: pa.Table) -> None:
         """Writes rows as another program does. It makes the table if there is none."""
 
+    @abstractmethod
+    def create_partitioned(self, schema: pa.Schema, column: str) -> None:
+        """Makes an empty table with a partition for each value of a column."""
+
     def rows(self) -> list[dict[str, Any]]:
         return sorted(self.read().to_pylist(), key=lambda row: row["n"])
 
@@ -69,6 +73,9 @@ class DeltaLake(Lake):
     def append(self, rows: pa.Table) -> None:
         write_deltalake(self.path, rows, mode="append")
 
+    def create_partitioned(self, schema: pa.Schema, column: str) -> None:
+        DeltaTable.create(self.path, schema, partition_by=[column])
+
 
 class IcebergLake(Lake):
     committer = IcebergCommitter
@@ -94,6 +101,12 @@ class IcebergLake(Lake):
     def append(self, rows: pa.Table) -> None:
         self.catalog.create_namespace_if_not_exists("shop")
         self.catalog.create_table_if_not_exists("shop.orders", rows.schema).append(rows)
+
+    def create_partitioned(self, schema: pa.Schema, column: str) -> None:
+        self.catalog.create_namespace_if_not_exists("shop")
+        table = self.catalog.create_table("shop.orders", schema)
+        with table.update_spec() as spec:
+            spec.add_identity(column)
 
 
 LAKES: dict[str, Callable[[Path], Lake]] = {"delta": DeltaLake, "iceberg": IcebergLake}

@@ -18,7 +18,7 @@ from engine.api import StreamEnvironment
 from engine.connectors.delta import DeltaSink
 from engine.connectors.delta.statistics import statistics
 from engine.core.errors import JobError
-from engine.testing import Checkpoint, ListSource, run
+from engine.testing import Checkpoint, JobFailed, ListSource, run
 
 UTC = dt.UTC
 SCHEMA = "n long, city string, price decimal(10,2), at timestamp, tags array<string>"
@@ -150,6 +150,33 @@ def test_after_the_table_is_compacted_and_vacuumed_by_its_users_the_job_goes_on(
     DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
     run(job, after=first)
     assert sorted(DeltaTable(path).to_pyarrow_table()["n"].to_pylist()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("configuration", "constraint", "said"),
+    [
+        ({}, {"small": "n < 10"}, "has constraints, which files are not checked against"),
+        ({"delta.columnMapping.mode": "name"}, {}, "maps the names of its columns"),
+        ({"delta.enableChangeDataFeed": "true", "delta.appendOnly": "true"}, {}, ""),
+    ],
+)
+def test_tables_whose_rows_can_not_be_plain_files_are_refused(
+    tmp_path: Path, configuration: dict[str, str], constraint: dict[str, str], said: str
+) -> None:
+    path = str(tmp_path / "orders")
+    table = DeltaTable.create(path, pa.schema([("n", pa.int64())]), configuration=configuration)
+    if constraint:
+        table.alter.add_constraint(constraint)
+
+    def job(env: StreamEnvironment) -> None:
+        env.from_source(ListSource([{"n": 1}]), "n long", uid="orders").sink_to(DeltaSink(path), uid="out")
+
+    if said:
+        with pytest.raises(JobFailed, match=said):
+            run(job)
+    else:
+        run(job)
+        assert DeltaTable(path).to_pyarrow_table()["n"].to_pylist() == [1]
 
 
 @pytest.mark.parametrize("path", ["orders", "", "gs://bucket/orders", None])

@@ -26,6 +26,7 @@ from engine.protocol.checkpoint import CommitPermit
 from engine.protocol.ids import AttemptId
 from engine.protocol.manifest import ManifestRef
 from engine.snapshot.epoch_log import EpochLog
+from engine.store.directory import DirectoryStore
 from engine.testing import Checkpoint, Crash, JobFailed, ListSource, LocalRun, run
 from tests.connectors.dying import Died, die_once
 from tests.connectors.lakes import LAKES, Lake
@@ -190,6 +191,17 @@ def test_new_columns_come_by_name_and_are_null_in_older_rows(lake: Lake) -> None
 
 
 @pytest.mark.promise("D8")
+@pytest.mark.parametrize(
+    "kind", ["timestamp_ntz", "short", "array<string>", "map<string,int>", "struct<a long>", "decimal(10,2)", "binary"]
+)
+def test_a_new_column_may_be_of_any_type(lake: Lake, kind: str) -> None:
+    first = run(writing(lake.sink(), numbers([1, Checkpoint(), 2])), until=lambda run: run.epochs >= 1)
+    items = [{"n": 1}, Checkpoint(), {"n": 2, "new": None}]
+    run(writing(lake.sink(), ListSource(items), f"n long, new {kind}"), after=first)
+    assert [(row["n"], row["new"]) for row in lake.rows()] == [(1, None), (2, None)]
+
+
+@pytest.mark.promise("D8")
 def test_a_column_that_the_job_no_longer_writes_is_refused_before_anything_starts(lake: Lake) -> None:
     first = run(
         writing(
@@ -209,6 +221,14 @@ def test_rows_that_do_not_fit_to_the_table_of_others_end_the_job_before_a_file_i
     with pytest.raises(JobFailed, match=r"the column n of .* is string, and the job writes int64: cast it"):
         run(writing(lake.sink(), two_splits()))
     assert lake.numbers() == ["text"] and lake.epochs() == []
+
+
+def test_a_partitioned_table_of_others_is_refused_before_a_file_is_written(lake: Lake) -> None:
+    """A bug: the rows of a Delta table were there with a null as the value of the partition."""
+    lake.create_partitioned(pa.schema([("n", pa.int64()), ("city", pa.string())]), "city")
+    with pytest.raises(JobFailed, match=r"is partitioned by .*city.*, and Weir writes plain files: choose another"):
+        run(writing(lake.sink(), ListSource([{"n": 1, "city": "Bern"}]), "n long, city string"))
+    assert lake.numbers() == [] and not list(lake.folder.rglob("*.parquet"))
 
 
 def test_columns_that_others_have_added_are_null_in_the_rows_of_the_job(lake: Lake) -> None:
@@ -254,6 +274,19 @@ def test_an_epoch_that_was_passed_over_can_not_be_published_any_more(lake: Lake)
     assert lake.epochs()[-1] == epoch
     assert is_published(committer._last(), epoch)
     assert lake.numbers() == [1]
+
+
+@pytest.mark.promise("D11")
+def test_an_epoch_that_is_found_is_made_durable(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its publisher may have died before it did."""
+    committer, done = committed(lake, numbers([1]))
+    synced: list[list[str]] = []
+    real = DirectoryStore.sync
+    monkeypatch.setattr(DirectoryStore, "sync", lambda self, paths: (synced.append(paths), real(self, paths))[1])
+    for times in (1, 2):
+        before = len(synced)
+        committer.pass_over(permit(done.epochs + 1))
+        assert len(synced) > before, times
 
 
 def test_others_that_are_always_faster_make_the_job_wait(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from engine.api import StreamEnvironment
 from engine.connectors.postgres import AutoCommitPostgresSink, PostgresSink, PostgresTable
 from engine.connectors.postgres import sink as sinks
 from engine.connectors.postgres.committer import PostgresCommitter
+from engine.connectors.postgres.session import connected
 from engine.connectors.table import TableSink
 from engine.core.errors import JobError, SchemaMismatch, StoreError, TargetTaken
 from engine.core.paths import JobPaths
@@ -159,7 +160,7 @@ def test_a_job_master_that_sleeps_in_its_transaction_through_its_own_replacement
         if not slept:
             slept.append(step)
             monkeypatch.setattr(PostgresCommitter, step, real)
-            run(writing(append(server), source), parallelism=2, after=first)
+            assert run(writing(append(server), source), parallelism=2, after=first).restarts == 0
         return result
 
     monkeypatch.setattr(PostgresCommitter, step, asleep)
@@ -217,6 +218,19 @@ def test_a_table_that_is_ahead_of_the_log_of_its_job_is_refused(server: Postgres
     committer = append(server).committer(done.store, JobPaths("test"))
     with pytest.raises(TargetTaken, match="an older copy of the job's folder was brought back"):
         committer.claim(job_id, done.epochs)
+
+
+@pytest.mark.promise("G4")
+def test_a_commit_counts_when_the_disk_has_it_whatever_is_usual_in_the_database(server: PostgresServer) -> None:
+    """Otherwise a server that crashes could forget epochs that nobody commits again."""
+    server.sql("ALTER ROLE weir SET synchronous_commit = off")
+    try:
+        with connected(f"{server.dsn} options='-c work_mem=5MB'", "t", "weir") as connection:
+            assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+            assert connection.execute("SHOW work_mem").fetchone() == ("5MB",)
+            assert connection.execute("SHOW lock_timeout").fetchone() == ("30s",)
+    finally:
+        server.sql("ALTER ROLE weir RESET synchronous_commit")
 
 
 @pytest.mark.promise("G4")
@@ -531,6 +545,13 @@ def test_nested_columns_and_unknown_keys_are_refused(server: PostgresServer) -> 
 def test_a_password_in_the_address_is_never_shown() -> None:
     target = PostgresSink("postgresql://clerk:secret@db.example:5433/orders", "orders").target
     assert target == "the Postgres table orders of orders at db.example:5433"
+
+
+@pytest.mark.parametrize("address", ["db.example", "password='secret"])
+def test_an_address_that_can_not_be_read_is_refused_without_showing_it(address: str) -> None:
+    with pytest.raises(JobError, match=r"write one such as 'host=db\.example dbname=orders'") as caught:
+        run(writing(PostgresSink(address, "orders"), two_splits()))
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("table", ["", "a.b.c", "a.", None])

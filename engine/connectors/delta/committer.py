@@ -22,6 +22,20 @@ from engine.core.errors import StoreError, TargetTaken
 from engine.core.ports import Store
 from engine.store.bucket import ACCESS_KEY, SECRET_KEY, Endpoint, is_bucket
 
+_PLAIN = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "columnMapping",
+    "deletionVectors",
+    "domainMetadata",
+    "invariants",
+    "timestampNtz",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+"""The features of tables whose rows may be plain files. Constraints and mapped columns are looked for by themselves."""
+
 
 class DeltaFolder:
     """A Delta table at a path. The errors of the library become Weir's here."""
@@ -38,6 +52,20 @@ class DeltaFolder:
     @property
     def columns(self) -> pa.Schema:
         return pa.schema(self.table.schema().to_arrow())
+
+    @property
+    def unfit(self) -> str:
+        """Says why plain files can't be rows of the table; empty: they can."""
+        meta, features = self.table.metadata(), set(self.table.protocol().writer_features or ())
+        if meta.partition_columns:
+            return f"is partitioned by {', '.join(meta.partition_columns)}"
+        if meta.configuration.get("delta.columnMapping.mode", "none") != "none":
+            return "maps the names of its columns"
+        if any(name.startswith("delta.constraints.") for name in meta.configuration):
+            return "has constraints, which files are not checked against"
+        if odd := sorted(features - _PLAIN):
+            return f"has the feature {odd[0]}"
+        return ""
 
     def refresh(self) -> bool:
         """Reads the newest version of the table. Returns False if there is none."""

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine.connectors.extras import needs_extra
-from engine.connectors.lake.columns import lake_schema, missing_columns
+from engine.connectors.lake.columns import check_fit, lake_schema, missing_columns
 from engine.connectors.lake.writer import LakeWriter
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
@@ -62,6 +62,7 @@ class DeltaSink(Sink):
         if not folder.refresh():
             folder.create(columns)
             folder.refresh()
+        check_fit(self.target, folder.unfit)
         missing_columns(folder.columns, columns, self.target)
         return self._place()
 

@@ -56,6 +56,12 @@ class IcebergPlace:
     def columns(self) -> pa.Schema:
         return self.table.schema().as_arrow()
 
+    @property
+    def unfit(self) -> str:
+        """Says why plain files can't be rows of the table; empty: they can."""
+        names = ", ".join(field.name for field in self.table.spec().fields)
+        return f"is partitioned by {names}" if names else ""
+
     def refresh(self) -> bool:
         """Reads the newest metadata of the table. Returns False if there is none."""
         with self.errors():

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine.connectors.extras import needs_extra
-from engine.connectors.lake.columns import lake_schema, missing_columns
+from engine.connectors.lake.columns import check_fit, lake_schema, missing_columns
 from engine.connectors.lake.writer import LakeWriter
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
@@ -55,6 +55,7 @@ class IcebergSink(Sink):
         if not place.refresh():
             place.create(columns)
             place.refresh()
+        check_fit(self.target, place.unfit)
         missing_columns(place.columns, columns, self.target)
         return place.files()
 

@@ -68,6 +68,15 @@ def _stored(kind: pa.DataType, path: str, target: str, narrow_ints: bool) -> pa.
     raise SchemaMismatch(f"{target} can't store the column {path} of type {kind}: cast it to {hint} before the sink")
 
 
+def check_fit(target: str, unfit: str) -> None:
+    """Raises SchemaMismatch if the table is one that Weir can't write; `unfit` says why, and is empty otherwise."""
+    if unfit:
+        raise SchemaMismatch(
+            f"{target} {unfit}, and Weir writes plain files: choose another table, and let a job of Spark or a query "
+            "carry the rows over"
+        )
+
+
 def missing_columns(table: pa.Schema, rows: pa.Schema, target: str) -> list[pa.Field]:
     """Returns the columns that the table has to get. What it has and the rows lack is null in these rows.
 

@@ -66,7 +66,7 @@ class LookupJoin(Operator):
 
     def release(self, out: Output) -> None:
         """Waits for the table here: after a release there is no other time to emit what waits."""
-        self._open = None  # its answer comes too late
+        self._open = self._answers = self._failed = None  # a question that is open gets its answer too late
         while self._waiting:
             item = self._waiting.popleft()
             if isinstance(item, int):
