@@ -6,6 +6,8 @@ partition, whatever dies; positions are offsets.
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -19,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import FixedDelay, JobError, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
-from engine.connectors.kafka import MALFORMED, Avro, Bytes, KafkaSink, KafkaSource, Registry, client
+from engine.connectors.kafka import MALFORMED, Avro, Bytes, KafkaSink, KafkaSource, Registry, client, fetching
+from engine.connectors.kafka.rows import Chunk
 from engine.connectors.kafka.splits import KafkaSplit, owner
 from engine.connectors.table import TableSink
 from engine.testing import JobFailed, LocalRun, _Killed, run
@@ -110,6 +113,7 @@ def test_a_job_begins_where_its_group_has_come_to(kafka: Broker, topic: str) -> 
     topics.create(kafka, topic)
     topics.put(kafka, topic, numbers(0, 10))
     read(source(kafka, topic, until={0: 6}, group=topic))
+    topics.wait_until_committed(kafka, topic, topic, 6)
     assert n_of(read(source(kafka, topic, start="group", group=topic, until="latest"))) == [6, 7, 8, 9]
 
 
@@ -200,7 +204,7 @@ def test_the_group_hears_how_far_completed_checkpoints_have_come(kafka: Broker, 
     topics.create(kafka, topic)
     topics.put(kafka, topic, numbers(0, 7))
     run(copying(source(kafka, topic, until="latest")))
-    assert topics.committed(kafka, "weir-test-in", topic) == 7
+    topics.wait_until_committed(kafka, "weir-test-in", topic, 7)
 
 
 def with_app(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -230,6 +234,37 @@ def test_each_partition_has_a_watermark_and_an_idle_one_holds_nothing_back(kafka
 
     rows = run(job, until=has(3)).rows("out")
     assert [row["pv"] for row in rows] == [10, 10, 10]
+
+
+def test_a_partition_that_waits_for_another_one_is_not_fetched_without_end(
+    kafka: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partition 0 is far ahead and waits by its alignment, with a full buffer; all records arrive in the end."""
+    monkeypatch.setattr(fetching, "FETCH_ROWS", 50)
+    monkeypatch.setattr(fetching, "BUFFERED_ROWS", 100)
+    most = [0]
+    take = fetching.KafkaReader.take
+
+    def watched(reader: fetching.KafkaReader, chunk: Chunk) -> None:
+        take(reader, chunk)
+        if reader.split.partition == 0:
+            most[0] = max(most[0], sum(one.rows.num_rows for one in reader._chunks))
+
+    monkeypatch.setattr(fetching.KafkaReader, "take", watched)
+    topics.create(kafka, topic, 2)
+    topics.put(kafka, topic, [b'{"n": %d}' % (n * 100 if n < 10 else 10_000_000 + n) for n in range(1000)], 0)
+    topics.put(kafka, topic, [b'{"n": %d}' % (n * 100) for n in range(1000)], 1)
+    strategy = (
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamps("n").with_watermark_alignment("g", "1 s", "10 ms")
+    )
+
+    def job(env: StreamEnvironment) -> None:
+        env.enable_checkpointing("5 ms")
+        stream = env.from_source(source(kafka, topic, until="latest"), SCHEMA, uid="in")
+        stream.assign_timestamps_and_watermarks(strategy).sink_to(TableSink("out"), uid="out")
+
+    assert len(run(job).rows("out")) == 2000
+    assert 100 <= most[0] <= 150
 
 
 # --- what a row is ---
@@ -465,3 +500,22 @@ def test_each_partition_has_one_owner_and_they_are_spread_evenly(parallelism: in
     counts = [owners.count(subtask) for subtask in range(parallelism)]
     assert sum(counts) == partitions
     assert max(counts) - min(counts) <= 1
+
+
+def test_the_example_of_the_page_does_what_it_says(kafka: Broker) -> None:
+    for name in ("views", "pv"):
+        topics.create(kafka, name)
+    page = Path(__file__).parents[2] / "docs" / "kafka.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    known: dict[str, Any] = {}
+    exec(example.replace("kafka1:9092,kafka2:9092", kafka.address).replace('"1 s"', '"5 ms"'), known)
+    started = run(known["job"], until=lambda at: at.epochs > 0)
+    views = [(0, "a"), (9, "a"), (3, "b"), (30, "a")]
+    values = [b'{"app_id": "%s", "bytes": 1, "ts": "2023-11-14T22:13:%02dZ"}' % (who.encode(), s) for s, who in views]
+    topics.put(kafka, "views", values, key=b"k")
+
+    def results() -> list[Any]:
+        return [(message.key(), json.loads(message.value())["pv"]) for message in topics.records(kafka, "pv")]
+
+    started.run(lambda: started.epochs % 5 == 0 and len(results()) >= 2)
+    assert sorted(results()) == [(b"a", 2), (b"b", 1)]

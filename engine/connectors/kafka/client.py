@@ -118,7 +118,9 @@ class Told:
         of = library().KafkaError
         if error.code() in (of._AUTHENTICATION, of.SASL_AUTHENTICATION_FAILED):
             self._refused = error.str()
-        elif error.code() in (of._ALL_BROKERS_DOWN, of._TRANSPORT, of._RESOLVE):
+        elif error.code() == of._ALL_BROKERS_DOWN:
+            self.is_away("all brokers are down")
+        elif error.code() in (of._TRANSPORT, of._RESOLVE):
             self.is_away(error.str())
 
     def is_away(self, why: str) -> None:

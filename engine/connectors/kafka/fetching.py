@@ -32,7 +32,8 @@ FETCH_ROWS = 16_384
 """A fetch takes at most so many records."""
 
 BUFFERED_ROWS = 4 * FETCH_ROWS
-"""A partition with so many records that are not handed out is not fetched."""
+BUFFERED_BYTES = 32 << 20
+"""A partition with so many records or bytes that are not handed out is not fetched."""
 
 RETRY_MS = 1000.0
 """The pause before a registry that did not answer is asked again."""
@@ -265,7 +266,7 @@ class KafkaReader(SplitReader):
     @property
     def full(self) -> bool:
         waiting: int = sum(chunk.rows.num_rows for chunk in self._chunks) - self._rows
-        return waiting >= BUFFERED_ROWS
+        return waiting >= BUFFERED_ROWS or sum(chunk.rows.nbytes for chunk in self._chunks) >= BUFFERED_BYTES
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         rows = None
