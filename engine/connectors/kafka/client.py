@@ -52,7 +52,7 @@ class Cluster:
     """The brokers of a cluster, and how to talk to them. `settings` are librdkafka's, such as those for passwords."""
 
     servers: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def consumer(self, group: str, told: Told) -> confluent_kafka.Consumer:
         """Returns a consumer that is given its partitions, reads committed records only, and stores no offsets."""
