@@ -477,9 +477,11 @@ def test_schemas_that_can_not_be_read_are_refused_before_the_job_starts(schema: 
 
 def test_without_the_library_a_job_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(JobError, match=r"Kafka needs the module 'confluent_kafka', .*: pip install weir\[kafka\]"):
+    with pytest.raises(
+        JobError, match=r"KafkaSource needs the library confluent_kafka, .*: pip install 'weir\[kafka\]'"
+    ):
         KafkaSource("t", servers="127.0.0.1:1")
-    with pytest.raises(JobError, match=r"pip install weir\[kafka\]"):
+    with pytest.raises(JobError, match=r"KafkaSink needs .* pip install 'weir\[kafka\]'"):
         KafkaSink("t", servers="127.0.0.1:1")
 
 

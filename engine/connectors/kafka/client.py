@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from engine.core.errors import JobError, WeirError
+from engine.core.errors import WeirError
 from engine.protocol.failures import Fault
 
 if TYPE_CHECKING:
@@ -35,15 +34,10 @@ class KafkaAway(WeirError):
 
 
 def library() -> Any:
-    """Imports confluent_kafka: a job without Kafka loads none, and needs none to be installed."""
-    try:
-        import confluent_kafka
-        import confluent_kafka.admin
-    except ModuleNotFoundError as error:
-        raise JobError(
-            f"Kafka needs the module {error.name!r}, which is not installed for {sys.executable}: "
-            "pip install weir[kafka]"
-        ) from error
+    """Imports confluent_kafka: only who talks to brokers loads it."""
+    import confluent_kafka
+    import confluent_kafka.admin
+
     return confluent_kafka
 
 
