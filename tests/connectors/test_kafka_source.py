@@ -10,8 +10,10 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +27,10 @@ from engine.connectors.kafka import MALFORMED, Avro, Bytes, KafkaSink, KafkaSour
 from engine.connectors.kafka.rows import Chunk
 from engine.connectors.kafka.splits import KafkaSplit, owner
 from engine.connectors.table import TableSink
+from engine.host.system import QueueOffload
 from engine.testing import JobFailed, LocalRun, _Killed, run
 from tests.connectors import kafka_topics as topics
+from tests.fakes import source_context
 from tests.servers.kafka import Broker, running
 from tests.servers.registry import SchemaRegistry
 
@@ -521,3 +525,32 @@ def test_the_example_of_the_page_does_what_it_says(kafka: Broker) -> None:
 
     started.run(lambda: started.epochs % 5 == 0 and len(results()) >= 2)
     assert sorted(results()) == [(b"a", 2), (b"b", 1)]
+
+
+def test_with_real_threads_all_records_arrive_and_the_consumer_is_closed(kafka: Broker, topic: str) -> None:
+    """As in a slot: fetches run beside the task thread, one at a time, and their results come back by a queue."""
+    topics.create(kafka, topic, 2)
+    for partition in range(2):
+        topics.put(kafka, topic, numbers(partition * 50_000, partition * 50_000 + 50_000), partition)
+    inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    offload = QueueOffload(inbox.put, threads=2)
+    of = source(kafka, topic, until="latest")
+    context = source_context(pa.schema([("n", pa.int64())]), offload=offload)
+    discovery = of.discovery(context, [])
+    readers: list[Any] = []
+    found: list[int] = []
+    while not (discovery.finished and all(reader.finished for reader in readers)):
+        readers += [of.reader(split, None, context) for split in discovery.poll()]
+        for reader in readers:
+            batch = reader.poll(1000)
+            found += batch.column("n").to_pylist() if batch is not None else []
+        with suppress(Empty):
+            inbox.get(timeout=1)()
+    assert sorted(found) == list(range(100_000))
+    fetcher = readers[0].fetcher
+    for reader in readers:
+        reader.close()
+    discovery.close()
+    discovery.close()
+    while fetcher._consumer is not None:
+        inbox.get(timeout=30)()

@@ -145,7 +145,8 @@ class Fetcher:
             except kafka.KafkaException as error:
                 logger.warning("source %r can't tell group %r: %s", self._context.uid, self._group, error)
 
-        self.off_thread(work, lambda result, error: None)
+        if not self._closed:
+            self.off_thread(work, lambda result, error: None)
 
     def close(self) -> None:
         def work() -> None:
