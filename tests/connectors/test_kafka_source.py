@@ -355,6 +355,23 @@ def test_a_position_that_is_gone_is_replaced_as_the_job_says(
     assert n_of(rows) == expected
 
 
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning_with_its_bad_records(kafka: Broker, topic: str) -> None:
+    """The next offset is behind the end of the topic."""
+    topics.create(kafka, topic)
+    topics.put(kafka, topic, [b'{"n": 1}', b"x", b'{"n": 2}'])
+
+    def job(env: StreamEnvironment) -> None:
+        env.enable_checkpointing("5 ms")
+        anew = source(kafka, topic, start={0: 100}, malformed="dead_letter", out_of_range="earliest")
+        stream = env.from_source(anew, SCHEMA, uid="in")
+        stream.get_side_output(MALFORMED).sink_to(TableSink("bad"), uid="bad")
+        stream.sink_to(TableSink("out"), uid="out")
+
+    ended = run(job, until=has(2))
+    assert n_of(ended.rows("out")) == [1, 2]
+    assert [row["line"] for row in ended.rows("bad")] == [1]
+
+
 def test_a_position_that_is_gone_ends_the_job_with_its_place_and_the_choices(kafka: Broker, topic: str) -> None:
     topics.create(kafka, topic)
     topics.put(kafka, topic, numbers(0, 8))

@@ -255,6 +255,7 @@ class KafkaReader(SplitReader):
     fetcher: Fetcher
     _chunks: deque[Chunk] = field(default_factory=deque)
     _rows: int = 0  # handed out of the first chunk
+    _passed: int = 0  # bad records of the first chunk that were met
     _bad: list[BadRecord] = field(default_factory=list)
 
     @property
@@ -278,13 +279,15 @@ class KafkaReader(SplitReader):
 
     def _hand_out(self, chunk: Chunk, max_rows: int) -> pa.RecordBatch:
         rows = chunk.rows.slice(self._rows, max_rows)
-        before, self._rows = self.at, self._rows + rows.num_rows
+        self._rows += rows.num_rows
         exhausted = self._rows == chunk.rows.num_rows
         self.at = chunk.after if exhausted else int(chunk.offsets[self._rows - 1]) + 1
-        self._bad += [bad for bad in chunk.bad if before <= bad.offset < self.at]
+        passed = sum(bad.offset < self.at for bad in chunk.bad)
+        self._bad += chunk.bad[self._passed : passed]
+        self._passed = passed
         if exhausted:
             self._chunks.popleft()
-            self._rows = 0
+            self._rows = self._passed = 0
         return rows
 
     def malformed(self) -> pa.RecordBatch | None:
