@@ -54,6 +54,7 @@ API = {
 
 MODULES = {
     "Testing": ("engine.testing",),
+    "Kafka": ("engine.connectors.kafka",),
     "Files and tables": ("engine.connectors.files", "engine.connectors.table", "engine.connectors.generator"),
     "Interfaces of connectors": ("engine.core.sources", "engine.core.sinks"),
 }

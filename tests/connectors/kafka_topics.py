@@ -43,12 +43,17 @@ def put(broker: Broker, topic: str, values: Iterable[bytes | None], partition: i
     assert producer.flush(30) == 0
 
 
-def committed(broker: Broker, group: str, topic: str, partition: int = 0) -> int:
-    """Returns how far a group says that it has come; -1001 if it says nothing."""
+def wait_until_committed(broker: Broker, group: str, topic: str, offset: int) -> None:
+    """Waits until a group says that it has come so far in partition 0."""
     consumer = Consumer(broker.client(**QUIET, **{"group.id": group}))
-    (found,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
+    found = None
+    for _ in range(1000):
+        (answer,) = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+        found = answer.offset
+        if found == offset:
+            break
     consumer.close()
-    return int(found.offset)
+    assert found == offset
 
 
 def records(broker: Broker, topic: str, partitions: int = 1, **settings: Any) -> list[Any]:

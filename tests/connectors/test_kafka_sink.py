@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.api import FixedDelay, StreamEnvironment
-from engine.connectors.kafka import Bytes, Guarantee, KafkaSink, KafkaSource
+from engine.connectors.kafka import Bytes, Guarantee, KafkaSink, KafkaSource, client, producing, transactions
 from engine.testing import Checkpoint, Crash, JobFailed, ListSource, run
 from tests.connectors import kafka_topics as topics
-from tests.servers.kafka import Broker
+from tests.servers.kafka import Broker, running
 
 pytestmark = pytest.mark.promise("G3")
 
@@ -181,3 +182,23 @@ def test_a_transaction_timeout_that_the_brokers_do_not_allow_is_refused_at_the_s
     topics.create(kafka, topic)
     with pytest.raises(JobFailed, match=r"transaction_timeout is 3600 s, and the brokers allow 900 s"):
         run(writing(kafka, topic, rows(1), transaction_timeout="1 h"))
+
+
+def test_a_broker_that_is_away_at_a_commit_costs_no_row(
+    tmp_path: Path, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed behind the first epoch, and comes back while the job tries to commit the second one."""
+    for module in (client, producing, transactions):
+        monkeypatch.setattr(module, "ANSWER_S", 1.0)
+    for module in (producing, transactions):
+        monkeypatch.setattr(module, "PATIENCE_S", 1.0)
+    with running(tmp_path / "kafka") as broker:
+        topics.create(broker, topic)
+        items = [*rows(1, 2), Checkpoint(), *rows(3), Checkpoint(), *rows(4)]
+        started = run(writing(broker, topic, items), until=lambda at: at.epochs == 1)
+        broker.kill()
+        started.run(lambda: "does not answer" in caplog.text)
+        broker.start()
+        started.run()
+        assert seen(broker, topic) == [1, 2, 3, 4]
+        assert f"the sink of topic '{topic}' waits: Kafka at {broker.address} does not answer" in caplog.text

@@ -6,10 +6,14 @@ partition, whatever dies; positions are offsets.
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +23,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import FixedDelay, JobError, StreamEnvironment, TumblingEventTimeWindows, WatermarkStrategy, count
-from engine.connectors.kafka import MALFORMED, Avro, Bytes, KafkaSink, KafkaSource, Registry, client
+from engine.connectors.kafka import MALFORMED, Avro, Bytes, KafkaSink, KafkaSource, Registry, client, fetching
+from engine.connectors.kafka.rows import Chunk
 from engine.connectors.kafka.splits import KafkaSplit, owner
 from engine.connectors.table import TableSink
+from engine.host.system import QueueOffload
 from engine.testing import JobFailed, LocalRun, _Killed, run
 from tests.connectors import kafka_topics as topics
+from tests.fakes import source_context
 from tests.servers.kafka import Broker, running
 from tests.servers.registry import SchemaRegistry
 
@@ -110,6 +117,7 @@ def test_a_job_begins_where_its_group_has_come_to(kafka: Broker, topic: str) -> 
     topics.create(kafka, topic)
     topics.put(kafka, topic, numbers(0, 10))
     read(source(kafka, topic, until={0: 6}, group=topic))
+    topics.wait_until_committed(kafka, topic, topic, 6)
     assert n_of(read(source(kafka, topic, start="group", group=topic, until="latest"))) == [6, 7, 8, 9]
 
 
@@ -200,7 +208,7 @@ def test_the_group_hears_how_far_completed_checkpoints_have_come(kafka: Broker, 
     topics.create(kafka, topic)
     topics.put(kafka, topic, numbers(0, 7))
     run(copying(source(kafka, topic, until="latest")))
-    assert topics.committed(kafka, "weir-test-in", topic) == 7
+    topics.wait_until_committed(kafka, "weir-test-in", topic, 7)
 
 
 def with_app(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -230,6 +238,37 @@ def test_each_partition_has_a_watermark_and_an_idle_one_holds_nothing_back(kafka
 
     rows = run(job, until=has(3)).rows("out")
     assert [row["pv"] for row in rows] == [10, 10, 10]
+
+
+def test_a_partition_that_waits_for_another_one_is_not_fetched_without_end(
+    kafka: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partition 0 is far ahead and waits by its alignment, with a full buffer; all records arrive in the end."""
+    monkeypatch.setattr(fetching, "FETCH_ROWS", 50)
+    monkeypatch.setattr(fetching, "BUFFERED_ROWS", 100)
+    most = [0]
+    take = fetching.KafkaReader.take
+
+    def watched(reader: fetching.KafkaReader, chunk: Chunk) -> None:
+        take(reader, chunk)
+        if reader.split.partition == 0:
+            most[0] = max(most[0], sum(one.rows.num_rows for one in reader._chunks))
+
+    monkeypatch.setattr(fetching.KafkaReader, "take", watched)
+    topics.create(kafka, topic, 2)
+    topics.put(kafka, topic, [b'{"n": %d}' % (n * 100 if n < 10 else 10_000_000 + n) for n in range(1000)], 0)
+    topics.put(kafka, topic, [b'{"n": %d}' % (n * 100) for n in range(1000)], 1)
+    strategy = (
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamps("n").with_watermark_alignment("g", "1 s", "10 ms")
+    )
+
+    def job(env: StreamEnvironment) -> None:
+        env.enable_checkpointing("5 ms")
+        stream = env.from_source(source(kafka, topic, until="latest"), SCHEMA, uid="in")
+        stream.assign_timestamps_and_watermarks(strategy).sink_to(TableSink("out"), uid="out")
+
+    assert len(run(job).rows("out")) == 2000
+    assert 100 <= most[0] <= 150
 
 
 # --- what a row is ---
@@ -314,6 +353,23 @@ def test_a_position_that_is_gone_is_replaced_as_the_job_says(
     topics.forget(kafka, topic, 5)
     rows = read(source(kafka, topic, start={0: 2}, until="latest", out_of_range=policy))
     assert n_of(rows) == expected
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning_with_its_bad_records(kafka: Broker, topic: str) -> None:
+    """The next offset is behind the end of the topic."""
+    topics.create(kafka, topic)
+    topics.put(kafka, topic, [b'{"n": 1}', b"x", b'{"n": 2}'])
+
+    def job(env: StreamEnvironment) -> None:
+        env.enable_checkpointing("5 ms")
+        anew = source(kafka, topic, start={0: 100}, malformed="dead_letter", out_of_range="earliest")
+        stream = env.from_source(anew, SCHEMA, uid="in")
+        stream.get_side_output(MALFORMED).sink_to(TableSink("bad"), uid="bad")
+        stream.sink_to(TableSink("out"), uid="out")
+
+    ended = run(job, until=has(2))
+    assert n_of(ended.rows("out")) == [1, 2]
+    assert [row["line"] for row in ended.rows("bad")] == [1]
 
 
 def test_a_position_that_is_gone_ends_the_job_with_its_place_and_the_choices(kafka: Broker, topic: str) -> None:
@@ -442,9 +498,11 @@ def test_schemas_that_can_not_be_read_are_refused_before_the_job_starts(schema: 
 
 def test_without_the_library_a_job_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(JobError, match=r"Kafka needs the module 'confluent_kafka', .*: pip install weir\[kafka\]"):
+    with pytest.raises(
+        JobError, match=r"KafkaSource needs the library confluent_kafka, .*: pip install 'weir\[kafka\]'"
+    ):
         KafkaSource("t", servers="127.0.0.1:1")
-    with pytest.raises(JobError, match=r"pip install weir\[kafka\]"):
+    with pytest.raises(JobError, match=r"KafkaSink needs .* pip install 'weir\[kafka\]'"):
         KafkaSink("t", servers="127.0.0.1:1")
 
 
@@ -465,3 +523,51 @@ def test_each_partition_has_one_owner_and_they_are_spread_evenly(parallelism: in
     counts = [owners.count(subtask) for subtask in range(parallelism)]
     assert sum(counts) == partitions
     assert max(counts) - min(counts) <= 1
+
+
+def test_the_example_of_the_page_does_what_it_says(kafka: Broker) -> None:
+    for name in ("views", "pv"):
+        topics.create(kafka, name)
+    page = Path(__file__).parents[2] / "docs" / "kafka.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    known: dict[str, Any] = {}
+    exec(example.replace("kafka1:9092,kafka2:9092", kafka.address).replace('"1 s"', '"5 ms"'), known)
+    started = run(known["job"], until=lambda at: at.epochs > 0)
+    views = [(0, "a"), (9, "a"), (3, "b"), (30, "a")]
+    values = [b'{"app_id": "%s", "bytes": 1, "ts": "2023-11-14T22:13:%02dZ"}' % (who.encode(), s) for s, who in views]
+    topics.put(kafka, "views", values, key=b"k")
+
+    def results() -> list[Any]:
+        return [(message.key(), json.loads(message.value())["pv"]) for message in topics.records(kafka, "pv")]
+
+    started.run(lambda: started.epochs % 5 == 0 and len(results()) >= 2)
+    assert sorted(results()) == [(b"a", 2), (b"b", 1)]
+
+
+def test_with_real_threads_all_records_arrive_and_the_consumer_is_closed(kafka: Broker, topic: str) -> None:
+    """As in a slot: fetches run beside the task thread, one at a time, and their results come back by a queue."""
+    topics.create(kafka, topic, 2)
+    for partition in range(2):
+        topics.put(kafka, topic, numbers(partition * 50_000, partition * 50_000 + 50_000), partition)
+    inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    offload = QueueOffload(inbox.put, threads=2)
+    of = source(kafka, topic, until="latest")
+    context = source_context(pa.schema([("n", pa.int64())]), offload=offload)
+    discovery = of.discovery(context, [])
+    readers: list[Any] = []
+    found: list[int] = []
+    while not (discovery.finished and all(reader.finished for reader in readers)):
+        readers += [of.reader(split, None, context) for split in discovery.poll()]
+        for reader in readers:
+            batch = reader.poll(1000)
+            found += batch.column("n").to_pylist() if batch is not None else []
+        with suppress(Empty):
+            inbox.get(timeout=1)()
+    assert sorted(found) == list(range(100_000))
+    fetcher = readers[0].fetcher
+    for reader in readers:
+        reader.close()
+    discovery.close()
+    discovery.close()
+    while fetcher._consumer is not None:
+        inbox.get(timeout=30)()

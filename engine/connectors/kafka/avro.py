@@ -16,11 +16,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from engine.connectors.extras import needs_extra
 from engine.connectors.files.text import conform
 from engine.connectors.kafka.client import KafkaError
 from engine.connectors.kafka.registry import ByRegistry, Registry
 from engine.connectors.kafka.values import Decoder, ValueFormat
-from engine.core.errors import JobError
 
 _NUMBER = "weir_number"
 _PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -68,12 +68,9 @@ def _of_registry(registry: Registry, id: int) -> dict[str, Any]:
 
 
 def _parse(schema: Any, named: dict[str, Any]) -> Any:
-    try:
-        import fastavro.schema
-    except ModuleNotFoundError as error:
-        raise JobError(
-            f"Avro needs the module {error.name!r}, which is not installed: pip install weir[kafka]"
-        ) from error
+    needs_extra("fastavro", "kafka", "Avro")
+    import fastavro.schema
+
     try:
         return fastavro.schema.parse_schema(schema, named_schemas=named, expand=True)
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from engine.core.errors import JobError, WeirError
+from engine.core.errors import WeirError
 from engine.protocol.failures import Fault
 
 if TYPE_CHECKING:
@@ -35,15 +34,10 @@ class KafkaAway(WeirError):
 
 
 def library() -> Any:
-    """Imports confluent_kafka: a job without Kafka loads none, and needs none to be installed."""
-    try:
-        import confluent_kafka
-        import confluent_kafka.admin
-    except ModuleNotFoundError as error:
-        raise JobError(
-            f"Kafka needs the module {error.name!r}, which is not installed for {sys.executable}: "
-            "pip install weir[kafka]"
-        ) from error
+    """Imports confluent_kafka: only who talks to brokers loads it."""
+    import confluent_kafka
+    import confluent_kafka.admin
+
     return confluent_kafka
 
 
@@ -52,7 +46,7 @@ class Cluster:
     """The brokers of a cluster, and how to talk to them. `settings` are librdkafka's, such as those for passwords."""
 
     servers: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def consumer(self, group: str, told: Told) -> confluent_kafka.Consumer:
         """Returns a consumer that is given its partitions, reads committed records only, and stores no offsets."""
@@ -118,7 +112,9 @@ class Told:
         of = library().KafkaError
         if error.code() in (of._AUTHENTICATION, of.SASL_AUTHENTICATION_FAILED):
             self._refused = error.str()
-        elif error.code() in (of._ALL_BROKERS_DOWN, of._TRANSPORT, of._RESOLVE):
+        elif error.code() == of._ALL_BROKERS_DOWN:
+            self.is_away("all brokers are down")
+        elif error.code() in (of._TRANSPORT, of._RESOLVE):
             self.is_away(error.str())
 
     def is_away(self, why: str) -> None:

@@ -32,7 +32,8 @@ FETCH_ROWS = 16_384
 """A fetch takes at most so many records."""
 
 BUFFERED_ROWS = 4 * FETCH_ROWS
-"""A partition with so many records that are not handed out is not fetched."""
+BUFFERED_BYTES = 32 << 20
+"""A partition with so many records or bytes that are not handed out is not fetched."""
 
 RETRY_MS = 1000.0
 """The pause before a registry that did not answer is asked again."""
@@ -144,7 +145,8 @@ class Fetcher:
             except kafka.KafkaException as error:
                 logger.warning("source %r can't tell group %r: %s", self._context.uid, self._group, error)
 
-        self.off_thread(work, lambda result, error: None)
+        if not self._closed:
+            self.off_thread(work, lambda result, error: None)
 
     def close(self) -> None:
         def work() -> None:
@@ -253,6 +255,7 @@ class KafkaReader(SplitReader):
     fetcher: Fetcher
     _chunks: deque[Chunk] = field(default_factory=deque)
     _rows: int = 0  # handed out of the first chunk
+    _passed: int = 0  # bad records of the first chunk that were met
     _bad: list[BadRecord] = field(default_factory=list)
 
     @property
@@ -265,7 +268,7 @@ class KafkaReader(SplitReader):
     @property
     def full(self) -> bool:
         waiting: int = sum(chunk.rows.num_rows for chunk in self._chunks) - self._rows
-        return waiting >= BUFFERED_ROWS
+        return waiting >= BUFFERED_ROWS or sum(chunk.rows.nbytes for chunk in self._chunks) >= BUFFERED_BYTES
 
     def poll(self, max_rows: int) -> pa.RecordBatch | None:
         rows = None
@@ -276,13 +279,15 @@ class KafkaReader(SplitReader):
 
     def _hand_out(self, chunk: Chunk, max_rows: int) -> pa.RecordBatch:
         rows = chunk.rows.slice(self._rows, max_rows)
-        before, self._rows = self.at, self._rows + rows.num_rows
+        self._rows += rows.num_rows
         exhausted = self._rows == chunk.rows.num_rows
         self.at = chunk.after if exhausted else int(chunk.offsets[self._rows - 1]) + 1
-        self._bad += [bad for bad in chunk.bad if before <= bad.offset < self.at]
+        passed = sum(bad.offset < self.at for bad in chunk.bad)
+        self._bad += chunk.bad[self._passed : passed]
+        self._passed = passed
         if exhausted:
             self._chunks.popleft()
-            self._rows = 0
+            self._rows = self._passed = 0
         return rows
 
     def malformed(self) -> pa.RecordBatch | None:

@@ -43,7 +43,7 @@ def _library() -> Any:
         from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
     except ModuleNotFoundError as error:
         raise JobError(
-            f"Protobuf needs the module {error.name!r}, which is not installed: pip install weir[kafka]"
+            f"Protobuf needs the module {error.name!r}, which is not installed: pip install 'weir[kafka]'"
         ) from error
     return descriptor_pb2, descriptor_pool, message, message_factory
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.connectors.kafka.client import Cluster, Told, library
+from engine.connectors.extras import needs_extra
+from engine.connectors.kafka.client import Cluster, Told
 from engine.connectors.kafka.committer import KafkaCommitter, file_name_of
 from engine.connectors.kafka.json import Json
 from engine.connectors.kafka.outgoing import RecordEncoder, Records, check_sizes, largest, packed
@@ -50,7 +51,7 @@ class KafkaSink(Sink):
         markers: str = "weir-markers",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        library()
+        needs_extra("confluent_kafka", "kafka", "KafkaSink")
         if not isinstance(topic, str) or not topic:
             raise ValueError(f"KafkaSink({topic!r}): write the name of a topic")
         if not isinstance(guarantee, Guarantee):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.connectors.kafka.client import Cluster, library
+from engine.connectors.extras import needs_extra
+from engine.connectors.kafka.client import Cluster
 from engine.connectors.kafka.discovery import Asked, KafkaDiscovery
 from engine.connectors.kafka.fetching import Fetcher, KafkaReader, OutOfRange
 from engine.connectors.kafka.json import Json
@@ -51,7 +52,7 @@ class KafkaSource(Source):
         out_of_range: OutOfRange = "fail",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        library()
+        needs_extra("confluent_kafka", "kafka", "KafkaSource")
         self._topics = [topics] if isinstance(topics, str) else list(topics)
         if not self._topics or not all(isinstance(topic, str) and topic for topic in self._topics):
             raise ValueError(f"KafkaSource({topics!r}): write the name of a topic, or a list of names")
