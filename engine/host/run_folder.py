@@ -354,13 +354,24 @@ class RunFolder:
         self._write_desired(desired)
 
     def want_stopped(self, by: str) -> None:
-        """Keeps the job from being started again, whether or not it runs now."""
+        """Keeps the job from being started again, whether or not it runs now.
+
+        An upgrade on another machine may be between its two versions. It hears of this before it starts one.
+        """
         desired = self._read_desired_there()
-        if desired is not None and desired.running:
-            stopped = Desired(False, desired.launch, by, _now_ms())
+        elsewhere = self.started_elsewhere() is not None
+        if desired is not None and (desired.running or elsewhere):
+            stopped = Desired(False, desired.launch, by, _now_ms(), socket.gethostname() if elsewhere else "")
             self._share(stopped)
             if self.read_desired_here() is not None:  # this machine may never have had the job
                 self._write_desired(stopped)
+
+    def cancelled_elsewhere(self) -> str | None:
+        """Returns who has cancelled the last start on another machine; None: nobody, or the store is no bucket."""
+        desired = self._shared.read_desired() if self._shared is not None else None
+        if desired is None or desired.running or desired.host in ("", socket.gethostname()):
+            return None
+        return f"{desired.by} on {desired.host}"
 
     def want_stopped_here(self, by: str) -> None:
         """Does what `want_stopped` does, without the bucket: `share_desired` tells it, and may take long.

@@ -30,12 +30,16 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Desired(msgspec.Struct, frozen=True):
-    """Says whether the job should be running. If it should and does not, it may be started again with `launch`."""
+    """Says whether the job should be running. If it should and does not, it may be started again with `launch`.
+
+    `host`: the machine on which it was cancelled, if the last start is another machine's.
+    """
 
     running: bool
     launch: MasterLaunch
     by: str
     at_ms: int
+    host: str = ""
 
 
 class SharedStart:

@@ -328,6 +328,9 @@ class _Upgrade:
         return SavepointFolder(Below(self._log.store, self._log.paths.savepoint(self._record.savepoint)))
 
     def _start(self, launch: MasterLaunch) -> None:
+        if (by := self._client.folder.cancelled_elsewhere()) is not None:
+            self._client.folder.cancel_upgrade(by)
+            return
         start_detached(launch, self._record.by, launch.id)
         self._presumed_until_s = time.monotonic() + START_S
 

@@ -121,6 +121,26 @@ def test_a_trigger_or_an_evictor_that_comes_or_goes_is_named() -> None:
     assert migrated(counting, more, "pv") == [later]
 
 
+@pytest.mark.promise("B6", "D8")
+def test_another_trigger_of_windows_with_functions_is_named_since_open_windows_have_the_timers_of_the_one_before() -> (
+    None
+):
+    def reduced(trigger: Any) -> Build:
+        def build(views: DataStream) -> None:
+            strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 s").with_timestamps("ts")
+            keyed = views.assign_timestamps_and_watermarks(strategy).key_by("app")
+            windowed = keyed.window(TumblingEventTimeWindows.of("10 s")).allowed_lateness("1 min")
+            (windowed if trigger is None else windowed.trigger(trigger)).reduce(lambda a, b: b, uid="pv").print()
+
+        return build
+
+    counting, plain = reduced(CountTrigger.of(3)), reduced(None)
+    assert not found(counting, reduced(CountTrigger.of(5)), "pv")
+    assert not found(plain, reduced(EventTimeTrigger.create()), "pv")
+    ((uid, what),) = found(counting, plain, "pv")
+    assert uid == "pv" and what.startswith("trigger: was CountTrigger, is EventTimeTrigger")
+
+
 @pytest.mark.promise("D8")
 def test_partial_aggregates_may_change_their_order() -> None:
     assert not found(windows(n=total("n"), high=maximum("x")), windows(high=maximum("x"), sum=total("n")), "pv")

@@ -115,6 +115,25 @@ def test_a_job_is_cancelled_from_another_machine(store: str, machine: Machine) -
     assert seen is not None and not seen.running, "the supervisor ends the job now"
 
 
+@pytest.mark.promise("D8", "F1")
+def test_a_cancel_from_another_machine_is_heard_of_also_while_nothing_runs(store: str, machine: Machine) -> None:
+    """An upgrade on the first machine is between its two versions: the old one has stopped, and says so itself."""
+    first, second = machine("one"), machine("two")
+    folder = machine("one")
+    start(first, launch(store, 1))
+    folder.want_stopped_here("stop")
+    folder.share_desired()
+    assert folder.cancelled_elsewhere() is None, "that is the stop of the upgrade"
+    machine("two")
+    second.want_stopped("cli")
+    machine("one")
+    assert folder.cancelled_elsewhere() == "cli on two"
+    start(first, launch(store, 2))
+    assert folder.cancelled_elsewhere() is None, "a later start"
+    folder.want_stopped("cli")
+    assert folder.cancelled_elsewhere() is None, "a cancel on this machine reaches the upgrade by a file here"
+
+
 def test_a_jobmaster_that_was_replaced_by_another_machine_tells_the_bucket_nothing(
     store: str, machine: Machine
 ) -> None:

@@ -391,6 +391,24 @@ def test_an_upgrade_whose_command_died_is_over_once_the_version_that_runs_is_can
 
 
 @pytest.mark.promise("D8", "F1")
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.GOING_BACK])
+def test_a_cancel_on_another_machine_between_the_two_versions_is_heard_of_before_one_is_started(
+    world: World, monkeypatch: pytest.MonkeyPatch, phase: Phase
+) -> None:
+    world.stop(True, world.record.savepoint)
+    if phase is Phase.GOING_BACK:
+        world.on_start["job:v2"] = MasterExit(Outcome.FAILED, "KeyError: 'user'", RAISED)
+        world.start(world.record.new, "test", world.record.new.id)
+    started = list(world.started)
+    world.folder.write_upgrade(msgspec.structs.replace(world.record, progress=Progress(phase, world.epoch())))
+    monkeypatch.setattr(RunFolder, "cancelled_elsewhere", lambda folder: "cli on two")
+    assert carry_on_upgrade(world, lambda text: None) is not None  # type: ignore[arg-type]
+    done = world.folder.read_upgrade()
+    assert done is not None and done.progress.phase is Phase.KEPT and "cancelled meanwhile" in done.progress.reason
+    assert world.started == started
+
+
+@pytest.mark.promise("D8", "F1")
 @pytest.mark.parametrize("published", [False, True])
 def test_a_cancel_of_the_new_version_whose_command_died_says_whether_it_is_the_version_of_the_job(
     world: World, monkeypatch: pytest.MonkeyPatch, published: bool
