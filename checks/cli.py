@@ -6,6 +6,7 @@ Exit codes: 0 passed, 1 failed, 2 could not run.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ from checks.live.audit import run_live_audit
 from checks.live.drill import choose_live, run_live_drill
 from checks.live.look import WITHIN
 from checks.needs import need_great_expectations
-from checks.records import DrillRecord, figures_of, keep, no_verdict, read_records, record_of, totals_of
+from checks.records import DrillRecord, drills_folder, figures_of, keep, no_verdict, read_records, record_of, totals_of
 from checks.report import REPORT, write_report
 from checks.results import AuditResult, CheckResult, DrillResult, Verdict
 from checks.spec import DrillSpec, load_spec
@@ -208,7 +209,9 @@ def _drill_live(
         _show(done.audit, [check_row(check) for check in done.audit.checks], figures)
     else:
         console.print(verdict_table([], figures))
-    record = _kept(store, client.name, record_of(done.drill, done.audit, live=True))
+    pages = done.audit.data_docs if done.audit is not None else ""
+    docs = os.path.relpath(pages, drills_folder(store, client.name)) if pages else ""
+    record = _kept(store, client.name, record_of(done.drill, done.audit, live=True, docs=docs))
     _say_report(store, client.name, serve_docs, port)
     return record
 

@@ -25,6 +25,7 @@ class DrillRecord(msgspec.Struct, frozen=True):
 
     `faults` are the names of all that was to strike, `blows` what did. A drill without a verdict has none. `lost` and
     `doubled` are None if no audit has counted them. `live`: it struck the running job, and no copy.
+    `docs` is the page of Great Expectations, as seen from the folder of the job's drills, if it has a place of its own.
     """
 
     id: str
@@ -40,10 +41,15 @@ class DrillRecord(msgspec.Struct, frozen=True):
     doubled: int | None = None
     run: str = ""
     live: bool = False
+    docs: str = ""
+
+    @property
+    def page(self) -> str:
+        return self.docs or f"{self.id}/data_docs/index.html"
 
 
 def record_of(
-    result: DrillResult, audit: AuditResult | None = None, *, run: str = "", live: bool = False
+    result: DrillResult, audit: AuditResult | None = None, *, run: str = "", live: bool = False, docs: str = ""
 ) -> DrillRecord:
     """Returns the record of a drill that ran to its end. What its reader saw counts as well as its audit."""
     red = [result.reader_violations[0]] if result.reader_violations else []
@@ -67,6 +73,7 @@ def record_of(
         doubled=counted["duplicated"],
         run=run,
         live=live,
+        docs=docs,
     )
 
 

@@ -27,7 +27,7 @@ def write_report(store: str | Path, job: str) -> Path:
     """Makes the page of a job anew, and returns its path."""
     folder = drills_folder(store, job)
     records = read_records(store, job)
-    audited = {record.id for record in records if (folder / record.id / "data_docs" / "index.html").is_file()}
+    audited = {record.id for record in records if (folder / record.page).is_file()}
     draft = folder / f".{REPORT}"
     draft.write_text(report(job, records, audited, time.time_ns() // 1_000_000))
     return draft.replace(folder / REPORT)
@@ -136,7 +136,7 @@ def _drill(record: DrillRecord, audited: bool) -> str:
     where = "the live job" if record.live else "a copy of the job"
     reader = f"{record.reads} reads, {record.partial_reads} of them wrong" if record.reads else "no reader"
     counted = f"lost {record.lost}, doubled {record.doubled}" if record.lost is not None else "rows not counted"
-    links = [f'<a href="{escaped(record.id)}/data_docs/index.html">Data Docs</a>'] if audited else []
+    links = [f'<a href="{escaped(record.page)}">Data Docs</a>'] if audited else []
     links += [f'<a href="/runs/{escaped(record.run)}">run {escaped(record.run[:8])}</a>'] if record.run else []
     told = " · ".join([escaped(f"seed {record.seed}"), where, reader, counted, *links])
     why = f"<p>{escaped(record.why)}</p>" if record.why else ""

@@ -194,13 +194,19 @@ def test_a_drill_of_the_live_job_strikes_once_and_only_a_job_that_is_there(weir:
 def test_the_verdict_of_a_live_drill_is_that_of_the_audit_of_live_tables(
     found: Verdict, code: int, weir: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = LiveDrill(drilled(tmp_path, "live-1"), audited(Verdict.PASSED, found))
+    page = tmp_path / "audits" / "pageviews" / "1" / "data_docs" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    audit = msgspec.structs.replace(audited(Verdict.PASSED, found), data_docs=str(page))
+    done = LiveDrill(drilled(tmp_path, "live-1"), audit)
     monkeypatch.setattr(cli, "known_jobs", lambda _: ["pageviews"])
     monkeypatch.setattr(cli, "run_live_drill", lambda *_, **__: done)
     run = weir("drill", "pageviews", "--live", "--store", str(tmp_path))
     assert run.exit_code == code and "drill of the live job pageviews" in run.output
     (record,) = read_records(tmp_path, "pageviews")
     assert record.live and record.verdict is found
+    report = (tmp_path / "drills" / "pageviews" / "report.html").read_text()
+    assert 'href="../../audits/pageviews/1/data_docs/index.html"' in report
 
 
 @pytest.mark.promise("H2")
