@@ -293,7 +293,7 @@ def kafka(env: StreamEnvironment) -> None:
     env.enable_checkpointing("300 ms")
     servers = env.params.get("servers", "")
     numbers = env.from_source(KafkaSource(env.params.get("read", ""), servers=servers), "n long", uid="in")
-    numbers.key_by("n").sink_to(KafkaSink(env.params.get("write", ""), servers=servers, key="n"), uid="out")
+    numbers.rebalance().sink_to(KafkaSink(env.params.get("write", ""), servers=servers, key="n"), uid="out")
 
 
 def outside(env: StreamEnvironment) -> None:

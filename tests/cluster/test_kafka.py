@@ -1,6 +1,6 @@
 """Goal: a job on Spark that reads one topic and writes another loses and doubles nothing.
 
-Topology: a real broker; four partitions → two sources → keyed exchange → two sinks → three partitions.
+Topology: a real broker; four partitions → two sources → rebalance → two sinks → three partitions.
 Faults: SIGKILL of a slot, of the JobMaster, and of the broker, which comes back. Checks: a `read_committed` reader
 finds each number once.
 """
