@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,9 +33,12 @@ from checks.seal import READS, RESULT, NoKey, audit_key, seal_drill
 from checks.spec import DRILLS_KEPT, DrillSpec
 from checks.strikes import NotStruck
 from checks.striking import Say
+from engine.connectors.table import TableSink
+from engine.core.errors import JobError, WeirError
 from engine.core.paths import JobPaths
 from engine.host.launch import LaunchOptions, MasterLaunch
 from engine.host.places import local_folder
+from engine.process.loading import load
 from engine.store.directory import make_folder
 
 RECORDS_PER_FAULT = 100_000
@@ -66,6 +69,8 @@ def run_drill(
     chosen = choose(faults, seed)
     records = records or records_for(spec, chosen)
     _need_key()
+    params = spec.launch_params(records)
+    _check_sinks(spec, params)
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     folder = _new_folder(local_folder(store), spec.job, seed)
     write_ledger(spec, folder, records)
@@ -76,8 +81,9 @@ def run_drill(
     launch = MasterLaunch(
         path=spec.path,
         name=spec.job,
-        params=spec.launch_params(records),
+        params=params,
         parallelism=spec.parallelism,
+        own_tables=True,
         store=str(folder),
         max_slots=spark.max_slots or max(2, spec.parallelism),
         spark_master=spark.spark_master,
@@ -134,6 +140,22 @@ def announced(faults: Sequence[Fault]) -> list[str]:
         f"{fault.name}: {fault.does}. Expected cause of the restart: {fault.cause}. Recovery: {fault.recovery}"
         for fault in faults
     ]
+
+
+def _check_sinks(spec: DrillSpec, params: Mapping[str, str]) -> None:
+    """Refuses a job whose copy would write to the same place as the job. One that can't be built fails as it runs."""
+    with contextlib.suppress(JobError):
+        own, copy = (
+            load(LaunchOptions(path=spec.path, name=spec.job, params=dict(given), parallelism=spec.parallelism)).sinks
+            for given in ({}, params)
+        )
+        taken = {sink.target for _, sink in own}
+        for uid, sink in copy:
+            if sink.target in taken - {None} and not isinstance(sink, TableSink):
+                raise WeirError(
+                    f"sink {uid!r} writes to {sink.target}, in a drill too: its copy of the job would add its rows to "
+                    "those of the job. Let a parameter of the job say where it writes, and give DRILL another value"
+                )
 
 
 def _need_key() -> None:

@@ -27,6 +27,10 @@ from checks.orders import Met, Orders
 from checks.reader import Read
 from checks.results import AuditResult, Verdict
 from checks.spec import AUDIT_CHECKS, DRILLS_KEPT, WARNINGS
+from engine.api import StreamEnvironment
+from engine.connectors.delta import DeltaSink
+from engine.connectors.generator import GeneratorSource
+from engine.core.errors import WeirError
 from engine.jobmaster.events import AttemptFailed
 from engine.store.failpoints import Point
 
@@ -148,6 +152,29 @@ def test_steps_savepoints_rescales_the_store_and_a_cut_are_told_by_history_and_f
     red = [check for check in audited.checks if check.verdict is not Verdict.PASSED and not check.only_warns]
     assert red == [] and audited.figures["rows"] == audited.figures["records"] == drilled.records
     assert mentions(str(tmp_path)) == [], "processes outlived the drill"
+
+
+def with_a_lake(env: StreamEnvironment) -> None:
+    rows, lake = int(env.params.get("rows", "1")), env.params.get("lake", "/lake/orders")
+    numbers = env.from_source(GeneratorSource(lambda n: {"n": n}, rows=rows), "n long", uid="in")
+    numbers.sink_to(DeltaSink(lake), uid="lake")
+
+
+@pytest.mark.promise("H2")
+def test_a_job_whose_copy_would_write_where_it_writes_itself_is_not_drilled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(DRILL, path=f"{__name__}:with_a_lake", records_param="rows", params={})
+    with pytest.raises(WeirError, match=r"sink 'lake' writes to the Delta table '/lake/orders', in a drill too"):
+        run_drill(spec, tmp_path, seed=1)
+    assert list(tmp_path.iterdir()) == []
+
+    def begins(store: Path, job: str, seed: int) -> Path:
+        raise FileExistsError(job)
+
+    monkeypatch.setattr(drill_module, "_new_folder", begins)
+    with pytest.raises(FileExistsError):  # it goes on
+        run_drill(replace(spec, params={"lake": "/lake/of-drills"}), tmp_path, seed=1)
 
 
 @pytest.mark.promise("H2")
