@@ -145,12 +145,12 @@ def test_the_watermark_of_each_split_is_in_the_snapshot_also_of_those_that_were_
     for _ in range(3):
         first.poll(1)
     assert first.watermark() == 20
-    inline = first.snapshot().inline
+    inline = first.snapshot(1).inline
     assert inline["generated"] == {"0": 60, "1": 20} and inline["generators"] == {}
     restored = head({"0": [[50], [60]], "1": [[20], [55]]}, Calls, [inline])
     assert restored.watermark() == 20
     assert restored.poll(1) is not None and restored.watermark() is None
-    assert restored.snapshot().inline["generated"] == {"0": 60, "1": 20}, "a new generator starts where the old one was"
+    assert restored.snapshot(2).inline["generated"] == {"0": 60, "1": 20}, "a new generator starts where the old one was"
 
 
 @pytest.mark.promise("B1", "D7")
@@ -161,10 +161,10 @@ def test_splits_that_were_let_go_keep_their_watermarks() -> None:
     made.open(context("src"), None)
     made.poll(1)
     made.poll(1)
-    assert made.snapshot().inline["generated"] == {"0": 50, "1": 20} and source.closed == ["0"]
+    assert made.snapshot(1).inline["generated"] == {"0": 50, "1": 20} and source.closed == ["0"]
     restored = SourceHead(source, SCHEMA, strategy(Each))
-    restored.open(context("src"), RestoredState([made.snapshot().inline], []))
-    assert restored.snapshot().inline["generated"] == {"0": 50, "1": 20}
+    restored.open(context("src"), RestoredState([made.snapshot(1).inline], []))
+    assert restored.snapshot(2).inline["generated"] == {"0": 50, "1": 20}
 
 
 class Keeps(Each):
