@@ -77,6 +77,37 @@ class SinkWriter(ABC):
         """The number of bytes that the open transaction holds in memory."""
 
 
+class GatheringWriter(SinkWriter):
+    """Keeps the rows of a transaction in memory until it ends. So do sinks that write them as a whole."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._pieces = 0
+
+    def begin(self) -> None:
+        self._batches, self._bytes = [], 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            self._batches.append(batch)
+            self._bytes += batch.nbytes
+
+    def pre_commit(self) -> Piece | None:
+        if not self._batches:
+            return None
+        self._pieces += 1
+        return self._piece(self._batches, self._pieces, self._bytes)
+
+    @abstractmethod
+    def _piece(self, batches: list[pa.RecordBatch], number: int, size: int) -> Piece:
+        """Makes a piece of a transaction's rows. `number` is that of the piece in this attempt, from 1 on."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._bytes
+
+
 @dataclass(frozen=True)
 class Found:
     """What a job finds in a sink's target when it starts.

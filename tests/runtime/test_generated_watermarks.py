@@ -150,7 +150,7 @@ def test_the_watermark_of_each_split_is_in_the_snapshot_also_of_those_that_were_
     restored = head({"0": [[50], [60]], "1": [[20], [55]]}, Calls, [inline])
     assert restored.watermark() == 20
     assert restored.poll(1) is not None and restored.watermark() is None
-    assert restored.snapshot(2).inline["generated"] == {"0": 60, "1": 20}, "a new generator starts where the old one was"
+    assert restored.snapshot(2).inline["generated"] == {"0": 60, "1": 20}, "a new one starts where the old one was"
 
 
 @pytest.mark.promise("B1", "D7")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,17 @@ from engine.connectors.kafka.values import ValueFormat
 from engine.core.durations import Duration, to_ms
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.core.sinks import Committer, Found, Guarantee, NothingToCommit, Piece, Sink, SinkWriter, WriterContext
+from engine.core.sinks import (
+    Committer,
+    Found,
+    GatheringWriter,
+    Guarantee,
+    NothingToCommit,
+    Piece,
+    Sink,
+    SinkWriter,
+    WriterContext,
+)
 
 ON_THEIR_WAY = 200_000
 """A sink without transactions sends rows at once, unless so many are on their way; then they wait for the barrier."""
@@ -110,7 +120,7 @@ class _NothingInTransactions(NothingToCommit):
 
 
 @dataclass
-class _EpochWriter(SinkWriter):
+class _EpochWriter(GatheringWriter):
     """Encodes rows and keeps them for the epoch's transaction."""
 
     encoder: RecordEncoder
@@ -120,28 +130,13 @@ class _EpochWriter(SinkWriter):
     context: WriterContext
     folder: str
     limit: int | None = None
-    _batches: list[pa.RecordBatch] = field(default_factory=list)
-    _bytes: int = 0
-    _files: int = 0
 
-    def begin(self) -> None:
-        self._batches, self._bytes = [], 0
+    def __post_init__(self) -> None:
+        super().__init__()
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._batches.append(batch)
-            self._bytes += batch.nbytes
-
-    def pre_commit(self) -> Piece | None:
-        if not self._batches:
-            return None
-        self._files += 1
-        name = file_name_of(self.context.attempt, self.context.subtask, self._files)
-        return _RecordFile(self, f"{self.folder}/{name}", self._batches, self._bytes)
-
-    @property
-    def buffered_bytes(self) -> int:
-        return self._bytes
+    def _piece(self, batches: list[pa.RecordBatch], number: int, size: int) -> Piece:
+        name = file_name_of(self.context.attempt, self.context.subtask, number)
+        return _RecordFile(self, f"{self.folder}/{name}", batches, size)
 
     def most_bytes(self) -> int:
         """Returns the size of the largest record that the topic takes. Runs off the task thread."""

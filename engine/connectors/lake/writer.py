@@ -12,7 +12,7 @@ from engine.connectors.lake.columns import schema_text
 from engine.connectors.table.committer import file_name_of
 from engine.connectors.table.rows import encoded
 from engine.core.ports import Store
-from engine.core.sinks import Piece, SinkWriter, WriterContext
+from engine.core.sinks import GatheringWriter, Piece, WriterContext
 
 Prepare = Callable[[pa.Schema], tuple[Store, str]]
 """Makes the table if there is none, compares its columns with these, and returns where its files go. It may block."""
@@ -20,39 +20,21 @@ Describe = Callable[[pa.Table], dict[str, Any]]
 """Returns what the payload of a file holds beside its name, size, rows and columns."""
 
 
-class LakeWriter(SinkWriter):
+class LakeWriter(GatheringWriter):
     """`schema`: the columns as the table stores them."""
 
     def __init__(self, context: WriterContext, schema: pa.Schema, prepare: Prepare, describe: Describe) -> None:
+        super().__init__()
         self._context = context
         self._schema = schema
         self._target = _Target(prepare, schema)
         self._describe = describe
-        self._batches: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._files = 0
 
-    def begin(self) -> None:
-        self._batches = []
-        self._bytes = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._batches.append(batch)
-            self._bytes += batch.nbytes
-
-    def pre_commit(self) -> Piece | None:
-        if not self._batches:
-            return None
-        self._files += 1
+    def _piece(self, batches: list[pa.RecordBatch], number: int, size: int) -> Piece:
         context = self._context
-        name = file_name_of(context.job_id, context.attempt, context.subtask, self._files)
-        rows = pa.Table.from_batches(self._batches, context.schema)
-        return _LakeFile(self._target, name, rows, self._schema, self._describe, self._bytes)
-
-    @property
-    def buffered_bytes(self) -> int:
-        return self._bytes
+        name = file_name_of(context.job_id, context.attempt, context.subtask, number)
+        rows = pa.Table.from_batches(batches, context.schema)
+        return _LakeFile(self._target, name, rows, self._schema, self._describe, size)
 
 
 @dataclass

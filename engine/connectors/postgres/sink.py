@@ -17,7 +17,16 @@ from engine.connectors.postgres.rows import check_columns, encoded
 from engine.connectors.table.committer import file_name_of
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.core.sinks import Committer, Guarantee, NothingToCommit, Piece, Sink, SinkWriter, WriterContext
+from engine.core.sinks import (
+    Committer,
+    GatheringWriter,
+    Guarantee,
+    NothingToCommit,
+    Piece,
+    Sink,
+    SinkWriter,
+    WriterContext,
+)
 
 Persist = Callable[[Sequence[pa.RecordBatch], int], dict[str, Any]]
 """Makes rows durable, or writes them; the int is the number of the piece."""
@@ -136,31 +145,13 @@ class _Target:
             copy.write(rows)
 
 
-class _PostgresWriter(SinkWriter):
+class _PostgresWriter(GatheringWriter):
     def __init__(self, persist: Persist) -> None:
+        super().__init__()
         self._persist = persist
-        self._batches: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._pieces = 0
 
-    def begin(self) -> None:
-        self._batches = []
-        self._bytes = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._batches.append(batch)
-            self._bytes += batch.nbytes
-
-    def pre_commit(self) -> Piece | None:
-        if not self._batches:
-            return None
-        self._pieces += 1
-        return _Rows(self._batches, self._persist, self._pieces, self._bytes)
-
-    @property
-    def buffered_bytes(self) -> int:
-        return self._bytes
+    def _piece(self, batches: list[pa.RecordBatch], number: int, size: int) -> Piece:
+        return _Rows(batches, self._persist, number, size)
 
 
 @dataclass

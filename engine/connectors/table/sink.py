@@ -19,7 +19,7 @@ from engine.core.gates import Gate
 from engine.core.names import check_name
 from engine.core.paths import JobPaths
 from engine.core.ports import Store
-from engine.core.sinks import Committer, Guarantee, Piece, Sink, SinkWriter, WriterContext
+from engine.core.sinks import Committer, GatheringWriter, Guarantee, Piece, Sink, SinkWriter, WriterContext
 from engine.protocol.gate import OnFail
 from engine.store.bucket import Bucket, is_bucket
 from engine.store.failpoints import Point, failpoint
@@ -99,37 +99,18 @@ class TableSink(Sink):
         return open_store(parent or "/"), name
 
 
-class _TableWriter(SinkWriter):
+class _TableWriter(GatheringWriter):
     def __init__(self, context: WriterContext, store: Store, table: str) -> None:
+        super().__init__()
         self._context = context
         self._store = store
         self._table = table
-        self._batches: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._files = 0
 
-    def begin(self) -> None:
-        self._batches = []
-        self._bytes = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if not batch.num_rows:
-            return
-        self._batches.append(batch)
-        self._bytes += batch.nbytes
-
-    def pre_commit(self) -> Piece | None:
-        if not self._batches:
-            return None
-        self._files += 1
+    def _piece(self, batches: list[pa.RecordBatch], number: int, size: int) -> Piece:
         context = self._context
-        name = file_name_of(context.job_id, context.attempt, context.subtask, self._files)
-        rows = pa.Table.from_batches(self._batches, context.schema)
-        return _ParquetFile(self._store, f"{self._table}/{name}", rows, self._bytes)
-
-    @property
-    def buffered_bytes(self) -> int:
-        return self._bytes
+        name = file_name_of(context.job_id, context.attempt, context.subtask, number)
+        rows = pa.Table.from_batches(batches, context.schema)
+        return _ParquetFile(self._store, f"{self._table}/{name}", rows, size)
 
 
 @dataclass
