@@ -46,6 +46,7 @@ class GateProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._newest: dict[str, int] = {}
         self._asking: GateQuestion | None = None
+        self._ended: GateQuestion | None = None  # it was asked when the process was ended, and is asked of no other one
         self._closed = False
         threading.Thread(target=self._work, name="gates", daemon=True).start()
 
@@ -53,7 +54,7 @@ class GateProcess:
         with self._lock:
             self._newest[question.sink] = question.number
             if self._child is not None and self._asking is not None and self._asking.sink == question.sink:
-                self._child.kill()  # an attempt that failed has left its question behind: it may hang for ever
+                self._end_child()  # an attempt that failed has left its question behind: it may hang for ever
         self._questions.put(question)
 
     def end(self, why: str) -> None:
@@ -97,6 +98,9 @@ class GateProcess:
 
     def _asked(self, question: GateQuestion) -> GateAnswer:
         child = self._running()
+        with self._lock:
+            if self._ended is question:
+                return GateAnswer(question.number, error="the process of the gates was ended")
         assert child.stdin is not None and child.stdout is not None
         child.stdin.write(msgspec.json.encode(question) + b"\n")
         child.stdin.flush()
@@ -121,4 +125,10 @@ class GateProcess:
     def _kill(self) -> None:
         with self._lock:
             if self._child is not None:
-                self._child.kill()  # the thread that waits for its answer reads the end of it
+                self._end_child()
+
+    def _end_child(self) -> None:
+        """Kills the process: the thread that waits for its answer reads the end of it."""
+        assert self._child is not None
+        self._ended = self._asking
+        self._child.kill()

@@ -80,7 +80,8 @@ class Asked:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asked]:
+def asked(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    monkeypatch.setenv("WEIR_TEST_HANGS", str(tmp_path / "hangs"))
     made = Asked(tmp_path, getattr(request, "param", "Positive"))
     yield made
     made.gates.close()
@@ -89,12 +90,34 @@ def asked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asked]:
 @pytest.mark.parametrize("asked", ["Hangs"], indirect=True)
 def test_a_process_that_hangs_is_ended_and_the_next_question_starts_another(asked: Asked) -> None:
     asked.ask(1, rows(1))
-    while asked.gates.pid is None:
+    while not (asked.store / "hangs").exists():
         time.sleep(0.01)
     asked.gates.end("the test is tired of it")
     assert "ended with code -9" in asked.answer().error
     asked.ask(2, rows(1, -2))
     assert (asked.answer().refused, asked.gates.pid is not None) == (1, True)
+
+
+@pytest.mark.parametrize("asked", ["Hangs"], indirect=True)
+def test_a_question_whose_process_is_ended_before_it_gets_it_is_asked_of_no_other_one(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would end that one, and every later question would wait for it."""
+    running = asked.gates._running
+
+    def ended_first() -> subprocess.Popen[bytes]:
+        child = running()
+        if asked.gates._asking is not None:
+            asked.gates.end("the question took too long")
+            child.wait()
+        return running()
+
+    monkeypatch.setattr(asked.gates, "_running", ended_first)
+    asked.ask(1, rows(1))
+    assert "was ended" in asked.answer().error
+    monkeypatch.undo()
+    asked.ask(2, rows(1, -2))
+    assert asked.answer().refused == 1
 
 
 def test_a_process_that_dies_between_two_questions_is_replaced(asked: Asked) -> None:
