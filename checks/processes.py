@@ -33,6 +33,9 @@ class Role(Enum):
     CHANNELS = "channels between slots"
 
 
+PROCESSES = (Role.SLOT, Role.DAEMON, Role.JVM, Role.MASTER, Role.SUPERVISOR)
+
+
 @dataclass(frozen=True)
 class Process:
     """A process of this machine. `start` tells it from a later one of the same pid."""

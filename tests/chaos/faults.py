@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from checks.processes import Role
+from checks.processes import PROCESSES, Role
 from tests.chaos.world import JOB, World, can_mount
 
 Heal = Callable[[], None]
@@ -86,8 +86,8 @@ def slow(lasts_s: float) -> Fault:
 
 def all_faults() -> list[Fault]:
     """Returns every fault that this user can cause: only root can make the store full or read-only."""
-    faults = [kill(role) for role in Role] + [kill_all()]
-    for role in Role:
+    faults = [kill(role) for role in PROCESSES] + [kill_all()]
+    for role in PROCESSES:
         faults += [stop(role, SHORT_S, "for a second"), stop(role, LONG_S[role], "for too long")]
     return [*faults, slow(10.0), *([read_only(6.0), full(6.0)] if can_mount() else [])]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from checks.processes import Process, Role, process
+from checks.processes import PROCESSES, Process, Role, process
 from tests.chaos.gate import Call
 from tests.chaos.savepoint_world import SavepointWorld
 from tests.chaos.world import JOB
@@ -211,7 +211,7 @@ def kill_command() -> Strike:
 _SAME = ("savepoint", JOB, "--name", "{name}")
 _CLAIM = ("submit", "tests.chaos.job:chaos", "--name", "early", "--from", f"{JOB}/{{name}}", "--claim")
 STRIKES = (
-    *(kill(role) for role in Role),
+    *(kill(role) for role in PROCESSES),
     kill(Role.MASTER, Role.SUPERVISOR),
     *(stop(role, "for a moment", SHORT_S) for role in (Role.SLOT, Role.JVM, Role.MASTER, Role.SUPERVISOR)),
     *(stop(role, "for too long", LONG_S[role]) for role in (Role.SLOT, Role.MASTER, Role.SUPERVISOR)),

@@ -22,7 +22,7 @@ from checks.catalogue import CATALOGUE, RANDOM, Blow, Ends, Fault, How, NoSuchFa
 from checks.drill import announced, records_for
 from checks.faults import Happened, cause_of, why_no_verdict
 from checks.orders import Orders
-from checks.processes import JobProcesses, Role, process, role_of
+from checks.processes import PROCESSES, JobProcesses, Role, process, role_of
 from checks.results import Struck
 from checks.strikes import NotStruck, Striker
 from engine.jobmaster.events import (
@@ -75,7 +75,7 @@ def struck(fault: str, blow: int = 0, **changes: object) -> Struck:
 @pytest.mark.promise("H2")
 def test_every_process_can_be_killed_stopped_and_hung() -> None:
     told = {(blow.victim, blow.how) for fault in CATALOGUE.values() for blow in fault.blows}
-    processes = set(Role) - {Role.STORE, Role.CHANNELS}
+    processes = set(PROCESSES)
     assert {(role, How.KILL) for role in processes} <= told
     assert {(role, How.STOP) for role in processes} <= told
     for fault in CATALOGUE.values():
