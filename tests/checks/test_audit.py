@@ -53,7 +53,7 @@ def test_a_drill_without_faults_passes_and_its_data_docs_need_no_internet(drill:
     addresses: list[str] = []
     ready = threading.Event()
     told = lambda url: (addresses.append(url), ready.set())  # noqa: E731
-    threading.Thread(target=docs.serve, args=(index.parent, 0, told), daemon=True).start()
+    threading.Thread(target=docs.serve, args=(index.parent, 0, docs.INDEX, told), daemon=True).start()
     assert ready.wait(60) and addresses[0].startswith("http://127.0.0.1:")
     served = urllib.request.urlopen(addresses[0], timeout=60).read().decode()
     assert "no_lost_duplicate_phantom_rows" in served and "passed" in served and "12 of 12" in served

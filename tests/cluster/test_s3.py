@@ -160,13 +160,13 @@ def test_another_machine_goes_on_with_nothing_but_the_bucket(
     store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The first machine still runs the job when the second starts it: it is fenced, and does not come back."""
-    with RunningJob(store, "windows", rows=ROWS, rate=8_000, id="first") as first:
+    with RunningJob(store, "windows", rows=ROWS, rate=2_000, id="first") as first:
         epoch = first.completed(3).epoch
         monkeypatch.setenv("WEIR_STATE", str(tmp_path / "two"))
         assert known_jobs(store) == ["windows"]
         with pytest.raises(NotRunning, match="was started last on"):
             JobClient(store, "windows").status()
-        with RunningJob(store, "windows", rows=ROWS, rate=0, id="second") as second:
+        with RunningJob(store, "windows", rows=ROWS, rate=40_000, id="second") as second:
             status = second.wait_for("running", lambda s: s.running)
             assert status.generation == 2 and status.epoch >= epoch
             monkeypatch.setenv("WEIR_STATE", str(tmp_path / "one"))

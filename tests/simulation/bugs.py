@@ -633,8 +633,8 @@ def _position_off_by_one() -> Patches:
 def _read_files_forgotten() -> Patches:
     snapshot = SourceHead.snapshot
 
-    def forgetful(self: SourceHead) -> OperatorSnapshot:
-        return OperatorSnapshot(inline={**snapshot(self).inline, "finished": {}})
+    def forgetful(self: SourceHead, checkpoint: int) -> OperatorSnapshot:
+        return OperatorSnapshot(inline={**snapshot(self, checkpoint).inline, "finished": {}})
 
     return [(SourceHead, "snapshot", forgetful)]
 
