@@ -75,5 +75,5 @@ CLOCKED = "CREATE TEMPORARY VIEW clocked AS SELECT bidder, PROCTIME() AS `at` FR
 QUERIES["q12"] = (
     "bidder BIGINT, window_start TIMESTAMP(3), window_end TIMESTAMP(3), bids BIGINT",
     "SELECT bidder, window_start, window_end, COUNT(*) FROM TABLE(TUMBLE(TABLE clocked, DESCRIPTOR(`at`), "
-    "INTERVAL '1' SECOND)) GROUP BY bidder, window_start, window_end",
+    "INTERVAL '0.1' SECOND)) GROUP BY bidder, window_start, window_end",
 )
