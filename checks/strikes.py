@@ -28,6 +28,23 @@ class NotStruck(WeirError):
     """The blow did not hit: there is no verdict."""
 
 
+def written_down(
+    fault: Fault, number: int, status: JobStatus, pid: int, slot: int | None = None, at_ms: int = 0, point: str = ""
+) -> Struck:
+    """Returns the record of a blow that strikes a process now, or has struck it at `at_ms`, at a failpoint."""
+    return Struck(
+        slot,
+        pid,
+        at_ms or time.time_ns() // 1_000_000,
+        status.epoch,
+        f"{status.generation}.{status.attempt}",
+        fault.name,
+        number,
+        fault.blows[number].victim.value,
+        point=point,
+    )
+
+
 @dataclass(frozen=True)
 class Held:
     """A process that is stopped, or that can't write, until it is let go."""
@@ -82,16 +99,7 @@ class Striker:
         if blow.at is not None:
             return self._order(fault, number, blow.at, status)
         slot, victims = self._victims(blow, status)
-        struck = Struck(
-            slot,
-            victims[0].pid,
-            time.time_ns() // 1_000_000,
-            status.epoch,
-            f"{status.generation}.{status.attempt}",
-            fault.name,
-            number,
-            blow.victim.value,
-        )
+        struck = written_down(fault, number, status, victims[0].pid, slot)
         for victim in victims:
             if not _hit(victim, blow.how):
                 raise NotStruck(f"no verdict: {struck} had ended by itself before it was struck")
@@ -124,10 +132,7 @@ class Striker:
         slot = (
             next((one.slot for one in status.slots if one.pid == met.pid), None) if blow.victim is Role.SLOT else None
         )
-        attempt = f"{status.generation}.{status.attempt}"
-        struck = Struck(
-            slot, met.pid, met.at_ms, status.epoch, attempt, fault.name, number, blow.victim.value, point=point.value
-        )
+        struck = written_down(fault, number, status, met.pid, slot, met.at_ms, point.value)
         if blow.lasts_s:
             until_s = time.monotonic() + blow.lasts_s
             self.held.append(HeldOrder(self._orders, point, blow.how, blow.victim, until_s))

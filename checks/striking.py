@@ -17,7 +17,7 @@ from checks.catalogue import Ends, Fault, How
 from checks.faults import cause_of, happened
 from checks.processes import Role
 from checks.results import Struck
-from checks.strikes import NotStruck, Striker
+from checks.strikes import NotStruck, Striker, written_down
 from engine.core.errors import WeirError
 from engine.jobmaster.status import JobStatus
 from engine.observe.client import JobClient
@@ -143,16 +143,7 @@ class FaultsInTurn:
     def _ask(self, fault: Fault, number: int, status: JobStatus) -> Struck:
         """Asks the JobMaster for what a user asks for."""
         blow, address = fault.blows[number], self._client.folder.read_address()
-        struck = Struck(
-            None,
-            address.pid if address is not None else 0,
-            time.time_ns() // 1_000_000,
-            status.epoch,
-            f"{status.generation}.{status.attempt}",
-            fault.name,
-            number,
-            blow.victim.value,
-        )
+        struck = written_down(fault, number, status, address.pid if address is not None else 0)
         try:
             if blow.how is How.SAVEPOINT:
                 self._client.savepoint()
